@@ -71,7 +71,7 @@ def _summary(workspace: Workspace, report: "BenchReport") -> None:
     table("What truncation gained", ("", "lean", "full", "lean against full"), rows)
     say("Speed: lean in ONNX Runtime against full in torch, both fp32; fewer layers × the other runtime in brackets.")
     busy = report.machine.others_busy
-    if busy is not None and busy >= QUIET:
+    if busy is not None and busy > QUIET:
         say(f"Other processes took {busy:.0%} of this machine meanwhile: these speeds are rough.")
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(workspace.lean)!r}).")
 

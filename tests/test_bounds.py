@@ -100,6 +100,9 @@ def test_numbers_of_numpy_have_the_same_bounds(epochs):
 def test_both_ends_are_allowed_unless_it_has_to_be_above(allowed, ends):
     assert all(map(allowed.holds, ends))
     assert not Bounds(0, 1, whole=False, above=True).holds(0.0)
+    inside = Bounds(0, 1, whole=False, above=True, below=True)
+    assert [inside.holds(value) for value in (0.0, 0.5, 1.0)] == [False, True, False]
+    assert str(inside) == "a number above 0 and below 1"
     assert Bounds(0, math.inf, whole=False, above=True).holds(math.inf)
 
 

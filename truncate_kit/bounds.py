@@ -14,25 +14,28 @@ _SHOWN = 24  # characters of a number in a message
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From `least` to `most`, both allowed; `whole`: no fractions; `above`: `least` itself is not allowed."""
+    """From `least` to `most`, both allowed; `whole`: no fractions; `above`, `below`: `least`, or `most`, is not."""
 
     least: float
     most: float
     whole: bool = True
     above: bool = False
+    below: bool = False
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is a number of the right kind within the bounds; NaN, texts and truth values are not."""
         if not _is_number(value) or (self.whole and not isinstance(value, Integral)):
             return False
-        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
+        is_end = (self.above and value == self.least) or (self.below and value == self.most)
+        return bool(self.least <= value <= self.most) and not is_end
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         first = f"{'above' if self.above else 'from'} {self.least:,}"
         if math.isinf(self.most):
             return f"{kind} {first}{'' if self.above else ' on'}"
-        return f"{kind} {first}{', up' if self.above else ''} to {self.most:,}"
+        last = f"and below {self.most:,}" if self.below else f"to {self.most:,}"
+        return f"{kind} {first}{', up' if self.above and not self.below else ''} {last}"
 
 
 EPOCHS = Bounds(1, 100_000)

@@ -116,7 +116,7 @@ def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeyp
     result = replace(made, frontier=replace(made.frontier, points=points))
     _show(result, Workspace(tmp_path))
     assert "12.34" not in capfd.readouterr().out
-    monkeypatch.setattr(MANNER, "verbose", True)
+    monkeypatch.setattr(MANNER, "verbose", True)  # as --verbose does, without another distillation
     _show(result, Workspace(tmp_path))
     line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
     assert "beaten" in line

@@ -244,6 +244,13 @@ def test_what_cannot_be_a_generator(masked, tiny_folder):
         Generator(load_encoder(tiny_folder("bert")), encoder)
     with pytest.raises((UsageError, ModelError)):
         Generator(load_encoder(tiny_folder("gpt2")), encoder)
-    for wrong in ({"chunk": 8}, {"mlp": False}, {"masked_share": 0}, {"replaced_weight": -1}):
+    for wrong in (
+        {"chunk": 8},
+        {"mlp": False},
+        {"masked_share": 0},
+        {"masked_share": 1},
+        {"replaced_weight": -1},
+        {"replaced_weight": 1001},
+    ):
         with pytest.raises(UsageError):
             ContrastiveSettings(objective="diffcse", **wrong)

@@ -95,19 +95,21 @@ def test_the_same_call_again_learns_nothing(full, texts, learned):
     assert {step[0] for step in seen} == {"Reading texts"}
 
 
-def test_another_rate_searches_and_times_nothing_again(full, texts, tmp_path):
+@pytest.fixture
+def short_run(full, texts, tmp_path):
+    """A function from settings to what a distillation to two blocks in one workspace gives, and its tasks."""
+
     def run(settings):
         seen = []
-        result = distill(
-            full,
-            texts[:300],
-            out=tmp_path,
-            budget=Budget(blocks="2"),
-            settings=settings,
-            progress=lambda *step: seen.append(step[0]),
-        )
+        options = {"budget": Budget(blocks="2"), "settings": settings}
+        result = distill(full, texts[:300], out=tmp_path, progress=lambda *step: seen.append(step[0]), **options)
         return result, {"Searching subsets", "Timing"} & set(seen)
 
+    return run
+
+
+def test_another_rate_searches_and_times_nothing_again(short_run):
+    run = short_run
     first, begun = run(replace(SHORT, held_out=42))
     again, repeated = run(replace(SHORT, held_out=42, learning_rate=5e-4, batch_size=8, similarity=1.0))
     assert begun
@@ -125,19 +127,10 @@ def test_another_rate_searches_and_times_nothing_again(full, texts, tmp_path):
         torch.set_num_threads(threads)
 
 
-def test_a_busy_machine_is_said_and_timed_anew(full, texts, tmp_path, monkeypatch):
+def test_a_busy_machine_is_said_and_timed_anew(short_run, monkeypatch):
     def run():
-        seen = []
-        settings = replace(SHORT, held_out=42)
-        result = distill(
-            full,
-            texts[:300],
-            out=tmp_path,
-            budget=Budget(blocks="2"),
-            settings=settings,
-            progress=lambda *step: seen.append(step[0]),
-        )
-        return [note for note in result.notes if "Other processes" in note], "Timing" in seen
+        result, tasks = short_run(replace(SHORT, held_out=42))
+        return [note for note in result.notes if "Other processes" in note], "Timing" in tasks
 
     class Busy:
         def share(self):

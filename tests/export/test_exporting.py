@@ -299,7 +299,7 @@ def test_two_traces_give_the_same_graph(encoder, tmp_path, monkeypatch):
     for trace in (tracing._trace, traced_anew):
         monkeypatch.setattr(tracing, "_trace", trace)
         if trace is traced_anew:
-            monkeypatch.setattr(SimplePatternMatcher, "match", SimplePatternMatcher.match.__wrapped__)
+            monkeypatch.setattr(SimplePatternMatcher, "match", SimplePatternMatcher.match.__wrapped__)  # the original
         graph = build_graph(encoder)
         strip_notes(graph)
         save_graph(graph, tmp_path / "model.onnx")

@@ -13,7 +13,8 @@ from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings, se
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 FEWEST_ROWS = 2
-_TOKENS, _MASKED = Bounds(3, 1_000_000), Bounds(0, 1, whole=False, above=True)
+_TOKENS = Bounds(3, 1_000_000)
+_MASKED, _REPLACED = Bounds(0, 1, whole=False, above=True, below=True), Bounds(0, 1000, whole=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
-        check_numbers(self, hard_negative_weight=WEIGHT, replaced_weight=WEIGHT, masked_share=_MASKED)
+        check_numbers(self, hard_negative_weight=WEIGHT, replaced_weight=_REPLACED, masked_share=_MASKED)
         check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
 

@@ -56,7 +56,7 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
     if len({lean.backend for lean in timed.values()}) > 1:
         named = "; ".join(f"{letter} in {BACKENDS[lean.backend].title}" for letter, lean in timed.items())
         found.append(f"Each is shown in its own fastest runtime: {named}.")
-    if any((row.machine.others_busy or 0.0) >= QUIET for row in benches):
+    if any((row.machine.others_busy or 0.0) > QUIET for row in benches):
         found.append("Other processes were busy while one of them was timed: speeds are rough.")
     if found:
         return found

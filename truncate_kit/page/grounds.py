@@ -95,7 +95,7 @@ def _speed(bench: BenchReport) -> list[str]:
                 f"which both score as in {BACKENDS[quality.backend].title}."
             )
     busy = bench.machine.others_busy
-    if busy is not None and busy >= QUIET:
+    if busy is not None and busy > QUIET:
         taken = f"{100 * busy:.0f} % of the machine"
         said.append(f"Other processes took {taken} meanwhile: factors are rough, measure again.")
     return said

@@ -210,7 +210,7 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     speed = "not measured" if bench is None else "machine not watched" if busy is None else "quiet machine"
     if bench is None and learned is not None:
         speed = "a short look, in torch"
-    if busy is not None and busy >= QUIET:
+    if busy is not None and busy > QUIET:
         speed = f"rough, others took {100 * busy:.0f} %"
     return (
         ("Score", shown),

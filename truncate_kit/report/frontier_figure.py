@@ -17,7 +17,7 @@ _MARKS: dict[tuple[Precision, bool], str] = {
     ("int8", False): "s",
     ("int8", True): "v",
 }
-"""By precision, and whether words went; the colours of the precisions are told apart by shape as well."""
+"""By precision, and whether words went; the precisions differ in shape as well as in colour."""
 
 
 def draw_frontier(result: DistillResult, path: Path) -> Path:
