@@ -273,6 +273,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:
-        table(*frontier_table(result.frontier, result.metric, every=MANNER.verbose))
+        table(*frontier_table(result.frontier, result.metric, result.graph, every=MANNER.verbose))
     say(result.sentence)
+    if result.graph_sentence:
+        say(in_options(result.graph_sentence, "distill"))
     say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

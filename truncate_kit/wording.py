@@ -43,6 +43,11 @@ def points(mean: float | None, deviation: float | None = None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
+def with_interval(value: float, ends: tuple[float, float] | None) -> str:
+    """A number with the ends of its interval where it has one: "97.0 [96.5, 97.5]"."""
+    return f"{value:.1f}" if ends is None else f"{value:.1f} [{ends[0]:.1f}, {ends[1]:.1f}]"
+
+
 def in_points(number: float) -> str:
     """A difference of scores with its noun: "1 point", "2.5 points"."""
     return f"{number:g} point{'' if number == 1 else 's'}"

@@ -110,7 +110,7 @@ PARSER.add_argument("--model", required=True)
 PARSER.add_argument("--data", type=Path, required=True)
 PARSER.add_argument("--work", type=Path, required=True)
 PARSER.add_argument("--threads", type=int, default=2)
-PARSER.add_argument("--steps", type=int, default=100)
+PARSER.add_argument("--steps", type=int, default=24)
 PARSER.add_argument("--blocks", default="1,3,6")
 
 

@@ -47,6 +47,7 @@ PARSER.add_argument("--states", type=float, default=USUAL.states)
 PARSER.add_argument("--train-embeddings", action="store_true")
 PARSER.add_argument("--precision", default="fp32")
 PARSER.add_argument("--seed", type=int, default=0)
+PARSER.add_argument("--layer", type=int, help="whose vectors are learned; by default the last one")
 PARSER.add_argument("--max-length", type=int, default=256)
 PARSER.add_argument("--threads", type=int, default=2)
 PARSER.add_argument("--device", default="cpu")
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     full = load_encoder(given.model, max_length=given.max_length, device=given.device)
     settings = DistillSettings(
+        layer=given.layer,
         epochs=given.epochs,
         batch_size=given.batch_size,
         learning_rate=given.rate,

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         static = Static(given.model)
         contestants.append(("model2vec", static, static.megabytes))
     texts = test.texts()[:TEXTS]
-    rates = side_by_side([partial(encoder.encode, texts) for _, encoder, _ in contestants], len(texts))
+    rates = side_by_side([partial(encoder.encode, texts) for _, encoder, _ in contestants], len(texts)).texts_per_second
     rows = [
         {
             "contestant": name,

@@ -15,7 +15,7 @@ from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
-from truncate_kit.distillation.distill_result import HeldOutScores
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.page.writing import write_page

@@ -13,11 +13,12 @@ from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
 from truncate_kit.data.learned import keys_of, pair_keys, read_learned
 from truncate_kit.distillation import search_plan, speed, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning
 from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.made_results import a_distillation
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.frontier import measure_frontier, own_pairs, with_earlier
-from truncate_kit.distillation.step_results import Frontier, FrontierPoint
+from truncate_kit.distillation.frontier import Scored, measure_frontier, own_pairs, with_earlier
+from truncate_kit.distillation.settings import Budget
+from truncate_kit.distillation.step_results import Agreement, Frontier, FrontierPoint
 from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import keep, load_encoder, truncate
@@ -30,37 +32,46 @@ def store(full, tmp_path_factory):
 
 def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     lean, held_out = keep(full, (1, 3)), np.arange(60)
-    ids = ids_of(store, held_out)
+    ids, reported = ids_of(store, held_out[:30]), held_out[30:]
     evaluator = AgreementEvaluator(ids, full.encode_ids(ids))
-    found = measure_frontier(
-        [((1, 2, 3, 4), full), ((1, 3), lean)],
-        evaluator,
-        store,
-        held_out,
-        lambda encoder: store.ids_for(encoder, held_out.tolist()),
+    report = AgreementEvaluator(ids_of(store, reported), full.encode_ids(ids_of(store, reported)))
+    scored = Scored(
+        evaluator, lambda encoder: store.ids_for(encoder, held_out[:30].tolist()), report, reported.tolist()
     )
+    found = measure_frontier([((1, 2, 3, 4), full), ((1, 3), lean)], scored, store, held_out)
     points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
     words, width = full.backbone.config.vocab_size, full.width
     kept = kept_pieces(full, {piece for place in range(60, len(store)) for piece in store.ids(place)})
     assert found.words == len(kept) < found.all_words == words
     assert len(points) == len(found.points) == 2 * 2 * 3 * 2
     assert found.points[0].score == pytest.approx(100, abs=0.01)
-    vectors = lean.encode_ids(ids)
+    vectors, unseen = lean.encode_ids(ids), lean.encode_ids(report.texts())
     for dims in (width, width // 2, width // 4):
         wanted = evaluator.score_of(vectors[:, :dims])[0]
         assert points[(1, 3), "fp32", dims, words].score == pytest.approx(wanted, abs=0.01)
         assert points[(1, 3), "int8", dims, words].score == pytest.approx(wanted, abs=1)
+        agreement = points[(1, 3), "fp32", dims, words].agreement
+        alike = report.agreement_of(unseen[:, :dims])
+        ends = alike.correlation, alike.low, alike.high
+        assert (agreement.correlation, agreement.low, agreement.high) == pytest.approx(ends, abs=0.05)
         assert points[(1, 3), "int8", dims, words].score != points[(1, 3), "fp32", dims, words].score
     fewer = keep_pieces(lean, kept)
-    split = evaluator.score_of(fewer.vectors(store.read(held_out)))[0]
+    split = evaluator.score_of(fewer.vectors(store.read(held_out[:30])))[0]
     assert points[(1, 3), "fp32", width, len(kept)].score == pytest.approx(split, abs=0.01)
+    others = report.score_of(fewer.vectors(store.read(reported)))[0]
+    assert points[(1, 3), "fp32", width, len(kept)].agreement.correlation == pytest.approx(others, abs=0.05)
     assert split < points[(1, 3), "fp32", width, words].score - 0.01  # some of these texts need other pieces
     export_graph(fewer, tmp_path / "fewer")
     size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
     assert points[(1, 3), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
     assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
     learned = {piece for place in range(60, len(store)) for piece in store.ids(place)}
-    assert found.covered == pytest.approx(100 * np.mean([set(row) <= learned for row in ids]))
+    assert found.covered == pytest.approx(100 * np.mean([set(store.ids(place)) <= learned for place in held_out]))
+    assert found.points[0].speedup_interval == (1.0, 1.0)
+    for one in found.points:
+        low, high = one.speedup_interval
+        assert low <= one.texts_per_second / found.points[0].texts_per_second <= high
+        assert one.interval is None, "agreement has one of its own"
     values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.points]
     for one, mine in zip(found.points, values, strict=True):
         assert one.dominated == any(
@@ -135,3 +146,33 @@ def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now()
     ]
     assert [one.dominated for one in found.points] == [False, False, True, False]
     assert with_earlier(now, []) == now
+
+
+def test_the_graph_that_a_budget_takes_is_said_with_its_intervals():
+    made = a_distillation()
+    agreement = Agreement(correlation=96.5, low=96.0, high=97.0, overlap=70.0, num_texts=250)
+    measured = replace(
+        made.frontier.points[-1], blocks=(1, 3), score=97.25, agreement=agreement, speedup_interval=(3.5, 4.25)
+    )
+    points = (*made.frontier.points[:-1], measured)
+    result = replace(
+        made, budget=Budget(within=1), needed=97.0, frontier=replace(made.frontier, points=points), graph=measured
+    )
+    speed = measured.texts_per_second / made.frontier.points[0].texts_per_second
+    assert result.graph_sentence == (
+        f"Of the graphs that lose at most 1 point the fastest has blocks 1, 3 in {measured.precision}, 16 dimensions "
+        f"and 100 words: {speed:.1f} [3.5, 4.2] times the texts a second, 1.0 MB, score 97.25; agreement 96.5 [96.0, "
+        "97.0] on texts that nothing was chosen by, below 97.00."
+    )
+    assert result.sentence.startswith("2 blocks of 4 (1, 3), 2.0 times the texts a second")
+    timed = tuple(replace(row, speedup_interval=(1.9, 2.125)) for row in made.candidates)
+    assert replace(made, candidates=timed).sentence.startswith("2 blocks of 4 (1, 3), 2.0 [1.9, 2.1] times the texts")
+    labels = replace(measured, interval=(95.5, 98.75))
+    by_labels = replace(result, metric="Spearman × 100 on dev", graph=labels).graph_sentence
+    assert "score 97.25 [95.5, 98.8]; agreement 96.5 [96.0, 97.0] on texts that nothing was chosen by." in by_labels
+    other = replace(result, chosen=(1, 2, 4), budget=Budget(speedup=3.5))
+    assert other.graph_sentence.startswith("Of the graphs that are 3.5 times as fast as the full float32 one the best")
+    assert other.graph_sentence.endswith(". Saved are blocks 1, 2, 4: `blocks` saves others.")
+    assert replace(result, graph=None).graph_sentence == "No graph that was measured keeps the budget."
+    assert replace(result, budget=Budget(blocks=2)).graph_sentence == ""
+    assert replace(result, frontier=None).graph_sentence == ""

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.distillation.budget import closest, marked, within_limit
+from truncate_kit.distillation.budget import closest, graph_within, marked, within_limit
 from truncate_kit.distillation.distill_result import Candidate
 from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.step_results import Frontier, FrontierPoint
 from truncate_kit.errors import UsageError
 
 ROWS = [
@@ -125,3 +126,43 @@ def test_a_budget_that_nothing_meets(values, said):
 def test_where_nothing_holds_the_closest_candidate_is_taken_and_no_other_blocks():
     learned = {(2, 3): 99.0, (1,): 80.0, (1, 2): 90.0, (1, 2, 3): 90.0}
     assert closest(ROWS[:-1], learned) == (1, 2)
+
+
+def a_graph(blocks, precision, dims, score, speed, megabytes):
+    return FrontierPoint(
+        blocks=blocks,
+        precision=precision,
+        dims=dims,
+        words=9,
+        score=score,
+        texts_per_second=speed,
+        megabytes=megabytes,
+    )
+
+
+FULL, SHORT = a_graph((1, 2), "fp32", 8, 100.0, 100.0, 40.0), a_graph((1, 2), "fp32", 4, 99.0, 100.0, 40.0)
+EIGHT, BOTH = a_graph((1, 2), "int8", 8, 99.5, 240.0, 11.0), a_graph((1, 2), "int8", 4, 98.0, 240.0, 11.0)
+ONE, LEAST = a_graph((2,), "fp32", 8, 97.0, 190.0, 30.0), a_graph((2,), "int8", 8, 96.0, 400.0, 8.0)
+GRAPHS = Frontier(points=(FULL, SHORT, EIGHT, BOTH, ONE, LEAST), words=None, all_words=9, covered=100.0, seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "needed", "taken"),
+    [
+        ({"within": 1}, 97.0, BOTH),  # as fast as EIGHT, and shorter
+        ({"within": 0.2}, 99.4, EIGHT),
+        ({"within": 2}, 94.0, LEAST),
+        ({"within": 0}, 100.0, FULL),
+        ({"within": 0}, 100.5, None),  # of labels: no graph has what the full model has in torch
+        ({"speedup": 2}, None, EIGHT),
+        ({"speedup": 3}, None, LEAST),
+        ({"speedup": 5}, None, None),
+        ({"megabytes": 40}, None, FULL),
+        ({"megabytes": 39}, None, EIGHT),
+        ({"megabytes": 10}, None, LEAST),
+        ({"megabytes": 1}, None, None),
+        ({"blocks": 2}, None, None),  # nothing is left to choose by
+    ],
+)
+def test_which_graph_a_budget_takes(budget, needed, taken):
+    assert graph_within(GRAPHS, Budget(**budget), needed) == taken

@@ -27,7 +27,7 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.distillation.distill_result import HeldOutScores
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.page import writing

@@ -33,7 +33,7 @@ TIMED = {"bench.json", "bench.png", "frontier.png", "report.html"}
 """Files that show times: the same twice in what they hold, not in their bytes."""
 
 _TIMES = re.compile(r"seconds|per_second|rate$|joules|kilowatt|dominated|bytes_now|peak_bytes")
-_SPEED = rb"[\d.]+ times the texts a second"  # in model cards of distill
+_SPEED = rb"[\d.]+ (\[[\d., ]+\] )?times the texts a second"  # in model cards of distill
 _SEALS = {"digest", "crc32"}  # of what holds times, too
 
 

@@ -16,9 +16,9 @@ from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, RetrievalSet, TextPair, load_pairs, read_retrieval, split_pairs
 from truncate_kit.data.learned import keys_of, note_learned
-from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.distillation.texts import RawTexts
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import DataError

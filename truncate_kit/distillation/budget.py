@@ -7,7 +7,7 @@ from itertools import combinations
 
 from truncate_kit.distillation.distill_result import Candidate, megabytes_of
 from truncate_kit.distillation.settings import Budget
-from truncate_kit.distillation.step_results import Blocks
+from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint
 from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.encoders import Encoder, keep
 from truncate_kit.errors import LayerNotHeldError, UsageError
@@ -81,6 +81,28 @@ def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
     if not fitting:
         raise UsageError(f"{problem}.", hint=hint)
     return fitting[-1]
+
+
+def graph_within(frontier: Frontier, budget: Budget, needed: float | None) -> FrontierPoint | None:
+    """The graph that the budget takes of a frontier; None where none keeps it, or where it names blocks.
+
+    That is the fastest one that has the score `needed`, the shortest and smallest of equals, or the one with the
+    highest score that is as fast or as small as asked for; speed 1 is the full model's graph in float32.
+    """
+    points, full = frontier.points, frontier.points[0]
+    if budget.kind == "within":
+        fitting = [one for one in points if one.score >= (needed or 0.0)]
+        return max(fitting, key=lambda one: (one.texts_per_second, -one.dims, -one.megabytes, one.score), default=None)
+    if budget.kind == "speedup":
+        fitting = [one for one in points if one.texts_per_second >= (budget.speedup or 0) * full.texts_per_second]
+    else:
+        limit = budget.megabytes if budget.kind == "megabytes" else 0.0
+        fitting = [one for one in points if one.megabytes <= (limit or 0.0)]
+    return max(
+        fitting,
+        key=lambda one: (round(one.score, 2), one.texts_per_second, -one.dims, -one.megabytes),
+        default=None,
+    )
 
 
 def closest(candidates: Sequence[Candidate], learned: Mapping[Blocks, float]) -> Blocks:

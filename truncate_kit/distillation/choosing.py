@@ -6,11 +6,11 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import keys_of, note_learned, query_keys
-from truncate_kit.distillation.budget import closest, marked, within_limit
+from truncate_kit.distillation.budget import closest, graph_within, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import Candidate, DistillResult, Sizes, Student, Tryout
 from truncate_kit.distillation.fewer_words import FewerWords
-from truncate_kit.distillation.frontier import measure_frontier, with_earlier
+from truncate_kit.distillation.frontier import Scored, measure_frontier, with_earlier
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning, run_name
 from truncate_kit.distillation.notes import (
@@ -22,7 +22,7 @@ from truncate_kit.distillation.notes import (
     note_of_words,
 )
 from truncate_kit.distillation.settings import Budget
-from truncate_kit.distillation.speed import texts_per_second, timed_on
+from truncate_kit.distillation.speed import time_blocks, timed_on
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
@@ -76,6 +76,7 @@ class Distillation(Learning):
         lean, words, student = self._saved(whole, wanted.words)
         students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
         frontier = self._frontier(students, chosen, budget)
+        needed = self._needed(budget) if budget.kind == "within" else None
         result = DistillResult(
             model=self.encoder.name,
             depth=self.encoder.depth,
@@ -92,7 +93,7 @@ class Distillation(Learning):
             students=students,
             chosen=chosen,
             holds=holds,
-            needed=self._needed(budget) if budget.kind == "within" else None,
+            needed=needed,
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
             notes=(
                 *wanted.left_out,
@@ -104,6 +105,7 @@ class Distillation(Learning):
                 *note_of_unmeasured(frontier, students),
             ),
             frontier=frontier,
+            graph=None if frontier is None else graph_within(frontier, budget, needed),
             vocabulary=words,
             data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
         ).compared()
@@ -158,9 +160,8 @@ class Distillation(Learning):
             blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
             blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
             kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
-            rates, busy = texts_per_second(
-                self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress
-            )
+            timings, busy = time_blocks(self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress)
+            speedups = timings.speedup_intervals(-1)  # the full model comes last
             candidates = tuple(
                 Candidate(
                     blocks=subset,
@@ -170,8 +171,11 @@ class Distillation(Learning):
                     parameters=model.num_parameters,
                     agreement=self._report.agreement(model),
                     interval=self._interval(model),
+                    speedup_interval=speedup,
                 )
-                for subset, model, rate in zip(blocks.values(), kept, rates, strict=True)
+                for subset, model, rate, speedup in zip(
+                    blocks.values(), kept, timings.texts_per_second, speedups, strict=True
+                )
             )
             found = Sizes(candidates=candidates, others_busy=busy)
             if (busy or 0.0) <= QUIET:  # else the next call times them anew
@@ -264,8 +268,7 @@ class Distillation(Learning):
         every = tuple(range(1, self.encoder.depth + 1))
         encoders = [(blocks, self.runs.encoder(run_name(blocks), self.encoder.device)) for blocks in learned]
         models = [(every, self.encoder), *encoders]
-        measured = measure_frontier(
-            models, self.evaluator, self.texts, self._held_out, self._reread, progress=self.progress
-        )
+        scored = Scored(self.evaluator, self._reread, self._report, self._reported)
+        measured = measure_frontier(models, scored, self.texts, self._held_out, progress=self.progress)
         earlier = [one for name, one in self.runs.all(Frontier).items() if name.startswith(f"frontier-{place}-")]
         return self.runs.write(names[0], with_earlier(measured, earlier))

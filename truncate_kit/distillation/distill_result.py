@@ -3,10 +3,18 @@
 from dataclasses import dataclass, replace
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.step_results import Agreement, Blocks, Frontier, SubsetSearch, TextCounts
+from truncate_kit.distillation.step_results import (
+    Agreement,
+    Blocks,
+    Frontier,
+    FrontierPoint,
+    HeldOutScores,
+    SubsetSearch,
+    TextCounts,
+)
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import VocabularyCut
-from truncate_kit.wording import counted, in_points, too_few
+from truncate_kit.wording import counted, in_points, with_interval
 
 
 def taught_by(settings: DistillSettings) -> str:
@@ -82,6 +90,8 @@ class Candidate(Result):
             version does not say.
         interval: The 95 % interval of `untrained`, by a bootstrap over the pairs or queries for choosing; None where
             agreement chooses, which has one of its own, and in files of earlier versions.
+        speedup_interval: The 95 % interval of the speed against the full model, by a bootstrap over rounds of timing;
+            None in files of earlier versions.
     """
 
     blocks: Blocks
@@ -92,6 +102,7 @@ class Candidate(Result):
     dominated: bool = False
     agreement: Agreement | None = None
     interval: tuple[float, float] | None = None
+    speedup_interval: tuple[float, float] | None = None
 
     @property
     def score(self) -> float:
@@ -113,53 +124,6 @@ class Sizes(Result):
 
     candidates: tuple[Candidate, ...]
     others_busy: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutScores(Result):
-    """Scores on what nothing was chosen by, in points.
-
-    Attributes:
-        data: Name of the set.
-        metric: Spearman × 100, or nDCG@10.
-        lean: The lean model's.
-        full: The full model's.
-        mixed: Of lean queries on the full model's document vectors; None for pairs.
-        difference: Lean − full.
-        low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
-        high: The upper end.
-        num_compared: Number of the pairs or queries; None in files of earlier versions.
-        queries_fingerprint: Of the queries, half of which chose; empty for pairs, and in files of earlier versions.
-    """
-
-    data: str
-    metric: str
-    lean: float
-    full: float
-    mixed: float | None
-    difference: float
-    low: float
-    high: float
-    num_compared: int | None = None
-    queries_fingerprint: str = ""
-
-    @property
-    def of_queries(self) -> bool:
-        """Whether queries were compared, of which the other half may have chosen."""
-        return not self.metric.startswith("Spearman")
-
-    @property
-    def too_few(self) -> str | None:
-        """That no interval over so few says which model is better; None where they are enough, or not counted."""
-        return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
-
-    @property
-    def sentence(self) -> str:
-        """Both scores, and their difference with its interval where there is one."""
-        counted_queries = self.of_queries and self.num_compared
-        some = f" of the {self.num_compared:,} queries that chose nothing" if counted_queries else ""
-        both = f"{self.data}, {self.metric}{some}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
-        return f"{both}; {self.too_few}." if self.too_few else f"{both} [{self.low:+.2f}, {self.high:+.2f}]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +154,8 @@ class DistillResult(Result):
         data_fingerprint: Of the pairs that were given to choose and report by; empty where none chose.
         frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where
             neither this run nor an earlier one with the same budget was asked for it.
+        graph: The point of it that the budget takes: the fastest that keeps `within`, or the best that `speedup` or
+            `megabytes` allow; None where there is none, or blocks were named.
         vocabulary: What the lean model keeps of the word pieces, which are dropped behind learning; None for all.
     """
 
@@ -212,6 +178,7 @@ class DistillResult(Result):
     scores: HeldOutScores | None
     notes: tuple[str, ...]
     frontier: Frontier | None = None
+    graph: FrontierPoint | None = None
     holds_unseen: bool | None = None
     data_fingerprint: str = ""
     vocabulary: VocabularyCut | None = None
@@ -230,6 +197,33 @@ class DistillResult(Result):
     def speedup(self) -> float:
         """Texts a second against the full model, in torch."""
         return self.candidate.texts_per_second / self.candidates[-1].texts_per_second
+
+    @property
+    def graph_sentence(self) -> str:
+        """Which graph of the frontier the budget takes; empty where none was measured, or blocks were named."""
+        if self.frontier is None or self.budget.kind == "blocks":
+            return ""
+        found, full, budget = self.graph, self.frontier.points[0], self.budget
+        asked = {
+            "within": f"Of the graphs that lose at most {in_points(budget.points)} the fastest",
+            "speedup": f"Of the graphs that are {budget.speedup} times as fast as the full float32 one the best",
+            "megabytes": f"Of the graphs of at most {budget.megabytes} MB the best",
+        }[budget.kind]
+        if found is None:
+            return "No graph that was measured keeps the budget."
+        speedup = with_interval(found.texts_per_second / full.texts_per_second, found.speedup_interval)
+        score = f"{found.score:.2f}" + ("" if found.interval is None else " [{:.1f}, {:.1f}]".format(*found.interval))
+        said = (
+            f"{asked} has blocks {', '.join(map(str, found.blocks))} in {found.precision}, "
+            f"{counted(found.dims, 'dimension')} and {counted(found.words, 'word')}: {speedup} times the texts a "
+            f"second, {found.megabytes:.1f} MB, score {score}"
+        )
+        if (agreement := found.agreement) is not None:
+            less = self._by_agreement and self.needed is not None and agreement.correlation < self.needed
+            said += f"; agreement {agreement.sentence} on texts that nothing was chosen by"
+            said += f", below {self.needed:.2f}" * less
+        named = ", ".join(map(str, self.chosen))
+        return said + ("." if found.blocks == self.chosen else f". Saved are blocks {named}: `blocks` saves others.")
 
     @property
     def tryout_sentence(self) -> str:
@@ -252,11 +246,15 @@ class DistillResult(Result):
         return said + ("." if search.exact else ": the ones named, and simpler rules." if named else ", by a beam.")
 
     @property
+    def _by_agreement(self) -> bool:
+        return self.metric == f"agreement with {taught_by(self.settings)}"
+
+    @property
     def _unseen(self) -> tuple[float, bool] | None:
         """The score on what chose nothing, and whether it keeps `within`; None where there is none to compare."""
         if self.needed is None:
             return None
-        if self.metric == f"agreement with {taught_by(self.settings)}":
+        if self._by_agreement:
             return (found := self.student.agreement.correlation), found >= self.needed
         if self.scores is not None and self.settings.layer is None and self.scores.too_few is None:  # else of others
             return self.scores.lean, self.scores.difference >= -self.budget.points
@@ -279,12 +277,12 @@ class DistillResult(Result):
     @property
     def sentence(self) -> str:
         """The choice in words."""
-        named = ", ".join(map(str, self.chosen))
-        agreement = self.student.agreement
+        named, agreement = ", ".join(map(str, self.chosen)), self.student.agreement
+        speedup = with_interval(self.speedup, self.candidate.speedup_interval)
         said = (
-            f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {self.speedup:.1f} times the texts a "
-            f"second: agreement {agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] with "
-            f"{taught_by(self.settings)} on texts that nothing was chosen by, {agreement.in_common}."
+            f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {speedup} times the texts a second: "
+            f"agreement {agreement.sentence} with {taught_by(self.settings)} on texts that nothing was chosen by, "
+            f"{agreement.in_common}."
         )
         if self.scores is not None:
             said += f" {self.scores.sentence}"

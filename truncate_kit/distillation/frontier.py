@@ -3,16 +3,16 @@
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from truncate_kit.data import PairSet, TextPair
+from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.speed import TEXTS, side_by_side
 from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint
 from truncate_kit.distillation.texts import TextStore
@@ -33,13 +33,32 @@ SHARES = (1, 2, 4)
 """A vector's first dimensions, as divisors of its width."""
 PAIRS = 1000
 
+_Read = tuple[list[Ids], list[Ids]]
+"""Token ids of the texts of `Scored.evaluator` and of those of `Scored.report`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What graphs are scored on.
+
+    Attributes:
+        evaluator: Scores the vectors of its texts.
+        reread: Token ids of the texts of `evaluator` by the tokenizer of another encoder.
+        report: Agreement on texts that choose nothing.
+        reported: Places of these.
+    """
+
+    evaluator: VectorEvaluator
+    reread: Callable[[Encoder], list[Ids]]
+    report: AgreementEvaluator
+    reported: list[int]
+
 
 def measure_frontier(
     encoders: Sequence[tuple[Blocks, Encoder]],
-    evaluator: VectorEvaluator,
+    scored: Scored,
     texts: TextStore,
     held_out: NDArray[np.int64],
-    reread: Callable[[Encoder], list[Ids]],
     *,
     progress: Progress = silent,
 ) -> Frontier:
@@ -52,10 +71,9 @@ def measure_frontier(
 
     Args:
         encoders: The blocks of each, and the encoder that keeps them; the full model is the first one.
-        evaluator: Scores the vectors of its texts.
+        scored: What their graphs are scored on.
         texts: What was learned from and held out.
         held_out: Places of the texts that were held out.
-        reread: Token ids of the texts of `evaluator` by the tokenizer of another encoder.
         progress: Called after each graph.
 
     Raises:
@@ -64,11 +82,12 @@ def measure_frontier(
     """
     begin = time.perf_counter()
     full = encoders[0][1]
-    ids = evaluator.texts()
     cut, pieces, covered = _fewer_words(full, texts, held_out)
-    read = {full.backbone.config.vocab_size: ids}
+    read = {full.backbone.config.vocab_size: (scored.evaluator.texts(), scored.report.texts())}
     if cut is not None:
-        read |= {len(pieces): [[pieces[piece] for piece in row] for row in reread(cut)]}
+        own = scored.reread(cut), texts.ids_for(cut, scored.reported)
+        judged, reported = ([[pieces[piece] for piece in row] for row in ids] for ids in own)
+        read |= {len(pieces): (judged, reported)}
     pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
     points, runners = list[FrontierPoint](), list[OnnxEncoder]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -77,16 +96,15 @@ def measure_frontier(
                 folder = Path(scratch) / f"{number}-{precision}"
                 export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
                 runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
-                points += _points_of(blocks, precision, runner, evaluator, read)
+                points += _points_of(blocks, precision, runner, scored, read)
                 runners.append(runner)
                 progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
-        calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some in read.values()]
-        speeds = side_by_side(calls, len(ids[:TEXTS]))
+        calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some, _ in read.values()]
+        timings = side_by_side(calls, min(TEXTS, len(scored.evaluator.texts())))
     graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
-    speed = dict(zip(graphs, speeds, strict=True))
-    timed = [replace(one, texts_per_second=speed[one.blocks, one.precision, one.words]) for one in points]
+    speed = dict(zip(graphs, zip(timings.texts_per_second, timings.speedup_intervals(0), strict=True), strict=True))
     return Frontier(
-        points=_marked(timed),
+        points=_marked([_timed(one, *speed[one.blocks, one.precision, one.words]) for one in points]),
         words=None if cut is None else len(pieces),
         all_words=full.backbone.config.vocab_size,
         covered=covered,
@@ -140,23 +158,22 @@ def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
     )
 
 
+def _timed(point: FrontierPoint, rate: float, speedup: tuple[float, float]) -> FrontierPoint:
+    return replace(point, texts_per_second=rate, speedup_interval=speedup)
+
+
 def _points_of(
-    blocks: Blocks,
-    precision: Precision,
-    runner: OnnxEncoder,
-    evaluator: VectorEvaluator,
-    read: Mapping[int, list[Ids]],
+    blocks: Blocks, precision: Precision, runner: OnnxEncoder, scored: Scored, read: Mapping[int, _Read]
 ) -> list[FrontierPoint]:
-    """Of one graph, not timed yet; read: the texts of `evaluator` by the number of pieces, all of them first."""
+    """Of one graph, not timed yet; read: by the number of pieces, all of them first."""
     all_words = next(iter(read))
-    vectors: dict[int, Tensor] = {kept: runner.encode_ids(ids) for kept, ids in read.items()}
+    vectors = {kept: tuple(map(runner.encode_ids, both)) for kept, both in read.items()}
     size = sum(file.stat().st_size for file in graph_files(runner.file))
     per_word = bytes_of_rows(runner.file, all_words)
     found = []
     for share in SHARES:
-        for kept, rows in vectors.items():
-            dims = rows.shape[1] // share
-            score = evaluator.score_of(rows[:, :dims])[0]
+        for kept, (judged, reported) in vectors.items():
+            dims = judged.shape[1] // share
             megabytes = (size - (all_words - kept) * per_word) / 1e6
             found.append(
                 FrontierPoint(
@@ -164,7 +181,9 @@ def _points_of(
                     precision=precision,
                     dims=dims,
                     words=kept,
-                    score=score,
+                    score=scored.evaluator.score_of(judged[:, :dims])[0],
+                    interval=scored.evaluator.interval_of(judged[:, :dims]),
+                    agreement=scored.report.agreement_of(reported[:, :dims]),
                     texts_per_second=0.0,
                     megabytes=megabytes,
                 )

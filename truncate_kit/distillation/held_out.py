@@ -2,7 +2,7 @@
 
 from truncate_kit.bench.evaluators import quality_difference
 from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
-from truncate_kit.distillation.distill_result import HeldOutScores
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.encoders import Encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.pair_keys import numbers_of

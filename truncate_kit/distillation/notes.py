@@ -56,9 +56,8 @@ def note_of_words(whole: Student, cut: Student) -> tuple[str, ...]:
         return ()
     before, after = whole.agreement, cut.agreement
     return (
-        f"With the whole vocabulary these blocks have an agreement of {before.correlation:.1f} "
-        f"[{before.low:.1f}, {before.high:.1f}], with the pieces that other texts need "
-        f"{after.correlation:.1f} [{after.low:.1f}, {after.high:.1f}]; what chose them had all pieces.",
+        f"With the whole vocabulary these blocks have an agreement of {before.sentence}, with the pieces that other "
+        f"texts need {after.sentence}; what chose them had all pieces.",
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, too_few, with_interval
 
 Blocks = tuple[int, ...]
 NEAR = 10
@@ -120,12 +120,64 @@ class Agreement(Result):
     overlap_high: float | None = None
 
     @property
+    def sentence(self) -> str:
+        """The correlation with its interval."""
+        return with_interval(self.correlation, (self.low, self.high))
+
+    @property
     def in_common(self) -> str:
         """The overlap in words, with its interval."""
         interval = "" if self.overlap_low is None else f" [{self.overlap_low:.0f}, {self.overlap_high:.0f}]"
         chance = 100 * NEAR / (self.num_texts - 1)
         by_chance = f" (by chance {chance:.0f} %)" if chance >= SAID_CHANCE else ""
         return f"{self.overlap:.0f} %{interval} of nearest texts in common{by_chance}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutScores(Result):
+    """Scores on what nothing was chosen by, in points.
+
+    Attributes:
+        data: Name of the set.
+        metric: Spearman × 100, or nDCG@10.
+        lean: The lean model's.
+        full: The full model's.
+        mixed: Of lean queries on the full model's document vectors; None for pairs.
+        difference: Lean − full.
+        low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
+        high: The upper end.
+        num_compared: Number of the pairs or queries; None in files of earlier versions.
+        queries_fingerprint: Of the queries, half of which chose; empty for pairs, and in files of earlier versions.
+    """
+
+    data: str
+    metric: str
+    lean: float
+    full: float
+    mixed: float | None
+    difference: float
+    low: float
+    high: float
+    num_compared: int | None = None
+    queries_fingerprint: str = ""
+
+    @property
+    def of_queries(self) -> bool:
+        """Whether queries were compared, of which the other half may have chosen."""
+        return not self.metric.startswith("Spearman")
+
+    @property
+    def too_few(self) -> str | None:
+        """That no interval over so few says which model is better; None where they are enough, or not counted."""
+        return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
+
+    @property
+    def sentence(self) -> str:
+        """Both scores, and their difference with its interval where there is one."""
+        counted_queries = self.of_queries and self.num_compared
+        some = f" of the {self.num_compared:,} queries that chose nothing" if counted_queries else ""
+        both = f"{self.data}, {self.metric}{some}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
+        return f"{both}; {self.too_few}." if self.too_few else f"{both} [{self.low:+.2f}, {self.high:+.2f}]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +194,10 @@ class FrontierPoint(Result):
         megabytes: The graph's files, 10⁶ bytes each.
         dominated: Whether another point is at least as good, fast, small and short, and better in one of these; scores
             count in hundredths.
+        agreement: On the texts for the report; None in files of earlier versions.
+        interval: The 95 % interval of `score`, as in `Candidate`; None where agreement chooses.
+        speedup_interval: The 95 % interval of the speed against the full model's float32 graph, by a bootstrap over
+            rounds; None in files of earlier versions.
     """
 
     blocks: Blocks
@@ -152,6 +208,9 @@ class FrontierPoint(Result):
     texts_per_second: float
     megabytes: float
     dominated: bool = False
+    agreement: Agreement | None = None
+    interval: tuple[float, float] | None = None
+    speedup_interval: tuple[float, float] | None = None
 
     def beats(self, other: "FrontierPoint") -> bool:
         """Whether it is nowhere worse, and better somewhere; scores are compared in hundredths, as they are printed.

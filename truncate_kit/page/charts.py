@@ -157,7 +157,13 @@ def sizes_charts(result: DistillResult) -> list[Chart]:
                 "and dimensions, and better in one of these."
             )
         charts.append(
-            _chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier, result.metric), height=5.2)
+            _chart(
+                "graphs",
+                caption,
+                caption,
+                lambda axes: plot_graphs(axes, frontier, result.metric, result.graph),
+                height=5.2,
+            )
         )
     return charts
 

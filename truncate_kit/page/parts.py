@@ -111,8 +111,8 @@ def sizes_part(result: DistillResult) -> Section:
     sizes = sizes_table(result)  # its last column, the rates, would not fit: the caption has the full model's
     graphs, folded = [], [rules_table(result.search, result.metric)]
     if (frontier := result.frontier) is not None:
-        graphs.append(frontier_table(frontier, result.metric))
-        folded.append(frontier_table(frontier, result.metric, every=True))
+        graphs.append(frontier_table(frontier, result.metric, result.graph))
+        folded.append(frontier_table(frontier, result.metric, result.graph, every=True))
     return Section(
         key="sizes",
         title="How many blocks",

@@ -2,7 +2,8 @@
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
-from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
+from truncate_kit.distillation.distill_result import DistillResult, taught_by
+from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.other_work import QUIET
 from truncate_kit.page.grounds import SEEDS, grounds
 from truncate_kit.page.judging import (

@@ -88,10 +88,11 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     axes.grid(alpha=0.3)
 
 
-def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
+def plot_graphs(axes: Axes, frontier: Frontier, metric: str, taken: FrontierPoint | None = None) -> None:
     """Every point by speed and score; a number counts the blocks of a graph with all dimensions and words.
 
-    Colour is the precision, shape the words too, size the dimensions; what another point beats is hollow.
+    Colour is the precision, shape the words too, size the dimensions; what another point beats is hollow. taken: the
+    point that the budget takes.
     """
     full, points = frontier.points[0], frontier.points
     places = [(one.texts_per_second / full.texts_per_second, one.score) for one in points]
@@ -110,6 +111,17 @@ def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
         axes.plot([], [], "o", color=GREY, markersize=_LARGEST / 2, label="smaller marks: fewer dimensions")
     if any(one.dominated for one in points):
         axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="hollow: another one beats it")
+    if taken is not None:
+        axes.plot(
+            taken.texts_per_second / full.texts_per_second,
+            taken.score,
+            "o",
+            markersize=16,
+            markerfacecolor="none",
+            markeredgewidth=2,
+            color=GREEN,
+            label=f"chosen: {_named(taken)}",
+        )
     whole = {place for place, one in enumerate(points) if (one.dims, one.words) == (full.dims, full.words)}
     label_points(
         axes,
@@ -124,7 +136,10 @@ def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
 
 def _described(one: FrontierPoint, full: FrontierPoint) -> str:
     """What is said of a point under the mouse."""
-    named = f"{counted(len(one.blocks), 'block')} in {one.precision}, {one.dims} dimensions, {one.words:,} words"
     pace = one.texts_per_second
     speed = f"{pace / full.texts_per_second:.2f} × the speed ({pace:,.0f} texts a second)"
-    return f"{named}: {speed}, score {one.score:.2f}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated
+    return f"{_named(one)}: {speed}, score {one.score:.2f}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated
+
+
+def _named(one: FrontierPoint) -> str:
+    return f"{counted(len(one.blocks), 'block')} in {one.precision}, {one.dims} dimensions, {one.words:,} words"

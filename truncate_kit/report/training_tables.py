@@ -2,7 +2,7 @@
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.distillation.distill_result import DistillResult, taught_by
-from truncate_kit.distillation.step_results import Agreement, Frontier, SubsetSearch
+from truncate_kit.distillation.step_results import Agreement, Frontier, FrontierPoint, SubsetSearch
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -52,7 +52,7 @@ def _agreement(found: Agreement | None) -> tuple[str, str]:
     """The correlation with its interval, and the share of nearest texts in common."""
     if found is None:
         return "–", "–"
-    return f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.overlap:.0f} %"
+    return found.sentence, f"{found.overlap:.0f} %"
 
 
 def rules_table(search: SubsetSearch, metric: str) -> TableCells:
@@ -71,13 +71,16 @@ def rules_table(search: SubsetSearch, metric: str) -> TableCells:
     )
 
 
-def frontier_table(frontier: Frontier, metric: str, *, every: bool = False) -> TableCells:
+def frontier_table(
+    frontier: Frontier, metric: str, taken: FrontierPoint | None = None, *, every: bool = False
+) -> TableCells:
     """One row for each point that no other one beats, and for the full model's float32 graph.
 
-    metric: what scores are, in words. every: a row for each point instead, the beaten ones marked.
+    metric: what scores are, in words. taken: the point that the budget takes, which has a row. every: a row for each
+    point instead, the beaten ones marked.
     """
     full = frontier.points[0]
-    shown = [one for one in frontier.points if every or one is full or not one.dominated]
+    shown = [one for one in frontier.points if every or one in (full, taken) or not one.dominated]
     measure = f"score ({metric}), speed, size and dimensions together"
     if every:
         title = f"All {len(shown)} that were measured; another one beats those marked in {measure}"
@@ -98,7 +101,7 @@ def frontier_table(frontier: Frontier, metric: str, *, every: bool = False) -> T
                 f"{one.score:.2f}",
                 f"{one.texts_per_second / full.texts_per_second:.2f} ×",
                 f"{one.megabytes:.1f}",
-                "beaten" if one.dominated else "",
+                "chosen" if one == taken else "beaten" if one.dominated else "",
                 f"{one.texts_per_second:,.0f}",
             )
             for one in shown
