@@ -64,7 +64,7 @@ class AgreementEvaluator(VectorEvaluator):
         scores = 100 * rank_correlations(found, expected, counts.reshape(TEXT_RESAMPLES, -1))
         scores = scores[np.isfinite(scores)]
         low, high = interval(scores) if len(scores) else (0.0, 0.0)
-        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # whether each of `_near` is found, too
+        same = self._common(unit)
         near = counts[:, :, :NEAR]
         overlap_low, overlap_high = interval(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)))
         return Agreement(
@@ -76,6 +76,15 @@ class AgreementEvaluator(VectorEvaluator):
             overlap_low=overlap_low,
             overlap_high=overlap_high,
         )
+
+    def overlap(self, encoder: Encoder) -> float:
+        """That of `Agreement` alone, without the intervals."""
+        unit = torch.nn.functional.normalize(encoder.encode_ids(self._ids).float(), dim=1)
+        return 100 * float(self._common(unit).float().mean())
+
+    def _common(self, unit: Tensor) -> Tensor:
+        """Whether each of `_near` is among the nearest texts by other vectors as well, (n, NEAR)."""
+        return (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)
 
     def _cosines(self, unit: Tensor) -> Tensor:
         """Of each text with its partners, (n, 2 · NEAR)."""

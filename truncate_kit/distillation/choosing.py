@@ -8,7 +8,7 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import keys_of, note_learned, query_keys
 from truncate_kit.distillation.budget import closest, graph_within, marked, within_limit
 from truncate_kit.distillation.card import distill_card
-from truncate_kit.distillation.distill_result import Candidate, DistillResult, Sizes, Student, Tryout
+from truncate_kit.distillation.distill_result import Candidate, DistillResult, Sizes, Student
 from truncate_kit.distillation.fewer_words import FewerWords
 from truncate_kit.distillation.frontier import Scored, measure_frontier, with_earlier
 from truncate_kit.distillation.held_out import held_out_scores
@@ -23,7 +23,7 @@ from truncate_kit.distillation.notes import (
 )
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.speed import time_blocks, timed_on
-from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
+from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch, Tryout
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
 from truncate_kit.other_work import QUIET
@@ -225,7 +225,7 @@ class Distillation(Learning):
                 replace(one, score=self.evaluator.score(keep(self.encoder, one.blocks, copy_weights=False))[0])
                 for one in leading
             ]
-        best = max((self._tryout(one) for one in leading), key=lambda one: one.best)
+        best = max((self._tryout(one) for one in leading), key=lambda one: one.rank)
         interval = self._interval(keep(self.encoder, best.blocks, copy_weights=False))
         return replace(row, blocks=best.blocks, untrained=best.untrained, interval=interval)
 

@@ -11,6 +11,7 @@ from truncate_kit.distillation.step_results import (
     HeldOutScores,
     SubsetSearch,
     TextCounts,
+    Tryout,
 )
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import VocabularyCut
@@ -52,26 +53,6 @@ class Student(Result):
     def as_it_came(self) -> bool:
         """Whether the blocks learned, and are kept with the weights from before."""
         return bool(self.scores) and self.best > max(self.scores)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tryout(Result):
-    """One subset after learning from few texts, in points: what tells subsets of one size apart."""
-
-    blocks: Blocks
-    untrained: float
-    learned: float
-
-    @property
-    def best(self) -> float:
-        """What subsets of one size are compared by."""
-        return max(self.untrained, self.learned)
-
-    @property
-    def sentence(self) -> str:
-        """Both scores where the one before learning counts."""
-        before = f" ({self.untrained:.2f} before, which counts)" if self.untrained > self.learned else ""
-        return f"{', '.join(map(str, self.blocks))}: {self.learned:.2f}{before}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +210,8 @@ class DistillResult(Result):
     def tryout_sentence(self) -> str:
         """How the choices of as many blocks as the lean model has learned from few texts; empty where none did."""
         size = len(self.chosen)
-        rows = sorted((one for one in self.tryouts if len(one.blocks) == size), key=lambda one: -one.best)
+        tried = (one for one in self.tryouts if len(one.blocks) == size)
+        rows = sorted(tried, key=lambda one: one.rank, reverse=True)
         if not rows:
             return ""
         scores = "; ".join(one.sentence for one in rows)

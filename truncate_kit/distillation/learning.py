@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.distill_result import DistillResult, Student, Tryout, taught_by
+from truncate_kit.distillation.distill_result import DistillResult, Student, taught_by
 from truncate_kit.distillation.settings import DistillSettings
-from truncate_kit.distillation.step_results import Blocks, SubsetScore
+from truncate_kit.distillation.step_results import Blocks, SubsetScore, Tryout
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
@@ -78,11 +78,15 @@ class Learning:
         """What one subset gives after learning from few texts, from the store or by learning now."""
         name = f"tryout-{run_name(one.blocks)}"
         found = self.runs.read(name, Tryout)
-        if found is None:
+        if found is None or (self._by_agreement and found.overlap is None):  # an earlier version did not ask for it
             self.group.agree((one.blocks, True))
-            _, run = self._taught(one.blocks, few=True)
-            learned = max(run.state.scores)
-            found = self.runs.write(name, Tryout(blocks=one.blocks, untrained=one.score, learned=learned))
+            student, run = self._taught(one.blocks, few=True)
+            learned, overlap = max(run.state.scores), None
+            if isinstance(self.evaluator, AgreementEvaluator):
+                counts = student if learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
+                overlap = self.evaluator.overlap(counts)
+            tryout = Tryout(blocks=one.blocks, untrained=one.score, learned=learned, overlap=overlap)
+            found = self.runs.write(name, tryout)
         return found
 
     def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:

@@ -134,6 +134,42 @@ class Agreement(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tryout(Result):
+    """One subset after learning from few texts, in points: what tells subsets of one size apart.
+
+    Attributes:
+        blocks: The blocks of the full model that it keeps.
+        untrained: Its score before.
+        learned: And after.
+        overlap: Share × 100 of nearest texts in common with the full model where `best` was scored; it tells apart what
+            agreement does not, and goes first (benchmarks/lean). None where labels choose, and in files of earlier
+            versions.
+    """
+
+    blocks: Blocks
+    untrained: float
+    learned: float
+    overlap: float | None = None
+
+    @property
+    def best(self) -> float:
+        """The score that counts."""
+        return max(self.untrained, self.learned)
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What subsets of one size are compared by."""
+        return (self.overlap or 0.0, self.best)
+
+    @property
+    def sentence(self) -> str:
+        """Both scores where the one before learning counts, and nearest texts in common."""
+        before = f" ({self.untrained:.2f} before, which counts)" if self.untrained > self.learned else ""
+        common = "" if self.overlap is None else f", {self.overlap:.1f} % of nearest texts in common"
+        return f"{', '.join(map(str, self.blocks))}: {self.learned:.2f}{before}{common}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutScores(Result):
     """Scores on what nothing was chosen by, in points.
 
