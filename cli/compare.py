@@ -51,7 +51,7 @@ def compare(
         print_json(report)
         return
     show(report)
-    if any(getattr(encoder, "heads", None) is not None for encoder in (first, second)):
+    if any(encoder.heads is not None for encoder in (first, second)):
         say(CODES)
 
 

@@ -149,7 +149,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
         return
     table(*search_table(score), on_page=False)
     say(*search_sentences(score))
-    if getattr(run.encoder, "heads", None) is not None:
+    if run.encoder.heads is not None:
         say(CODES)
 
 

@@ -51,5 +51,5 @@ def run_mteb(
         report = replace(MtebComparison.of(others[0], lean) if others else lean, measured=MeasuredModel.of(run.name))
         name = "mteb-comparison" if others else "mteb"
         path = write_report(report, run.workspace, name)
-    codes = any(getattr(encoder, "heads", None) is not None for _, encoder in encoders)
+    codes = any(encoder.heads is not None for _, encoder in encoders)
     show_report(report, run.workspace, path, codes=codes)

@@ -17,14 +17,15 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import SeenPairs
-    from truncate_kit.evaluation import TextEncoder
+    from truncate_kit.encoders import Encoder
+    from truncate_kit.export.runtime import OnnxEncoder
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """A model that is ready to encode, what to score it on, and where. threads: None where they were not given."""
 
-    encoder: "TextEncoder"
+    encoder: "Encoder | OnnxEncoder"
     name: str
     runtime: str
     data: str
@@ -64,7 +65,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
         report = replace(score(replace(run, progress=progress)), measured=MeasuredModel.of(model.name))
         path = write_report(report, workspace, name)
-    show_report(report, workspace, path, codes=suite.by_cosine and getattr(model.encoder, "heads", None) is not None)
+    show_report(report, workspace, path, codes=suite.by_cosine and model.encoder.heads is not None)
 
 
 def write_report(report: SuiteReport, workspace: Workspace, name: str) -> Path:
