@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.progress import PlannedTrial, TrialWatcher
-from truncate_kit.wording import capitalized, counted, harmless, lasting
+from truncate_kit.progress import PlannedTrial, TrialEvent, TrialWatcher
+from truncate_kit.wording import capitalized, harmless, lasting
 
 from .manner import MANNER
 from .output import Clock, Pace, ProgressLines
@@ -49,21 +49,9 @@ class _All(TrialWatcher):
         for watcher in self._watchers:
             watcher.planned(trials)
 
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
+    def trial(self, event: TrialEvent) -> None:
         for watcher in self._watchers:
-            watcher.epoch(layer, seed, epochs, done, loss, dev)
-
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        for watcher in self._watchers:
-            watcher.again(layer, seed, epochs, reason)
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        for watcher in self._watchers:
-            watcher.finished(layer, seed, epochs, dev, test)
-
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        for watcher in self._watchers:
-            watcher.stopped(layer, seed, epochs, done, dev)
+            watcher.trial(event)
 
 
 class _Plan:
@@ -146,18 +134,14 @@ class _Lines(ProgressLines, TrialWatcher):
             self.say(f"{capitalized(task)}: {Pace(done, total, self._clock)}.")
         super().progress(task, done, total)
 
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        self.say(f"Layer {layer}, seed {seed} is run again: its worker was lost, {reason}.")
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        self._plan.ended((layer, seed, epochs))
-        if (layer, seed, epochs) not in self._seen:
-            self._seen.add((layer, seed, epochs))
-            self.say(f"Layer {layer}, seed {seed}, {counted(epochs, 'epoch')}: dev {dev:.2f}.")
-
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        self._plan.ended((layer, seed, epochs))
-        self.say(f"Layer {layer}, seed {seed}, {done} of {epochs} epochs: dev {dev:.2f}.")
+    def trial(self, event: TrialEvent) -> None:
+        if event.kind in ("finished", "stopped"):
+            self._plan.ended(event.place)
+        if event.kind == "epoch" or (event.kind == "finished" and event.place in self._seen):
+            return
+        if event.kind == "finished":
+            self._seen.add(event.place)
+        self.say(str(event))
 
     def _standing(self) -> str:
         whole = str(self._plan)
@@ -231,20 +215,18 @@ class _LiveTable(TrialWatcher):
         pace.at(done)
         row.epoch = f"{done * trial.epochs // total}/{trial.epochs}"
 
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        row = self._rows.setdefault((layer, seed, epochs), _Row())
-        row.epoch, row.dev = f"{done}/{epochs}", f"{dev:.2f}"
-
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        self._rows[layer, seed, epochs] = _Row("again")
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        self._plan.ended((layer, seed, epochs))
-        self._rows[layer, seed, epochs] = _Row("done", f"{dev:.2f}")
-
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        self._plan.ended((layer, seed, epochs))
-        self._rows[layer, seed, epochs] = _Row(f"{done}/{epochs}", f"{dev:.2f}")
+    def trial(self, event: TrialEvent) -> None:
+        if event.kind in ("finished", "stopped"):
+            self._plan.ended(event.place)
+        if event.kind == "again":
+            self._rows[event.place] = _Row("again")
+            return
+        row = self._rows.get(event.place)
+        self._rows[event.place] = _Row(
+            "done" if event.kind == "finished" else f"{event.done}/{event.epochs}",
+            f"{event.dev:.2f}",
+            row.pace if row is not None and event.kind == "epoch" else None,
+        )
 
     def _drawn(self) -> Any:
         from rich.console import Group

@@ -50,7 +50,10 @@ def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):
     assert settings.layers == "1"
     encoder = load_encoder(tiny_folder("bert"))
     result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SETTINGS, progress=True)
-    assert f"Layer 1, seed 0: dev {result.trials[0].dev:.2f}, test {result.trials[0].test:.2f}." in caplog.messages
+    assert (
+        f"Layer 1, seed 0, 3 epochs: dev {result.trials[0].dev:.2f}. Test {result.trials[0].test:.2f}."
+        in caplog.messages
+    )
     assert sum("Layer 1, seed 0, epoch" in line for line in caplog.messages) == SETTINGS.epochs
 
 

@@ -1,11 +1,14 @@
 """Callbacks by which long work reports its progress, and bars and a log made of them."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from truncate_kit.wording import counted
 
 _logger = logging.getLogger(__name__)
 
@@ -32,8 +35,42 @@ class PlannedTrial(NamedTuple):
         return self.layer, self.seed, self.epochs
 
 
+class TrialEvent(NamedTuple):
+    """What happened to a trial; scores are in points.
+
+    kind: One more epoch is done; the trial is complete, trained now or read from the store; it waits, and goes on only
+        if its layer stays among the best; or it is run again, because its process or machine was lost.
+    """
+
+    kind: Literal["epoch", "finished", "stopped", "again"]
+    layer: int
+    seed: int
+    epochs: int  # of the whole trial
+    done: int = 0  # of them
+    dev: float = math.nan  # of the epoch that is done, and of the best one at the end
+    loss: float = math.nan  # mean over the steps of the epoch that is done
+    test: float | None = None  # of the best epoch at the end; None while searching
+    reason: str = ""  # what is known of why it is run again
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """As that of `PlannedTrial`."""
+        return self.layer, self.seed, self.epochs
+
+    def __str__(self) -> str:
+        named = f"Layer {self.layer}, seed {self.seed}"
+        match self.kind:
+            case "again":
+                return f"{named} is run again: its worker was lost, {self.reason}."
+            case "epoch":
+                return f"{named}, epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, dev {self.dev:.2f}."
+            case "stopped":
+                return f"{named}, {self.done} of {self.epochs} epochs: dev {self.dev:.2f}."
+        return f"{named}, {counted(self.epochs, 'epoch')}: dev {self.dev:.2f}."
+
+
 class TrialWatcher:
-    """Called as trials go on, epoch by epoch; this one ignores it all."""
+    """Called as trials go on; this one ignores it all."""
 
     def progress(self, task: str, done: int, total: int) -> None:
         """As `Progress`, for trials and for what runs beside them."""
@@ -44,17 +81,8 @@ class TrialWatcher:
     def planned(self, trials: Sequence[PlannedTrial]) -> None:
         """These are run next, one after another or at once; what comes after them may depend on their scores."""
 
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        """`done` of the `epochs` epochs of a trial are done. loss: mean over this epoch's steps; dev: in points."""
-
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        """The process or machine of a running trial was lost, so it is run again; reason: what is known of it."""
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        """A trial is complete, trained now or read from the store; scores in points, test None while searching."""
-
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        """A trial of `epochs` epochs waits after `done` of them; it goes on only if its layer stays among the best."""
+    def trial(self, event: TrialEvent) -> None:
+        """Something happened to one of them, or to one that is there already."""
 
 
 def silent(task: str, done: int, total: int) -> None:
@@ -128,11 +156,6 @@ class _Logging(TrialWatcher):
     def part(self, name: str) -> None:
         _logger.info("%s:", name)
 
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        _logger.info("Layer %d, seed %d, epoch %d of %d: loss %.4f, dev %.2f.", layer, seed, done, epochs, loss, dev)
-
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        _logger.warning("Layer %d, seed %d is run again: its worker was lost, %s.", layer, seed, reason)
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        _logger.info("Layer %d, seed %d: dev %.2f%s.", layer, seed, dev, "" if test is None else f", test {test:.2f}")
+    def trial(self, event: TrialEvent) -> None:
+        test = "" if event.test is None else f" Test {event.test:.2f}."
+        _logger.log(logging.WARNING if event.kind == "again" else logging.INFO, "%s%s", event, test)

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.encoders import load_encoder
-from truncate_kit.progress import PlannedTrial, announce
+from truncate_kit.progress import PlannedTrial, TrialEvent, announce
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.wording import lasting
@@ -85,10 +85,10 @@ def test_a_trial_has_a_row_from_its_first_step_on(table, clock):
     clock.now += 40
     table.progress(task(2), 3, STEPS)
     assert drawn(table).rows == [("2", "0", "1/3", "", "2 min")]  # two steps in 40 s, six to come
-    table.epoch(2, 0, EPOCHS, 1, 0.1, 61.254)
+    table.trial(TrialEvent("epoch", 2, 0, EPOCHS, 1, 61.254, 0.1))
     assert drawn(table).rows == [("2", "0", "1/3", "61.25", "2 min")]
     table.progress(task(2), STEPS, STEPS)
-    table.finished(2, 0, EPOCHS, 62.5, None)
+    table.trial(TrialEvent("finished", 2, 0, EPOCHS, EPOCHS, 62.5))
     assert drawn(table).rows == [("2", "0", "done", "62.50", "")]
     assert drawn(table).lines == []
 
@@ -100,7 +100,7 @@ def test_trials_at_once_and_one_that_was_lost(table, clock):
         clock.now += 5
         table.progress(task(layer), 5, STEPS)
     assert drawn(table).rows == [("1", "0", "1/3", "", "20 s"), ("2", "0", "1/3", "", "20 s")]
-    table.again(1, 0, EPOCHS, "it was ended by SIGKILL")
+    table.trial(TrialEvent("again", 1, 0, EPOCHS, reason="it was ended by SIGKILL"))
     assert drawn(table).rows[0] == ("1", "0", "again", "", "")
     table.progress(task(1), 4, STEPS)
     clock.now += 2
@@ -117,12 +117,12 @@ def test_the_time_left_of_what_is_planned_goes_by_block_steps(table, clock):
     table.progress(task(3), 5, 10)  # 12 block-steps in 12 s; 15 of this trial and 10 of the next remain
     assert drawn(table).lines == ["0 of 2 planned trials done, about 25 s left"]
     clock.now += 15
-    table.finished(3, 0, EPOCHS, 60.0, None)
+    table.trial(TrialEvent("finished", 3, 0, EPOCHS, EPOCHS, 60.0))
     assert drawn(table).lines == ["1 of 2 planned trials done, about 10 s left"]
     clock.now += 1
     table.progress(task(1), 1, 10)
     assert drawn(table).lines == ["1 of 2 planned trials done, about 9 s left"]
-    table.finished(1, 0, EPOCHS, 60.0, None)
+    table.trial(TrialEvent("finished", 1, 0, EPOCHS, EPOCHS, 60.0))
     assert drawn(table).lines == []
 
 
@@ -144,7 +144,7 @@ def test_a_trial_that_waits_has_no_time_left_and_goes_on_later(table, clock):
     table.progress(task(2), 2, STEPS)
     assert drawn(table).rows == [("2", "0", "0/3", "", "4 s")]  # its stop is after the third step, not after the ninth
     table.progress(task(2), 3, STEPS)
-    table.stopped(2, 0, EPOCHS, 1, 40.0)
+    table.trial(TrialEvent("stopped", 2, 0, EPOCHS, 1, 40.0))
     assert drawn(table).rows == [("2", "0", "1/3", "40.00", "")]
     table.planned(planned(2))
     table.progress(task(2), 4, STEPS)
@@ -171,7 +171,7 @@ def test_a_trial_that_runs_is_seen_however_many_are_done(table):
     table.planned(planned(*many))
     table.progress(task(1), 1, STEPS)
     for layer in many[1:]:
-        table.finished(layer, 0, EPOCHS, 50.0, None)
+        table.trial(TrialEvent("finished", layer, 0, EPOCHS, EPOCHS, 50.0))
     rows = drawn(table).rows
     assert len(rows) == SHOWN_TRIALS
     assert rows[-1][:3] == ("1", "0", "0/3")
@@ -228,7 +228,7 @@ def test_elsewhere_what_runs_is_said_after_a_minute_of_silence(lines, clock):
         "Layer 3, seed 0, 3 epochs: step 46 of 90, 1 min left. 0 of 2 planned trials done, about 2 min left."
     ]
     clock.now += 50
-    watcher.finished(3, 0, EPOCHS, 61.234, None)
+    watcher.trial(TrialEvent("finished", 3, 0, EPOCHS, EPOCHS, 61.234))
     clock.now += 50  # less than a minute after that line
     watcher.progress(task(1), 1, 90)
     assert lines.said[1:] == ["Layer 3, seed 0, 3 epochs: dev 61.23."]
@@ -259,7 +259,7 @@ def test_elsewhere_a_trial_that_was_told_of_ends_with_its_score_alone(lines, clo
     clock.now += 60
     watcher.progress(task(2), 2, STEPS)
     watcher.progress(task(2), 3, STEPS)
-    watcher.stopped(2, 0, EPOCHS, 1, 40.0)
+    watcher.trial(TrialEvent("stopped", 2, 0, EPOCHS, 1, 40.0))
     assert lines.said == [
         "Layer 2, seed 0, 3 epochs: step 2 of 3, 1 min left.",
         "Layer 2, seed 0, 1 of 3 epochs: dev 40.00.",
@@ -280,10 +280,10 @@ def test_elsewhere_a_line_names_a_few_of_many_workers(lines, clock):
 def test_elsewhere_each_trial_is_one_line(lines):
     lines.watcher.part("a/model, pairs")
     for _ in range(2):  # trained, then read again for the result
-        lines.watcher.finished(3, 1, 10, 61.234, 50.0)
-    lines.watcher.again(2, 1, 10, "it was ended by SIGKILL")
+        lines.watcher.trial(TrialEvent("finished", 3, 1, 10, 10, 61.234, test=50.0))
+    lines.watcher.trial(TrialEvent("again", 2, 1, 10, reason="it was ended by SIGKILL"))
     lines.watcher.part("a/model, other pairs")
-    lines.watcher.finished(3, 1, 10, 51.234, 50.0)
+    lines.watcher.trial(TrialEvent("finished", 3, 1, 10, 10, 51.234, test=50.0))
     assert lines.said == [
         "a/model, pairs:",
         "Layer 3, seed 1, 10 epochs: dev 61.23.",
@@ -300,7 +300,7 @@ def test_lines_go_to_stderr_and_json_has_none(tmp_path):
             assert not sys.stderr.isatty()
             watcher.planned(planned(3))
             watcher.progress(task(3), 1, STEPS)
-            watcher.finished(3, 1, 10, 61.234, 50.0)
+            watcher.trial(TrialEvent("finished", 3, 1, 10, 10, 61.234, test=50.0))
         assert screen.getvalue() == said
 
 

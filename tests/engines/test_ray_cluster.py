@@ -173,17 +173,14 @@ class Killer(TrialWatcher):
             with contextlib.suppress(psutil.Error):
                 worker.kill()
 
-    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
-        self._going[layer, seed] = done / epochs
+    def trial(self, event) -> None:
+        if event.kind != "epoch":
+            self._going.pop(event.place, None)
+            self.lost += [event.reason] if event.kind == "again" else []
+            return
+        self._going[event.place] = event.done / event.epochs
         if len(self._going) == 2 and max(self._going.values()) < 0.7 and not self._killing.ident:
             self._killing.start()
-
-    def finished(self, layer, seed, epochs, dev, test) -> None:
-        self._going.pop((layer, seed), None)
-
-    def again(self, layer, seed, epochs, reason) -> None:
-        self._going.pop((layer, seed), None)
-        self.lost.append(reason)
 
 
 def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine, tiny_folder, tmp_path):

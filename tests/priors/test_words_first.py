@@ -27,8 +27,8 @@ def test_the_defaults_are_the_papers(tiny_folder):
 class Killed(TrialWatcher):
     """Kills the run after the second epoch of a trial at layer 2."""
 
-    def epoch(self, layer, seed, epochs, done, loss, dev):
-        if (layer, done) == (2, 2):
+    def trial(self, event):
+        if (event.kind, event.layer, event.done) == ("epoch", 2, 2):
             raise KeyboardInterrupt
 
 

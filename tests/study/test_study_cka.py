@@ -30,8 +30,9 @@ class Told(TrialWatcher):
     def __init__(self) -> None:
         self.trained: set[tuple[int, int]] = set()
 
-    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
-        self.trained.add((layer, seed))
+    def trial(self, event) -> None:
+        if event.kind == "epoch":
+            self.trained.add((event.layer, event.seed))
 
 
 @pytest.fixture(scope="module")

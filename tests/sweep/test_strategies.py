@@ -233,11 +233,9 @@ class Epochs(TrialWatcher):
     def __init__(self):
         self.heard, self.stops = [], []
 
-    def epoch(self, layer, seed, epochs, done, loss, dev):
-        self.heard.append((layer, seed, done))
-
-    def stopped(self, layer, seed, epochs, done, dev):
-        self.stops.append((layer, seed, done))
+    def trial(self, event):
+        kept = {"epoch": self.heard, "stopped": self.stops}.get(event.kind, [])
+        kept.append((event.layer, event.seed, event.done))
 
 
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
@@ -267,8 +265,8 @@ def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(e
 
 def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
     class Killed(Epochs):
-        def stopped(self, layer, seed, epochs, done, dev):
-            if layer != DEPTH:  # the yardstick's, which is there already
+        def trial(self, event):
+            if event.kind == "stopped" and event.layer != DEPTH:  # the yardstick's, which is there already
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -27,14 +27,15 @@ class Heard(TrialWatcher):
     def __init__(self, strike=None) -> None:
         self.epochs, self.lost, self._strike = [], [], strike
 
-    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
-        self.epochs.append((layer, seed, epochs, done))
+    def trial(self, event) -> None:
+        if event.kind == "again":
+            self.lost.append(event.reason)
+        if event.kind != "epoch":
+            return
+        self.epochs.append((*event.place, event.done))
         if self._strike is not None and len(self.epochs) > 3:
             self._strike()
             self._strike = None
-
-    def again(self, layer, seed, epochs, reason) -> None:
-        self.lost.append(reason)
 
 
 def kill_a_worker(engine) -> None:

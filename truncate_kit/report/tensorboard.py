@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from truncate_kit.extras import require
-from truncate_kit.progress import TrialWatcher
+from truncate_kit.progress import TrialEvent, TrialWatcher
 
 
 class TensorboardLog(TrialWatcher):
@@ -29,25 +29,23 @@ class TensorboardLog(TrialWatcher):
         self.__exit__()
         self._folder = self._home / quote(name, safe=" ,")  # no two names give the same folder, none leaves it
 
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        """Scalars `loss` and `dev` at this epoch."""
-        writer = self._writer(layer, seed, epochs)
-        writer.add_scalar("loss", loss, done)
-        writer.add_scalar("dev", dev, done)
-        writer.flush()
+    def trial(self, event: TrialEvent) -> None:
+        """Scalars `loss` and `dev` of an epoch; `best dev` and `test` at the last epoch of a finished trial."""
+        found: dict[str, float | None] = {}
+        if event.kind == "epoch":
+            found = {"loss": event.loss, "dev": event.dev}
+        elif event.kind == "finished":
+            found = {"best dev": event.dev, "test": event.test}
+        for name, value in found.items():
+            if value is not None:
+                self._writer(event).add_scalar(name, value, event.done)
+        if found:
+            self._writer(event).flush()
 
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        """Scalars `best dev` and `test` at the last epoch."""
-        writer = self._writer(layer, seed, epochs)
-        writer.add_scalar("best dev", dev, epochs)
-        if test is not None:
-            writer.add_scalar("test", test, epochs)
-        writer.flush()
-
-    def _writer(self, layer: int, seed: int, epochs: int) -> Any:
+    def _writer(self, event: TrialEvent) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        name = f"layer{layer:02d}-seed{seed}-epochs{epochs}"
+        name = f"layer{event.layer:02d}-seed{event.seed}-epochs{event.epochs}"
         if name not in self._writers:
             self._writers[name] = SummaryWriter(str(self._folder / name))
         return self._writers[name]

@@ -3,20 +3,20 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from truncate_kit.blocks import numbers_named
 from truncate_kit.encoders import Encoder, check_layer, keep, layers_held, truncate
 from truncate_kit.encoders.pooling import ConcatPooling
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import DivergedError, UsageError
-from truncate_kit.progress import TrialWatcher
+from truncate_kit.progress import TrialEvent, TrialWatcher
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.sweep.ranking import RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.sweep.sweep_result import Ranking
-from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
+from truncate_kit.sweep.work import Prior, TrialOrder, TrialWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Task
 
@@ -111,10 +111,9 @@ class TrialRunner:
         return whole.first(stop_after) if whole else self.store.read(trial_name(layer, seed, budget, stop_after), Trial)
 
     def _finished(self, trial: Trial) -> Trial:
-        if trial.stopped_after is None:
-            self.watcher.finished(trial.layer, trial.seed, trial.epochs, trial.dev, trial.test)
-        else:
-            self.watcher.stopped(trial.layer, trial.seed, trial.epochs, trial.stopped_after, trial.dev)
+        kind: Literal["finished", "stopped"] = "finished" if trial.stopped_after is None else "stopped"
+        done = trial.stopped_after or trial.epochs
+        self.watcher.trial(TrialEvent(kind, trial.layer, trial.seed, trial.epochs, done, trial.dev, test=trial.test))
         return trial
 
     def _pass_on(self, message: Any) -> None:
@@ -122,10 +121,10 @@ class TrialRunner:
         match message:
             case Steps(name, done, total):
                 self.watcher.progress(name, done, total)
-            case TrialEpoch():
-                self.watcher.epoch(*message)
+            case TrialEvent():
+                self.watcher.trial(message)
             case Lost(TrialOrder() as order, reason):
-                self.watcher.again(order.layer, order.seed, order.epochs, reason)
+                self.watcher.trial(TrialEvent("again", order.layer, order.seed, order.epochs, reason=reason))
 
     def steps(self, epochs: int) -> int:
         """Optimiser steps of a number of epochs."""

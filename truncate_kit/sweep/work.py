@@ -3,7 +3,7 @@
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
@@ -11,7 +11,7 @@ from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import DivergedError
 from truncate_kit.pair_keys import Keys
-from truncate_kit.progress import PlannedTrial, Progress
+from truncate_kit.progress import PlannedTrial, Progress, TrialEvent
 from truncate_kit.runs.store import Checkpoints
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.training.configuration import TrainingSettings
@@ -59,17 +59,6 @@ class TrialOrder:
         return PlannedTrial(task, self.layer, self.seed, self.epochs, self.stop_after or self.epochs)
 
 
-class TrialEpoch(NamedTuple):
-    """A message of a running trial: `done` of `epochs` epochs are finished; loss and dev score of the last one."""
-
-    layer: int
-    seed: int
-    epochs: int
-    done: int
-    loss: float
-    dev: float
-
-
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
     """A trial that ended. weights: a state dict on the CPU as `torch.save` writes it; None unless it was asked for."""
@@ -101,7 +90,7 @@ class TrialWork:
         self.full.to(device)
 
     def perform(self, order: TrialOrder, send: Send) -> TrialOutcome:
-        """Run one trial; sends `Steps` and, after each epoch, a `TrialEpoch`. One that diverges ends alone."""
+        """Run one trial; sends `Steps` and, after each epoch, a `TrialEvent`. One that diverges ends alone."""
         try:
             return self._run(order, send)
         except DivergedError as error:
@@ -118,7 +107,7 @@ class TrialWork:
             stop_after=order.stop_after,
             progress=_steps(send),
             task=order.planned().task,
-            stage_done=lambda at, loss, score: send(TrialEpoch(layer, seed, budget, at, loss, score)),
+            stage_done=lambda at, loss, score: send(TrialEvent("epoch", layer, seed, budget, at, score, loss)),
         )
         scores = tuple(state.scores[: order.stop_after])  # the checkpoint of a killed run may be further
         dev_score, dev_pearson = dev.score(encoder) if order.stop_after is None else (max(scores), None)
