@@ -26,6 +26,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.pair_keys import read_seen
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.runs.cutting import cut
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.sweep.finetune import Before, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings, word_training
@@ -62,6 +63,13 @@ class Both(Workspace):
     def __init__(self, folder, sweep, heads, distilled=None):
         super().__init__(folder)
         self.sweep, self.heads, self.distilled = lambda: sweep, lambda: heads, lambda: distilled
+
+
+def with_files(workspace, sweep, distilled):
+    """The workspace, in whose files these results stand now."""
+    sweep.write(workspace.sweep_file)
+    distilled.write(workspace.folder / DISTILLED.file)
+    return workspace
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +211,7 @@ def test_what_a_distillation_replaced_has_seen_nothing(earlier, file):
     divided = split_pairs(whole.train)
     for fingerprint, expected in (("", whole.evaluation.pairs), (divided.fingerprint(), divided.test.pairs)):
         distilled = replace(a_distillation(), scores=None, data_fingerprint=fingerprint)
-        both = Both(workspace.folder, replace(workspace.sweep(), retrieval="search/test"), None, distilled)
+        both = with_files(workspace, replace(workspace.sweep(), retrieval="search/test"), distilled)
         for model in (both.lean, both.full):
             assert unseen(both, whole, model).evaluation.pairs == expected
         assert chosen_on(both, both.lean, SEARCHED) is None
@@ -223,12 +231,12 @@ def test_a_distillation_chose_the_lean_model_alone(earlier):
         low=-1.0,
         high=0.1,
     )
-    both = Both(workspace.folder, workspace.sweep(), None, replace(a_distillation(), scores=scores))
+    both = with_files(workspace, workspace.sweep(), replace(a_distillation(), scores=scores))
     said = "The lean model here was chosen by recall@10 of half of these queries; on the other half it has 71.23."
     assert chosen_on(both, both.lean, SEARCHED) == said
     assert chosen_on(both, both.full, SEARCHED) is None
     scores = replace(scores, data="elsewhere", queries_fingerprint=SEARCHED.queries_fingerprint())
-    both = Both(workspace.folder, workspace.sweep(), None, replace(a_distillation(), scores=scores))
+    both = with_files(workspace, workspace.sweep(), replace(a_distillation(), scores=scores))
     assert chosen_on(both, both.lean, SEARCHED) == said
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
@@ -20,7 +21,7 @@ from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebComparison, MtebReport
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.runs.model_origins import METHODS
+from truncate_kit.runs.model_origins import METHODS, Method
 from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
@@ -95,13 +96,14 @@ class Run:
     @property
     def parameters(self) -> int | None:
         """Number of those of the lean model, None where no result says it."""
-        if self.cut is not None:
-            return self.cut.parameters
-        if self.distilled is not None:
-            return self.distilled.candidate.parameters
-        if self.sweep is not None:
-            return self.sweep.lean.parameters
-        return None if self.contrast is None else self.contrast.parameters
+        made = self.lean_made
+        return None if made is None else made[0].parameters(made[1])
+
+    @property
+    def lean_made(self) -> tuple[Method, Any] | None:
+        """The method that made the lean model, with its result; None where none did."""
+        found = ((method, getattr(self, method.name)) for method in METHODS if "lean" in method.models)
+        return next((made for made in found if made[1] is not None), None)
 
     def command(self, *words: str) -> str:
         """A command on this workspace, as it is typed."""

@@ -155,11 +155,8 @@ def _lean(run: Run) -> str:
 
 
 def _place(run: Run) -> str:
-    if run.sweep is not None:
-        return f"{run.sweep.place(run.sweep.chosen)} of {run.sweep.full.layer}"
-    if run.distilled is not None:
-        return f"{len(run.distilled.chosen)} of {counted(run.distilled.depth, 'block')}"
-    return f"{run.cut.place} of {run.cut.depth}" if run.cut is not None else "as measured"
+    made = run.lean_made
+    return "as measured" if made is None else made[0].place(made[1])
 
 
 def _encodes(gain: float | None, what: str, backend: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.wording import layers_in_words
+from truncate_kit.wording import counted, layers_in_words
 
 Words = Callable[[Any], str]
 
@@ -21,6 +21,16 @@ class Pairs(NamedTuple):
     name: str = ""
 
 
+class Queries(NamedTuple):
+    """A retrieval set, half of whose queries chose models. fingerprint: of the queries; earlier versions noted none."""
+
+    name: str
+    fingerprint: str
+    metric: str
+    lean: float  # the lean model's score on the other half
+    models: tuple[str, ...]  # folders of those that they chose
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A method, by the result that it leaves in a workspace."""
@@ -31,6 +41,9 @@ class Method:
     models: dict[str, Words]  # folders of the models that it makes, each with what the result says of it
     note: Words = str  # of the lean one, for the commands that take it
     pairs: Callable[[Any], Pairs] = field(default=lambda _: Pairs())  # of the result
+    queries: Callable[[Any], Queries | None] = lambda _: None  # of the result; None where pairs or nothing chose
+    place: Words = lambda _: "as measured"  # what the lean model is of the full one
+    parameters: Callable[[Any], int | None] = lambda _: None  # number of the lean model's
     learns: bool = True  # from these pairs; else they only choose
     ends: bool = False  # what made these models: they owe nothing to results of later rows that are still there
 
@@ -53,10 +66,15 @@ def _reached(place: str) -> str:
     return f"{'at' if place.startswith('layer') else 'to'} {place}"
 
 
+def _of_sweep(it: Any) -> str:
+    return f"{it.place(it.chosen)} of {it.full.layer}"
+
+
 CUT = Method(
     name="cut", kind="runs.cutting:CutResult", file="lean/cut.json", ends=True,
     models={"lean": lambda it: f"{it.model}, {it.what}, not trained"},
     note=lambda it: f"{it.model} {it.how}, not trained",
+    place=lambda it: f"{it.place} of {it.depth}", parameters=lambda it: it.parameters,
 )  # fmt: skip
 DISTILLED = Method(
     name="distilled", kind="distillation.distill_result:DistillResult", file="lean/distill.json",
@@ -67,15 +85,23 @@ DISTILLED = Method(
     },
     note=lambda it: f"{blocks_in_words(it.chosen)} of {it.model}, distilled",
     pairs=lambda it: Pairs(it.data_fingerprint, it.settings.seed, it.data_fingerprint),
+    queries=lambda it: Queries(
+        it.scores.data, it.scores.queries_fingerprint, it.scores.metric, it.scores.lean, ("lean",)
+    ) if it.scores is not None and it.scores.of_queries else None,
+    place=lambda it: f"{len(it.chosen)} of {counted(it.depth, 'block')}", parameters=lambda it: it.candidate.parameters,
 )  # fmt: skip
 SWEEP = Method(
     name="sweep", kind="sweep.sweep_result:SweepResult", file="sweep.json",
     models={
-        "lean": lambda it: f"{it.model}, {it.place(it.chosen)} of {it.full.layer}, fine-tuned on {it.data}",
+        "lean": lambda it: f"{it.model}, {_of_sweep(it)}, fine-tuned on {it.data}",
         "full": lambda it: f"{it.model}, layer {it.full.layer} of {it.full.layer}, fine-tuned on {it.data}",
     },
     note=lambda it: f"which finetune cut from {it.model} {_reached(it.place(it.chosen))}",
     pairs=lambda it: Pairs(it.data_fingerprint, it.chosen_seed, f"{it.data_fingerprint} {it.chosen_seed}"),
+    queries=lambda it: Queries(
+        it.retrieval, it.queries_fingerprint, it.metric.partition(" of ")[0], it.lean.test, ("lean", "full")
+    ) if it.retrieval else None,
+    place=_of_sweep, parameters=lambda it: it.lean.parameters,
 )  # fmt: skip
 CONTRAST = Method(
     name="contrast", kind="contrastive.contrastive_result:ContrastiveResult", file="contrastive.json",
@@ -83,6 +109,7 @@ CONTRAST = Method(
     models={"lean": lambda it: f"{it.model}, layer {it.layer} of {it.depth}, by contrast", "full": lambda _: ""},
     note=lambda it: f"layer {it.layer} of {it.model}, trained by contrast",
     pairs=lambda it: Pairs(it.data_fingerprint, 0, f"{it.data_fingerprint} {it.rows_fingerprint}"),
+    parameters=lambda it: it.parameters,
 )  # fmt: skip
 HEADS = Method(
     name="heads", kind="frozen.frozen_report:FrozenReport", file="frozen-heads/frozen.json",

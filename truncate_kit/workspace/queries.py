@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.data import SEARCH_METRICS, RetrievalSet
+from truncate_kit.data import RetrievalSet
 from truncate_kit.data.learned import query_keys
 from truncate_kit.errors import DataError
 from truncate_kit.wording import counted
@@ -103,22 +103,11 @@ class _ByQueries:
 
 def _by_queries(workspace: Workspace, data: RetrievalSet) -> _ByQueries | None:
     """What the queries of a retrieval set, or of one that had its name, chose here; None for other sets."""
-
-    def known(name: str, fingerprint: str) -> tuple[bool, bool]:
-        same = fingerprint == data.queries_fingerprint() if fingerprint else name == data.name  # or an earlier version
-        return same or name == data.name, same
-
-    distilled, sweep = workspace.distilled(), workspace.sweep()
-    if workspace.cut() is not None:  # of whose model there is no such score
+    method, result = next(workspace.made(workspace.lean), (None, None))
+    chose = None if method is None else method.queries(result)
+    if chose is None:
         return None
-    if distilled is not None:  # which chose the lean model alone
-        found = distilled.scores
-        if found is None or found.metric not in SEARCH_METRICS.values():
-            return None
-        is_it, same = known(found.data, found.queries_fingerprint)
-        return _ByQueries((workspace.lean,), found.metric, found.lean, same) if is_it else None
-    if sweep is None or not sweep.retrieval:
-        return None
-    is_it, same = known(sweep.retrieval, sweep.queries_fingerprint)
-    metric = sweep.metric.partition(" of ")[0]
-    return _ByQueries((workspace.lean, workspace.full), metric, sweep.lean.test, same) if is_it else None
+    named = chose.name == data.name
+    same = chose.fingerprint == data.queries_fingerprint() if chose.fingerprint else named  # or an earlier version
+    models = tuple(workspace.folder / name for name in chose.models)
+    return _ByQueries(models, chose.metric, chose.lean, same) if same or named else None
