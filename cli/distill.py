@@ -1,13 +1,11 @@
 """`truncate-kit distill`: the smallest choice of blocks that gives the full model's vectors, without labels."""
 
-from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.errors import UsageError
 from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
@@ -74,7 +72,7 @@ def distill(
     megabytes: Annotated[float | None, layers_option("The most blocks that fit in this size, in float32.")] = None,
     layer: Annotated[
         str,
-        layers_option("Learn this layer's vectors: a number, last, or auto, the one before a predicted fall."),
+        layers_option("Learn this layer's vectors: a number, last, or auto, the one before a predicted drop."),
     ] = "auto",
     vocabulary_from: options.VocabularyFrom = None,
     frontier: Annotated[
@@ -199,28 +197,22 @@ def _held_out(
 def _aim(
     layer: str, encoder: "Encoder", source: ModelSource, texts: list[Path], budget: Budget, workspace: Workspace
 ) -> int | None:
-    """The layer whose vectors are learned, None for the last; by default the one before a predicted fall."""
-    from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
-    from truncate_kit.distillation.budget import check_budget
+    """The layer whose vectors are learned, None for the last; by default the one before a predicted drop."""
+    from truncate_kit.distillation.aim import find_aim
 
-    if (named := _layer_named(layer)) is not None:
+    named = _layer_named(layer)
+    if named is not None or layer == "last":
         return named
-    check_budget(budget, encoder)  # looking for a fall takes a minute
-    drop = None
-    if layer == "auto":
-        with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
-            some = list(islice(_learned_from(texts), ANALYSED_TEXTS))
-            drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
-    if drop is None or not drop.falls or not drop.from_layer:
-        return None
-    aim = max(drop.from_layer - 1, 2, *(budget.named_blocks or [int(budget.blocks or 0)]))
-    if aim >= encoder.depth:  # the blocks that were asked for reach into the fall
+    aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
+    if drop is not None and aim is None:
         workspace.note(
             f"{drop.sentence} The vectors of its end are no good aim: cut it first (`truncate-kit cut {source.name} "
-            f"--layer {max(1, drop.from_layer - 1)}`), or train it with `truncate-kit finetune`."
+            f"--layer {drop.last_before}`), or train it with `truncate-kit finetune`."
         )
-        return None
-    workspace.note(f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end.")
+    elif drop is not None:
+        workspace.note(
+            f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end."
+        )
     return aim
 
 

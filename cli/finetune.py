@@ -126,8 +126,7 @@ def finetune(
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
         taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here, full)
-        looked_at = pairs if row.is_graded and layer in ("auto", "all") else None
-        encoder, foreseen = _adapted(priors, begun, workspace, source, group, looked_at)
+        encoder, predicted = _adapted(priors, begun, workspace, source, group, pairs, settings, training)
     if not group.leads:  # only an adaptation is shared
         return
     with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher), priors.kept(workspace):
@@ -137,7 +136,7 @@ def finetune(
             out=folder,
             settings=settings,
             training=training,
-            prediction=foreseen,
+            prediction=predicted,
             before=Before(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,
@@ -214,23 +213,19 @@ def _adapted(
     workspace: Workspace,
     source: ModelSource,
     group: "Group",
-    pairs: "PairSplits | None",
+    pairs: "PairSplits",
+    settings: SweepSettings,
+    training: TrainingSettings,
 ) -> "tuple[Encoder, DropPrediction | None]":
     """The encoder behind its priors, and the prediction by these pairs.
 
     Both may take long: no other command leaves a model here meanwhile, which training would then replace.
     """
+    from truncate_kit.sweep.predicting import sweep_prediction
+
     with workspace.held() if group.leads else nullcontext(), progress_bar(quiet=workspace.quiet) as progress:
         workspace.note_replaced(source)
         adapted = priors.adapt(encoder, workspace, group=group, progress=progress)
-        return adapted, _prediction(adapted, source, pairs) if group.leads else None
-
-
-def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits | None") -> "DropPrediction | None":
-    """A look at the layers on training pairs alone: what `analyze` stored may have seen the test scores."""
-    from truncate_kit.analysis.foresight import foresee_drop
-
-    if splits is None or splits.train is None:
-        return None
-    train = splits.train
-    return foresee_drop(encoder, train.texts(), pairs=train.pairs, name=source.name, max_length=source.max_length)
+        if not group.leads:
+            return adapted, None
+        return adapted, sweep_prediction(adapted, pairs, settings, training, max_length=source.max_length)

@@ -28,6 +28,7 @@ _NAMES = {  # by module
     "contrastive.weights": "layer_weights",
     "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs read_retrieval "
     "read_texts",
+    "distillation.aim": "find_aim",
     "distillation.distilling": "distill",
     "distillation.distill_result": "DistillResult",
     "distillation.settings": "Budget DistillSettings",
@@ -62,6 +63,7 @@ _NAMES = {  # by module
     "suites.sts": "score_sts",
     "suites.transfer": "score_transfer",
     "sweep.finetune": "finetune",
+    "sweep.predicting": "sweep_prediction",
     "sweep.sweep_result": "SweepResult",
     "sweep.settings": "SweepSettings",
     "training.configuration": "TrainingSettings",

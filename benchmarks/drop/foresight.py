@@ -28,8 +28,8 @@ from benchmarks.drop.scoring import FEATURES, logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from benchmarks.pick.rules import by_model, interval
-from truncate_kit.analysis.foresight import ANALYSED_TEXTS
 from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.predicting import ANALYSED_TEXTS
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.encoders import default_reference, load_encoder

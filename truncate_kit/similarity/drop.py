@@ -84,6 +84,11 @@ class DropPrediction(Result):
         return f"probability {_probability_in_words(self.probability)}"
 
     @property
+    def last_before(self) -> int | None:
+        """Where to cut before a predicted drop, 1 at the lowest; None where there is none."""
+        return None if self.from_layer is None else max(1, self.from_layer - 1)
+
+    @property
     def sure(self) -> float:
         """The probability, or the confidence where there is none."""
         return self.confidence if self.probability is None else self.probability

@@ -1,4 +1,4 @@
-"""Whether a model's end is expected to fall, from graded pairs or raw texts, before anything is trained."""
+"""The predicted drop at a model's end, from graded pairs or raw texts, before anything is trained."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,20 +14,18 @@ ANALYSED_TEXTS = 2000
 """Enough for intervals of a few hundredths, and a matter of seconds."""
 
 
-def foresee_drop(
+def predicted_drop(
     encoder: Encoder,
     texts: Sequence[str],
     *,
-    name: str,
     pairs: Sequence[TextPair] | None = None,
     max_length: int | None = None,
 ) -> DropPrediction | None:
     """What `profile` predicts from some texts, with the usual reference where there is one for such a model.
 
     Args:
-        encoder: The whole model.
+        encoder: The whole model, by whose name the reference is found.
         texts: The first `ANALYSED_TEXTS` are read, unless there are pairs whose scores rank them.
-        name: By which the reference is found.
         pairs: Graded pairs to learn from; `ANALYSED_TEXTS` of their texts are read instead, and the untrained scores
             are part of the prediction.
         max_length: Of the reference's texts, in tokens.
@@ -38,7 +36,7 @@ def foresee_drop(
     Raises:
         TruncateKitError: As `profile`.
     """
-    usual = default_reference(name)
+    usual = default_reference(encoder.name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
