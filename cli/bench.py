@@ -125,13 +125,13 @@ def _scored_on(
     """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
     from truncate_kit.data import read_retrieval
     from truncate_kit.workspace.leakage import chosen_there
-    from truncate_kit.workspace.queries import unasked
+    from truncate_kit.workspace.queries import held_out_queries
     from truncate_kit.workspace.records import is_known
 
     (data, columns, scale), ours = named, str(lean or workspace.lean)
     if (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
-        found, chosen = unasked(read_retrieval(queries), ours, *([] if full is None else [full]))
+        found, chosen = held_out_queries(read_retrieval(queries), ours, *([] if full is None else [full]))
         workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]
     splits, _ = workspace.data(data, columns, scale)

@@ -95,7 +95,7 @@ def finetune(
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
     from truncate_kit.encoders import truncate
-    from truncate_kit.sweep.finetune import Before, check_sweep
+    from truncate_kit.sweep.finetune import Preparation, check_sweep
     from truncate_kit.sweep.finetune import finetune as run
     from truncate_kit.sweep.trials import kept_encoder
     from truncate_kit.training.distributed import joined
@@ -137,7 +137,7 @@ def finetune(
             settings=settings,
             training=training,
             prediction=predicted,
-            before=Before(
+            before=Preparation(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,
                 teacher=taught,

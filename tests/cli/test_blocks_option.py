@@ -18,7 +18,7 @@ from truncate_kit.evaluation import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.configuration import TrainingSettings
@@ -133,7 +133,7 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
         out=tmp_path / "c",
         settings=replace(once, layers="2"),
         training=training,
-        before=Before(full=full, blocks=(1, 3)),
+        before=Preparation(full=full, blocks=(1, 3)),
     )
     assert _without_time(together) == _without_time(result)
 

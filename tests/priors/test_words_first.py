@@ -10,7 +10,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
@@ -38,7 +38,7 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
         "training": dataclasses.replace(SETTINGS, epochs=3),
-        "before": Before(prior=prior),
+        "before": Preparation(prior=prior),
     }
     with pytest.raises(KeyboardInterrupt):
         finetune(encoder, word_splits(), out=tmp_path / "killed", progress=Killed(), **how)
@@ -55,7 +55,7 @@ def test_what_a_kill_left_beside_a_finished_trial_is_tidied_up(tiny_folder, tmp_
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
         "training": dataclasses.replace(SETTINGS, epochs=1),
-        "before": Before(
+        "before": Preparation(
             prior=WordPrior(load_encoder(tiny_folder("bert")), WORDS, TrainingSettings(epochs=1, batch_size=16))
         ),
     }
@@ -75,7 +75,7 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     training = dataclasses.replace(SETTINGS, epochs=2)
     settings = SweepSettings(layers="2", seeds=(1,))
     result = finetune(
-        encoder, word_splits(), out=tmp_path, settings=settings, training=training, before=Before(prior=prior)
+        encoder, word_splits(), out=tmp_path, settings=settings, training=training, before=Preparation(prior=prior)
     )
     by_hand = truncate(encoder, 2)
     for pairs, how in ((WORDS, short), (word_splits(), training)):
@@ -99,7 +99,7 @@ def test_that_layers_were_ranked_without_the_words_is_said(tiny_folder, tmp_path
         out=tmp_path,
         settings=SweepSettings(seeds=(0,)),
         training=dataclasses.replace(SETTINGS, epochs=1),
-        before=Before(prior=prior),
+        before=Preparation(prior=prior),
     )
     assert result.rankings
     assert ("layers were ranked without the words that each trial learned first" in result.choice) == words

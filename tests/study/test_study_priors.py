@@ -12,7 +12,7 @@ from truncate_kit.priors.words import WordPrior
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
 from truncate_kit.study.study_result import StudyResult
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
@@ -90,7 +90,7 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     rates = TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-3)
     prior = WordPrior(encoder, load_words(home / "words"), rates)
     words = finetune(
-        encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Before(prior=prior)
+        encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Preparation(prior=prior)
     )
     assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
     settings_of_texts = AdaptationSettings(epochs=1, batch_size=16, learning_rate=2e-3)

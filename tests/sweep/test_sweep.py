@@ -28,7 +28,7 @@ from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.representations import layer_states
 from truncate_kit.similarity.drop import DropPrediction
-from truncate_kit.sweep.finetune import Before, check_sweep, finetune
+from truncate_kit.sweep.finetune import Preparation, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
 from truncate_kit.sweep.running import Sweep
 from truncate_kit.sweep.settings import SweepSettings
@@ -478,18 +478,20 @@ def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, 
     settings = SweepSettings(layers="all", seeds=(0,))
     options = {"settings": settings, "training": SHORT}
     result = finetune(
-        cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **options
+        cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full, words="words of | mine"), **options
     )
     own = finetune(cut, word_splits(), out=tmp_path / "cut", **options)
     whole = finetune(full, word_splits(), out=tmp_path / "whole", **options)
     assert result.layers == own.layers
     assert result.full == whole.full
     assert load_encoder(tmp_path / "both" / "full").depth == 3
-    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full), **options)
+    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full), **options)
     assert again.trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
-    finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **options)
+    finetune(
+        cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full, words="words of | mine"), **options
+    )
     assert "| Before it | words of \\| mine |" in (tmp_path / "both" / "lean" / "README.md").read_text()
     weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
     assert len(weights) == len({(path.parent, path.name[:7]) for path in weights})  # the best of each layer

@@ -15,7 +15,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
@@ -48,7 +48,7 @@ def sweep(folder, out, engine, **how):
     if how.pop("words_first", False):
         few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
         words = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
-        how["before"] = Before(prior=words)
+        how["before"] = Preparation(prior=words)
     training = how.pop("training", SHORT)
     data = how.pop("data", word_splits())
     return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)

@@ -27,14 +27,14 @@ from truncate_kit.pair_keys import read_seen
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.runs.cutting import cut
 from truncate_kit.runs.model_origins import DISTILLED
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
 from truncate_kit.training.tasks import Teacher
 from truncate_kit.workspace.leakage import chosen_on, chosen_there, unseen
 from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.queries import unasked
+from truncate_kit.workspace.queries import held_out_queries
 from truncate_kit.workspace.records import home_of, is_known, records_of, seen_by
 from truncate_kit.workspace.seen import seen_among, seen_pairs
 from truncate_kit.workspace.sources import ModelSource
@@ -136,7 +136,7 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
     for model in (lean, lean / "model.onnx", workspace.full):
         for data in (asked, elsewhere):
             assert chosen_on(workspace, model, data) == chosen_there(model, data) == said
-        left, how = unasked(elsewhere, model)
+        left, how = held_out_queries(elsewhere, model)
         assert set(left.queries) == {*elsewhere.queries} - {*choosing_queries(elsewhere)}
         assert how == f"19 of 38 queries of a copy chose {model}: only the others count."
     assert chosen_there("lean", asked) is None
@@ -148,22 +148,22 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
         for model in (lean, tmp_path / "made/lean"):
             said = f"{model}, or what it was made from, was chosen by {number} of {of}: a score on them says little of"
             assert chosen_there(model, data) == f"{said} others."
-            left, how = unasked(data, model)
+            left, how = held_out_queries(data, model)
             assert left.queries == tuple(query for query in data.queries if query not in chose)
             assert how.startswith(f"{number} of {len(data.queries)} queries of {data.name} chose {model}")
-    assert unasked(asked, lean, workspace.full)[0].queries == unasked(asked, lean)[0].queries
+    assert held_out_queries(asked, lean, workspace.full)[0].queries == held_out_queries(asked, lean)[0].queries
     some = tuple(place for place, query in enumerate(asked.queries) if query in chose)
     with pytest.raises(DataError, match=r"chose .*lean, and none is left"):
-        unasked(with_queries(asked, some), lean)
+        held_out_queries(with_queries(asked, some), lean)
     assert chosen_on(workspace, tmp_path, asked) is None
     # An earlier version noted the set alone, by its fingerprint or its name.
     (lean / "seen.pairs").unlink()
     said = f"chosen by MRR@10 of half of the queries that {asked.name} had then: which of these are among them is not "
     for data in (searched, replace(asked, queries=asked.queries[::-1])):
         assert chosen_on(workspace, lean, data) == f"The models here were {said}known."
-        assert unasked(data, lean) == (data, f"The models here were {said}known.")
+        assert held_out_queries(data, lean) == (data, f"The models here were {said}known.")
     assert chosen_on(workspace, lean, replace(searched, name="another")) is None
-    assert set(unasked(elsewhere, lean)[0].queries) == {*elsewhere.queries} - {*choosing_queries(elsewhere)}
+    assert set(held_out_queries(elsewhere, lean)[0].queries) == {*elsewhere.queries} - {*choosing_queries(elsewhere)}
     replace(result, queries_fingerprint="").write(workspace.sweep_file)
     assert chosen_on(workspace, lean, searched).endswith(f"the lean one has {result.lean.test:.2f}.")
     assert chosen_on(workspace, lean, elsewhere) is None
@@ -536,7 +536,7 @@ def test_a_model_has_seen_what_all_had_that_it_was_made_of(sets, tiny_folder, tm
     settings, training = SweepSettings(layers="1", seeds=(0,)), TrainingSettings(epochs=1)
     words = load_pairs(words_folder(tmp_path / "words"))
     model = load_encoder(tiny_folder("bert"))
-    before = Before(teacher=Teacher(again), prior=WordPrior(model, words, replace(word_training(), epochs=1)))
+    before = Preparation(teacher=Teacher(again), prior=WordPrior(model, words, replace(word_training(), epochs=1)))
     finetune(model, second, out=tmp_path / "taught", settings=settings, training=training, before=before)
     for name in ("lean", "full"):
         assert known_of(tmp_path / "taught" / name, *sets) == number

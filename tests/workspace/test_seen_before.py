@@ -19,7 +19,7 @@ from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import write_page
-from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Teacher
@@ -63,7 +63,7 @@ def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny
     found = finetune(knowing, data, out=tmp_path / "own", settings=settings, training=ONCE)
     assert found.seen_before.startswith(said_of(data))
     assert found.seen_before in (tmp_path / "own/lean/README.md").read_text().replace("\n", " ")
-    teacher = Before(teacher=Teacher(knowing, 1.0))
+    teacher = Preparation(teacher=Teacher(knowing, 1.0))
     taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, before=teacher)
     assert taught.seen_before == found.seen_before
     assert finetune(plain, data, out=tmp_path / "none", settings=settings, training=ONCE).seen_before == ""

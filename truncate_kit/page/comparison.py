@@ -3,7 +3,7 @@
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.other_work import QUIET
 from truncate_kit.page.charts import speed_chart
-from truncate_kit.page.judging import bench_of
+from truncate_kit.page.evidence import bench_of
 from truncate_kit.page.layout import Page, Section
 from truncate_kit.page.measures import Measures, lean_and_full, side_by_side
 from truncate_kit.page.run import Run

@@ -4,7 +4,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.other_work import QUIET
-from truncate_kit.page.judging import judged, own_bench, unjudged_by_few
+from truncate_kit.page.evidence import judged, own_bench, unjudged_by_few
 from truncate_kit.page.measures import best_runtime, gain_in, has_interval, lean_and_full, measures, shared_runtimes
 from truncate_kit.page.run import Run
 from truncate_kit.similarity.drop import DropPrediction

@@ -7,7 +7,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
-from truncate_kit.page.judging import too_few_in
+from truncate_kit.page.evidence import too_few_in
 from truncate_kit.page.layout import MEASURE
 
 ALIKE = 0.1  # points of Spearman by which runtimes of one precision differ at most

@@ -7,7 +7,7 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
-from truncate_kit.page.judging import PAIRS, bench_of, bundled, is_on_bundled, own_bench
+from truncate_kit.page.evidence import PAIRS, bench_of, bundled, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
 from truncate_kit.page.measures import (

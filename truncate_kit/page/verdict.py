@@ -5,8 +5,7 @@ from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, taught_by
 from truncate_kit.distillation.step_results import HeldOutScores
 from truncate_kit.other_work import QUIET
-from truncate_kit.page.grounds import SEEDS, grounds
-from truncate_kit.page.judging import (
+from truncate_kit.page.evidence import (
     PAIRS,
     judged,
     judged_scores,
@@ -15,6 +14,7 @@ from truncate_kit.page.judging import (
     says_nothing,
     unjudged_by_few,
 )
+from truncate_kit.page.grounds import SEEDS, grounds
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import compared_in, gain_in, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.run import Run

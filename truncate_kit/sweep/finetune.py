@@ -30,7 +30,7 @@ from truncate_kit.training.tasks import LabelledTask, Teacher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class Preparation:
     """What is learned before the task, and beside it."""
 
     prior: Prior | None = None  # what every trial learns first
@@ -57,7 +57,7 @@ def finetune(
     settings: SweepSettings | None = None,
     training: TrainingSettings | None = None,
     prediction: DropPrediction | None = None,
-    before: Before | None = None,
+    before: Preparation | None = None,
     retrieval: RetrievalSet | None = None,
     progress: WatchOption = False,
     engine: Engine | None = None,
@@ -88,7 +88,7 @@ def finetune(
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
     check_splits(data)
-    training, before = given_or(TrainingSettings, training, "training"), given_or(Before, before, "before")
+    training, before = given_or(TrainingSettings, training, "training"), given_or(Preparation, before, "before")
     settings, watcher = given_or(SweepSettings, settings), watcher_of(progress)
     layers = check_sweep(encoder, settings)
     names = _names(encoder, data, before, retrieval)
@@ -111,7 +111,7 @@ def finetune(
         return sweep.run(local_path(out))
 
 
-def _names(encoder: Encoder, data: PairSplits, before: Before, retrieval: RetrievalSet | None) -> DataNames:
+def _names(encoder: Encoder, data: PairSplits, before: Preparation, retrieval: RetrievalSet | None) -> DataNames:
     """What the data, the queries and the teacher are known by afterwards."""
     taught = {} if before.teacher is None else {before.teacher.encoder.name: before.teacher.encoder.seen}
     names = DataNames(data.fingerprint(), seen=merged(*taught.values()))
@@ -124,7 +124,7 @@ def _names(encoder: Encoder, data: PairSplits, before: Before, retrieval: Retrie
 
 
 def _key(
-    model: Encoder, data: PairSplits, training: TrainingSettings, before: Before, retrieval: RetrievalSet | None
+    model: Encoder, data: PairSplits, training: TrainingSettings, before: Preparation, retrieval: RetrievalSet | None
 ) -> str:
     """What the trials of a model are kept under: all that they depend on."""
     # The last two parts are what they always were: another key would not find the trials that are there.

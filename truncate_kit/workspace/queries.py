@@ -35,7 +35,7 @@ def chosen_there_by_queries(model: str | Path, data: RetrievalSet) -> str | None
     return chosen_by_queries(next(chose, homes[0]), model, data)
 
 
-def unasked(data: RetrievalSet, *models: str | Path) -> tuple[RetrievalSet, str | None]:
+def held_out_queries(data: RetrievalSet, *models: str | Path) -> tuple[RetrievalSet, str | None]:
     """The queries by which none of these models was chosen, and what there is to say of the others, if anything.
 
     Raises `DataError` where none is left.
