@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.wording import layers_in_words
 
 from . import options
 from .options import data_option, layers_option, refuse, use_threads
@@ -145,8 +144,5 @@ def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:
     table(*scores_table(report, title), marked=0)
     table(*best_of_sizes_table(report, with_layers=True), detail=True)
     table(*effects_table(report), detail=True)
-    unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen} that none chose on"
-    chosen = layers_in_words(report.chosen)
-    say(f"Chosen: {chosen} (dev {report.chosen_dev:.2f} over the splits{unseen}).")
-    say(saved)
+    say(report.choice_sentence, saved)
     say(f"Figures: {workspace.combination / 'sizes.png'}, {workspace.combination / 'without.png'}")

@@ -288,10 +288,7 @@ def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) 
             )
         ],
     )
-    if result.seen:
-        say(f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts.")
-    if result.seen_before:
-        say(result.seen_before)
+    say(*result.seen_sentences)
     say(f"Saved: {workspace.lean} (seed {result.chosen_seed})" + (f", {drawn}" if drawn else ""))
     if result.settings.keep_pooler and result.settings.pooling in ("layer-attention", "mean-first-last"):
         say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.results import Result
 from truncate_kit.spans import Span
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, layers_in_words
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
 CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
@@ -113,6 +113,12 @@ class CombinationReport(Result):
         if row is None or row.test is None or best.test is None:
             return None
         return row.dev - best.dev, row.test - best.test
+
+    @property
+    def choice_sentence(self) -> str:
+        """The layers that were chosen, and their scores."""
+        unseen = "" if self.unseen is None else f", {self.unseen:.2f} on the {self.num_unseen:,} that none chose on"
+        return f"Chosen: {layers_in_words(self.chosen)} (dev {self.chosen_dev:.2f} over the splits{unseen})."
 
     def statements(self) -> tuple[str, ...]:
         """What the user has to know about how the search was done."""

@@ -38,6 +38,12 @@ class ContrastiveResult(Result):
     seen_before: str = ""  # that the model had seen test pairs before, in words; nothing where it had not
 
     @property
+    def seen_sentences(self) -> tuple[str, ...]:
+        """What training and the model before it had seen of test; nothing where they had seen nothing."""
+        seen = f"{self.seen:,} of {self.test_texts:,} distinct test texts are among the training texts."
+        return (*([seen] if self.seen else []), *([self.seen_before] if self.seen_before else []))
+
+    @property
     def chosen(self) -> Trial:
         """The trial whose weights were saved."""
         return next(trial for trial in self.trials if trial.seed == self.chosen_seed)

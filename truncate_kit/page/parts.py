@@ -30,7 +30,7 @@ from truncate_kit.report.training_tables import check_table, frontier_table, rul
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.sweep_result import SweepResult
-from truncate_kit.wording import counted, layers_in_words, points
+from truncate_kit.wording import counted, points
 
 _LONGEST = 80  # characters of a value in a table of fields
 
@@ -61,12 +61,10 @@ def profile_part(profile: LayerProfile) -> Section:
 
 def sweep_part(sweep: SweepResult) -> Section:
     """Scores of layers, the search's cheap rankings, and the trials."""
-    share = 100 * sweep.search_cost / max(1, sweep.exhaustive_cost)
-    cost = f"The search cost {sweep.search_cost:,} block-steps, {share:.0f} % of trying every layer with every seed."
     return Section(
         key="layers",
         title="Which layer",
-        sentences=(*sweep.choice_sentences, *([cost] if sweep.search_cost else [])),
+        sentences=(*sweep.choice_sentences, *sweep.cost_sentences),
         charts=(layers_chart(sweep),),
         tables=(sweep_table(sweep),),
         folded=tuple(_search_tables(sweep)),
@@ -125,7 +123,6 @@ def sizes_part(result: DistillResult) -> Section:
 
 def contrast_part(result: ContrastiveResult) -> Section:
     """Dev scores while the model learned, seed by seed, and what came out."""
-    seen = f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts."
     learned = result.rows.removeprefix("Training: ").rstrip(".")
     return Section(
         key="contrast",
@@ -136,8 +133,7 @@ def contrast_part(result: ContrastiveResult) -> Section:
             f"Spearman × 100 on {result.data}: dev {points(result.dev, result.dev_std)}, test "
             f"{points(result.test, result.test_std)}, {counted(len(result.trials), 'seed')}. Saved: seed "
             f"{result.chosen_seed}.",
-            *([seen] if result.seen else []),
-            *filter(None, [result.seen_before]),
+            *result.seen_sentences,
         ),
         charts=(attempts_chart(result),),
         tables=(_trials_table("Every seed, Spearman × 100", result.trials),),
@@ -158,12 +154,10 @@ def heads_part(report: FrozenReport) -> Section:
 
 def combined_part(report: CombinationReport) -> Section:
     """The best mean of layers of each size, and what each layer is good for."""
-    chosen = f"Chosen: {layers_in_words(report.chosen)}, dev {report.chosen_dev:.2f} over the splits."
-    unseen = "" if report.unseen is None else f" On the {report.num_unseen:,} that none chose on: {report.unseen:.2f}."
     return Section(
         key="combined",
         title="Several layers together",
-        sentences=(chosen + unseen, *report.statements()),
+        sentences=(report.choice_sentence, *report.statements()),
         charts=combined_charts(report),
         tables=(scores_table(report, f"Spearman × 100 on {report.data}"),),
         folded=(best_of_sizes_table(report, with_layers=False), effects_table(report)),

@@ -112,6 +112,16 @@ class SweepResult(Result):
         return (self.choice,) if self.certainty is None else (self.choice, self.certainty.sentence)
 
     @property
+    def cost_sentences(self) -> tuple[str, ...]:
+        """What the search cost against trying every layer with every seed; nothing where there was none."""
+        share = 100 * self.search_cost / max(1, self.exhaustive_cost)
+        said = (
+            f"Search cost, trials of earlier runs included: {self.search_cost:,} block-steps, {share:.0f} % of what "
+            f"trying every layer with every seed costs ({self.exhaustive_cost:,})."
+        )
+        return (said,) if self.search_cost else ()
+
+    @property
     def rows(self) -> list[LayerScores]:
         """Every layer trained with the full budget and the full model, by layer."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
