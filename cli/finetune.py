@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import UsageError
 from truncate_kit.sweep.picking import PICK_RULES, Picker
@@ -17,16 +18,16 @@ from truncate_kit.workspace.sources import LearnedSource, ModelSource
 from . import options
 from .machine import Machine
 from .options import data_option, given, layers_option, refuse, training_option, use_threads
-from .output import progress_bar
+from .output import print_json, progress_bar, say, table
 from .priors import PriorEpochsOpt, PriorLayerOpt, Priors, PriorTextsOpt, PriorWordsOpt
 from .pushing import check_push, push
-from .sweeps import show
 from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
     from truncate_kit.encoders import Encoder
     from truncate_kit.similarity.drop import DropPrediction
+    from truncate_kit.sweep.sweep_result import SweepResult
     from truncate_kit.training.distributed import Group
     from truncate_kit.training.tasks import Teacher
 
@@ -150,7 +151,7 @@ def finetune(
         )
     learned = LearnedSource(result.data_fingerprint, source, found)
     _remember(workspace, learned, retrieval, classes=row.data == "classes")
-    show(result, workspace)
+    _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
@@ -229,3 +230,29 @@ def _adapted(
         if not group.leads:
             return adapted, None
         return adapted, sweep_prediction(adapted, pairs, settings, training, max_length=source.max_length)
+
+
+def _show(result: "SweepResult", workspace: Workspace) -> None:
+    """The result as JSON, or as sentences, a table and a figure."""
+    from truncate_kit.report.sweep_figure import draw_sweep
+    from truncate_kit.report.training_tables import sweep_table
+    from truncate_kit.runs.card import add_figure
+    from truncate_kit.similarity.drop import NOT_PREDICTED
+    from truncate_kit.training.objectives import OBJECTIVES
+
+    curve = draw_sweep(result, workspace.curve)
+    add_figure(workspace.lean, curve, "Scores by layer")
+    if workspace.quiet:
+        print_json(result)
+        return
+    if result.prediction is not None:
+        whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
+        say(result.prediction.sentence + whose)
+    elif result.settings.layers in ("auto", "all") and (
+        not OBJECTIVES[result.training.objective].is_graded or result.full.layer > 1  # all scores are 0 or 1
+    ):
+        say(NOT_PREDICTED)
+    layers = [row.layer for row in result.rows]
+    table(*sweep_table(result), marked=layers.index(result.chosen))
+    say(*result.choice_sentences, *filter(None, [result.seen_before]), *result.cost_sentences)
+    say(f"Saved: {workspace.lean} (seed {result.chosen_seed}), {workspace.full}, {curve}")
