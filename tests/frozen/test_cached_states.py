@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import FileProblemError, UsageError
+from truncate_kit.frozen.cache import CHUNK as CACHED
 from truncate_kit.frozen.cache import cached_states
 from truncate_kit.working_folders import run_lock
 
@@ -29,6 +30,13 @@ def encoder(tiny_folder):
 def entry(folder):
     (found,) = folder.iterdir()
     return found
+
+
+def with_computed(encoder, texts, folder, chunk=CHUNK):
+    """The states, and the number of texts that went through the model for them, chunk by chunk."""
+    ends = []
+    found = cached_states(encoder, texts, folder, chunk=chunk, progress=lambda task, done, total: ends.append(done))
+    return found, sum((end - 1) % chunk + 1 for end in ends)
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "h"), ("qwen2", "layers"), ("modernbert", "layers")])
@@ -48,8 +56,8 @@ def test_without_the_final_norm_they_are_what_each_block_gives(tiny_folder, tmp_
             model(torch.tensor([tokenizer(text)["input_ids"]]))
         expected = torch.stack([state[0, -1] for state in notes])
         torch.testing.assert_close(torch.tensor(values[row]), expected, atol=1e-5, rtol=1e-4)
-    with_norm = cached_states(encoder, TEXTS[:9], tmp_path)
-    assert with_norm.computed == 9  # another entry
+    with_norm, computed = with_computed(encoder, TEXTS[:9], tmp_path, CACHED)
+    assert computed == 9  # another entry
     assert not np.allclose(with_norm.values[:, -1], values[:, -1], atol=1e-2)
 
 
@@ -76,15 +84,15 @@ def test_they_are_the_hidden_states_of_each_block_and_padding_never_enters(tiny_
 
 
 def test_they_are_computed_once_and_anew_for_another_model_pooling_or_list(encoder, tiny_folder, tmp_path):
-    first = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    again = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    assert (first.computed, again.computed, again.damaged) == (100, 0, 0)
+    first, computed = with_computed(encoder, TEXTS, tmp_path)
+    again, computed_again = with_computed(encoder, TEXTS, tmp_path)
+    assert (computed, computed_again, again.damaged) == (100, 0, 0)
     assert isinstance(again.values, np.memmap)
     assert not again.values.flags.writeable
     np.testing.assert_array_equal(first.values, again.values)
     mean = load_encoder(tiny_folder("gpt2"), pooling="mean")
     for other, texts in ((mean, TEXTS), (truncate(encoder, 2), TEXTS), (encoder, TEXTS[::-1])):
-        assert cached_states(other, texts, tmp_path, chunk=CHUNK).computed == 100
+        assert with_computed(other, texts, tmp_path)[1] == 100
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -109,8 +117,8 @@ def test_killed_at_any_instant_it_ends_with_the_same_bytes(encoder, tiny_folder,
         time.sleep(instants.random() * 0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    done = cached_states(encoder, TEXTS, killed, chunk=CHUNK)
-    assert done.computed < 100
+    done, computed = with_computed(encoder, TEXTS, killed)
+    assert computed < 100
     assert done.damaged == 0
     assert (entry(killed) / "states.f32").read_bytes() == (entry(whole) / "states.f32").read_bytes()
 
@@ -121,8 +129,8 @@ def test_a_damaged_chunk_is_computed_again_alone_and_said(encoder, tmp_path):
     with file.open("r+b") as stream:
         stream.seek(20 * 3 * 16 * 4)  # text 20 is in the third chunk
         stream.write(b"\x00\x01\x02")
-    found = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    assert (found.computed, found.damaged) == (CHUNK, CHUNK)
+    found, computed = with_computed(encoder, TEXTS, tmp_path)
+    assert (computed, found.damaged) == (CHUNK, CHUNK)
     assert "the states of 8 texts were computed again" in found.statement(tmp_path)
     np.testing.assert_array_equal(found.values, before)
 
@@ -134,8 +142,8 @@ def test_a_lost_note_or_file_is_made_again_and_said(encoder, tmp_path, harm):
         (entry(tmp_path) / "states.jsonl").write_text("{\n")
     else:
         (entry(tmp_path) / "states.f32").write_bytes(b"short")
-    found = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    assert (found.computed, found.damaged) == (100, 100)
+    found, computed = with_computed(encoder, TEXTS, tmp_path)
+    assert (computed, found.damaged) == (100, 100)
     np.testing.assert_array_equal(found.values, before)
 
 

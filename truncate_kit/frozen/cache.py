@@ -25,7 +25,6 @@ class CachedStates:
     """States on disk."""
 
     values: Rows  # (n, L, d) float32, read-only and memory-mapped, row i for text i
-    computed: int  # texts that were not there yet
     damaged: int  # texts whose stored states were damaged and have been computed again
 
     def statement(self, folder: Path) -> str | None:
@@ -59,11 +58,9 @@ def cached_states(
     with run_lock(entry):
         row_bytes = 4 * shape[1] * shape[2]
         stored = StoredRows(entry / "states.f32", made_from, num_rows=shape[0], row_bytes=row_bytes, chunk=chunk)
-        computed = 0
         for start in stored.missing:
             part = texts[start : start + chunk]
             states = layer_states(encoder, part, raw=raw)[1:].transpose(0, 1)
             stored.write(start, states.contiguous().numpy().tobytes())
-            computed += len(part)
             progress(f"States of {encoder.name}", start + len(part), shape[0])
-        return CachedStates(np.memmap(stored.file, np.float32, mode="r", shape=shape), computed, stored.damaged)
+        return CachedStates(np.memmap(stored.file, np.float32, mode="r", shape=shape), stored.damaged)
