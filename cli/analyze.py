@@ -53,7 +53,7 @@ def analyze(
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
 ) -> None:
-    """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
+    """Compare all layers of a model with a reference; predict whether scores drop at its end, and from where on."""
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
     from truncate_kit.data import iter_texts, read_retrieval
@@ -139,7 +139,7 @@ def show(result: "LayerProfile", workspace: Workspace, path: Path) -> None:
         return
     note(*result.statements())
     if result.reference is None:
-        note("Name a model that does not fall, best a masked language model of the same depth, with --reference.")
+        note("Name a model without such a drop, best a masked language model of the same depth, with --reference.")
     table(*analysis_table(result))
     if result.best_sentence is not None:
         say(result.best_sentence)

@@ -96,6 +96,6 @@ def show(result: "StudyResult", out: Path) -> None:
         for line in mine:
             best = line.best_dev.scores
             cells.append((line.model, f"{best.layer}", best.cells[1], *last_cells(line, " drop")))
-        columns = ("model", "best dev", "test", "last", "test", "falls by")
+        columns = ("model", "best dev", "test", "last", "test", "drops by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells, on_page=False)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

@@ -10,7 +10,7 @@ of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it fo
 the cases of the bundled miniatures alone. The constants of the rule are not free of them: they came before these
 weights, but for the level of CKA, which was changed for a snapshot that the bundled discriminator goes on from.
 *With curves* are the cases whose untrained scores and effective rank are known: all but those of random weights. The
-logistic of both, fitted on all of them, is `FALL` of the package; it is printed at the end.
+logistic of both, fitted on all of them, is `LOG_ODDS` of the package; it is printed at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -186,7 +186,7 @@ def fitted(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
 
 
 def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
-    """What `truncate_kit.similarity.drop.FALL` is: fitted on all cases of similarity with signs."""
+    """What `truncate_kit.similarity.drop.LOG_ODDS` is: fitted on all cases of similarity with signs."""
     places = (SPEARMAN, RANK)
     weights = fitted([one for one in cases if one.case.similarity], places)
     return float(weights[0]), *map(float, weights[1:] / UNITS[list(places)])
@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_rows(options.out / "foresight-brier.csv", rows)
     draw(cases, options.out / "foresight.png")
     print_table(*shown(rows))
-    print("FALL =", tuple(round(value, 3) for value in calibration(cases)))
+    print("LOG_ODDS =", tuple(round(value, 3) for value in calibration(cases)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from benchmarks.common import read_rows, write_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import cases, rules, searches
 from tests.support.trials import read_trials
-from truncate_kit.similarity.drop import FALL, fall_probability
+from truncate_kit.similarity.drop import LOG_ODDS, drop_probability
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_searches_are_replayed_as_they_were_run(tmp_path, capsys):
 
 def test_forecasts_are_scored_without_the_model(tmp_path, capsys):
     foresight.main(["--out", str(tmp_path)])
-    table = capsys.readouterr().out.partition("FALL")[0]
+    table = capsys.readouterr().out.partition("LOG_ODDS")[0]
     assert table in (foresight.HERE / "README.md").read_text(encoding="utf-8")
     for name in ("foresight.csv", "foresight-brier.csv"):
         assert read_rows(tmp_path / name) == read_rows(foresight.HERE / name)
@@ -163,11 +163,11 @@ def test_the_probability_of_the_package_is_fitted_on_the_cases():
     signs = np.array([one.signs[1:] for one in kind]) / (5.0, 1.0)
     truth = [one.case.falls for one in kind]
     fit = LogisticRegression(C=1 / (0.1 * len(kind)), tol=1e-8).fit(signs, truth)
-    assert pytest.approx((fit.intercept_[0], *fit.coef_[0] / (5.0, 1.0)), abs=2e-3) == FALL
+    assert pytest.approx((fit.intercept_[0], *fit.coef_[0] / (5.0, 1.0)), abs=2e-3) == LOG_ODDS
     for one, chance in zip(kind, fit.predict_proba(signs)[:, 1], strict=True):
         lost, halved = one.signs[1:]
         spearman, rank = (0.0,) * 4 + (-lost,), (1.0,) * 4 + (0.5**halved,)
-        assert fall_probability(spearman, rank) == pytest.approx(chance, abs=2e-3)
+        assert drop_probability(spearman, rank) == pytest.approx(chance, abs=2e-3)
 
 
 def test_a_forecast_is_held_against_the_rate_of_its_own_cases():

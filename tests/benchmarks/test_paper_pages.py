@@ -32,7 +32,7 @@ def rows_of(page: str, start: str) -> list[list[str]]:
 
 
 def test_the_row_of_falls_counts_the_cases():
-    (row,) = rows_of("tmft", "4.4: a fall of CKA")
+    (row,) = rows_of("tmft", "4.4: a drop of CKA")
     found = [one for one in foresight.foreseen() if one.case.similarity]
     missed = [one for one in found if one.case.falls and not one.said]
     assert foresight.case_rows(found) == [  # what the page links is what is counted here
@@ -41,7 +41,7 @@ def test_the_row_of_falls_counts_the_cases():
         if kept["kind"] == "similarity"
     ]
     falls = sum(one.case.falls for one in found)
-    assert f"of {falls} falls on similarity {WORDS[len(missed)]} came with none predicted" in row[2]
+    assert f"of {falls} drops on similarity {WORDS[len(missed)]} came with none predicted" in row[2]
     kinds = Counter((one.case.model, one.case.weights == foresight.RANDOM) for one in missed)
     generator = [one for one in missed if one.case.model == "mini-electra-generator" and one.signs]
     assert f"{WORDS[len(generator)]} of the generator, whose CKA" in row[2]
@@ -50,7 +50,7 @@ def test_the_row_of_falls_counts_the_cases():
     assert sum(kinds.values()) == len(generator) + 1 + kinds["mini-bert", False]
     said = [one for one in found if one.said]
     assert all(one.case.falls for one in said)
-    assert f"A fall that was predicted came in all {WORDS[len(said)]} cases" in row[-1]
+    assert f"A drop that was predicted came in all {WORDS[len(said)]} cases" in row[-1]
     assert {one.case.model for one in said} == {"mini-electra-discriminator"}
     lost = [[one.signs[foresight.CKA] for one in cases] for cases in (generator, said)]
     (low, high), (least, most) = ((min(values), max(values)) for values in lost)
@@ -143,7 +143,7 @@ def test_the_figures_of_priors_are_those_of_their_study(tmp_path):
         assert f"{title} {first['test']} (without {plain['test']})" in words[2]
         assert f"{title} {raw['test']}" in texts[2]
     discriminator = "mini-electra-discriminator"
-    assert f"falls, {found[discriminator + ', words first'][-1]['test']} at its end" in words[2]
+    assert f"drops, {found[discriminator + ', words first'][-1]['test']} at its end" in words[2]
     assert f"at its end the discriminator {found[discriminator + ', masked words first'][-1]['test']}" in texts[2]
     (earlier,) = rows_of("tmft", "Footnote 2")
     lost = [

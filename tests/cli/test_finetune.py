@@ -252,7 +252,7 @@ def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
     assert code == 0, err
     assert "F1 × 100; 1 seed, 1 epoch," in out
     assert "Whether the last layers are worse is not known before training" in out
-    assert "expected to fall" not in out
+    assert "expected to drop" not in out
     assert "on dev (95 % interval of each against the best, over dev pairs; one seed says nothing of seeds)" in out
 
 

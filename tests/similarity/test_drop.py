@@ -25,7 +25,7 @@ def test_discriminator_falls_from_layer_six():
     assert found.with_reference
     assert "from layer 6 on CKA to mini-bert leaves its plateau (0.91 in the lower half, 0.50 at the" in found.sentence
     assert "confidence 0.80, not calibrated" in found.sentence
-    assert not found.calibrated
+    assert found.probability is None
 
 
 def test_a_model_that_parts_from_its_reference_long_before_its_end_falls():
@@ -43,7 +43,7 @@ def test_no_fall_is_predicted_without_a_fall_of_cka(curve):
     assert not found.falls
     assert found.from_layer is None
     assert found.confidence >= 0.7
-    assert found.sentence.startswith("Whether the end of this model falls is not known")
+    assert found.sentence.startswith("Whether scores drop at the end of this model is not known")
     assert "confidence" not in found.sentence
 
 

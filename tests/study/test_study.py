@@ -141,7 +141,7 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
         main(["study", str(file)])
     out, err = capfd.readouterr()
     assert not end.value.code, err
-    assert "falls by" in out
+    assert "drops by" in out
     folder = tmp_path / "exported/study"
     with (folder / "scores.csv").open() as handle:
         rows = list(csv.DictReader(handle))

@@ -1,1 +1,1 @@
-"""What the layers of a model show before any training, and whether its end is expected to fall."""
+"""What the layers of a model show before any training, and whether scores are expected to drop at its end."""

@@ -38,13 +38,13 @@ def profile(
     settings: AnalysisSettings | None = None,
     progress: ProgressOption = False,
 ) -> LayerProfile:
-    """Measure every layer of `encoder` and predict whether its end falls, but where the pairs have only labels.
+    """Measure every layer of `encoder`; predict whether scores drop at its end, but where the pairs have only labels.
 
     Args:
         encoder: The model to look at.
         texts: None takes the texts of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
-        reference: A model known not to fall, best a masked language model of the same depth; None compares the model
-            with its own middle layer, which is less sure.
+        reference: A model known to have no such drop, best a masked language model of the same depth; None compares the
+            model with its own middle layer, which is less sure.
         pairs: Graded pairs, for Spearman of the untrained states. Where every score is 0 or 1, nothing is predicted:
             of the alarms on labels none came true.
         retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10 of the untrained states, all documents
@@ -171,7 +171,7 @@ class _Drawn(NamedTuple):
 
     @property
     def labels(self) -> bool:
-        """Whether the pairs are marked as alike or not: no similarity in which an end could be seen to fall."""
+        """Whether the pairs are marked as alike or not: no similarity in which a drop could be seen."""
         return self.pairs is not None and {pair.target for pair in self.pairs} == {0, 1}
 
 

@@ -82,7 +82,7 @@ class DistillSettings(Result):
 
     Attributes:
         layer: The vectors of this layer of the full model are learned, by blocks up to it; None is the last one. For
-            models whose end falls: what lies behind the layer makes their vectors worse.
+            models with a drop at their end: what lies behind the layer makes their vectors worse.
         epochs: Passes over the texts; learning ends earlier where agreement stops growing.
         batch_size: Texts of a step, of like length. What is to be met is exact, so gradients of few texts point well,
             and small steps learn more from the same texts than large ones.

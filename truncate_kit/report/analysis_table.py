@@ -63,7 +63,7 @@ def _searched(profile: LayerProfile) -> dict[SearchMetric, tuple[float, ...]]:
 
 
 def _name(profile: LayerProfile, layer: int) -> str:
-    """The layer's number, the block it ends in where some were left out, and whether it is expected to fall."""
+    """The layer's number, the block it ends in where some were left out, and whether a drop is expected there."""
     drop = profile.drop.from_layer if profile.drop is not None else None
     said = [f"block {profile.last_blocks[layer]}"] if layer and profile.kept_blocks is not None else []
     said += ["drop"] if drop is not None and layer >= drop else []

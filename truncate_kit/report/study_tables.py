@@ -57,11 +57,11 @@ def _best_table(lines: Sequence[Summary]) -> str:
         best = line.best_dev.scores
         chosen = (f"{best.layer}", f"{best.parameters:,}", *best.cells[:2])
         rows.append((_plain(line.model), *chosen, *last_cells(line, " (a drop)")))
-    return _markdown((*columns, "falls by, from the best on test"), rows)
+    return _markdown((*columns, "drops by, from the best on test"), rows)
 
 
 def last_cells(line: Summary, mark: str) -> tuple[str, str, str]:
-    """The last layer, its test score and by how much it falls, with `mark` where that is a drop."""
+    """The last layer, its test score and by how much it drops, with `mark` where that is a drop."""
     if line.last is None:
         return NONE, NONE, NONE
     scores = line.last.scores

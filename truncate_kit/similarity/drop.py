@@ -1,26 +1,26 @@
-"""Does the end of a model fall? A prediction from what can be measured without training.
+"""Do sentence scores drop at the end of a model? A prediction from what can be measured without training.
 
 The rule, in three steps.
 
-1. *CKA.* Where sentence scores fell at the end in the TMFT paper, CKA fell there first. That is a pattern and not a
-   condition: the bundled BERT and generator fall without it (benchmarks/drop/foresight.csv). CKA falls when the last
-   layer lies more than `CKA_FALL` below the level of its curve. The curve is CKA to a reference, and its level the
-   median over the lower half of the blocks: a discriminator may part from its reference long before its end. Or it is,
-   without a reference, CKA to the model's own middle layer, and its level, like that of every other curve here, the
-   median over the middle half of the layers.
-2. *Corroborated.* CKA also falls when a model's end becomes something else that is just as good, or when it is the
-   reference that falls. So the fall must show in the model itself: in the untrained Spearman scores where there are
-   any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
-3. *How sure.* From one half up to a ceiling by how clearly CKA is past `CKA_FALL`, measured from the near end of its
+1. *CKA.* Where sentence scores dropped at the end in the TMFT paper, CKA dropped there first. That is a pattern and
+   not a condition: those of the bundled BERT and generator drop without it (benchmarks/drop/foresight.csv). CKA drops
+   when the last layer lies more than `CKA_DROP` below the level of its curve. The curve is CKA to a reference, and its
+   level the median over the lower half of the blocks: a discriminator may part from its reference long before its end.
+   Or it is, without a reference, CKA to the model's own middle layer, and its level, like that of every other curve
+   here, the median over the middle half of the layers.
+2. *Corroborated.* CKA also drops when a model's end becomes something else that is just as good, or when it is the
+   reference whose end differs. So the drop must show in the model itself: in the untrained Spearman scores where there
+   are any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
+3. *How sure.* From one half up to a ceiling by how clearly CKA is past `CKA_DROP`, measured from the near end of its
    interval, and by the share of the other signs that agree.
 
 The constants of the rule were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and
 random weights): its confidence is not calibrated, and the result says so. Of models that came later it said nothing
-where no fall was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
+where no drop was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
 
-*How probable.* Where there are scores of untrained states, a fall of two points after training has a probability as
+*How probable.* Where there are scores of untrained states, a drop of two points after training has a probability as
 well: a logistic regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four
-small models and scored on each without its own (`FALL`; same table).
+small models and scored on each without its own (`LOG_ODDS`; same table).
 """
 
 from collections.abc import Sequence
@@ -31,22 +31,22 @@ from statistics import median
 from truncate_kit.errors import UsageError, undefined_cka
 from truncate_kit.results import Result
 
-# Far more than the interval of CKA on some hundred texts, and less than half of the falls seen (0.25 to 0.7).
-CKA_FALL = 0.15
-# Effective rank of the last layer against the middle: 0.26 in the model that falls, 0.7 to 1.4 in the others.
+# Far more than the interval of CKA on some hundred texts, and less than half of the drops seen (0.25 to 0.7).
+CKA_DROP = 0.15
+# Effective rank of the last layer against the middle: 0.26 in the model that has a drop, 0.7 to 1.4 in the others.
 RANK_COLLAPSE = 0.5
-SPEARMAN_FALL = 2.0  # points; what counts as a drop elsewhere in this package
+SPEARMAN_DROP = 2.0  # points; what counts as a drop elsewhere in this package
 CROWDED = 0.9  # a mean cosine between unrelated texts above which cosine scores have little room left
 # Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them.
 BUSY = 2.0
-CEILING_FALLS = 0.8  # with a reference: CKA also falls in models whose scores do not
-# A fall of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same.
+CEILING_DROPS = 0.8  # with a reference: CKA also drops in models whose scores do not
+# A drop of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same.
 CEILING_UNCORROBORATED = 0.65
-CEILING_STAYS = 0.9  # with a reference: without a fall of CKA
+CEILING_STAYS = 0.9  # with a reference: without a drop of CKA
 CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
 CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
-# Log odds of a fall: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
-FALL = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
+# Log odds of a drop: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
+LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
 LEAST_RANK = 1e-3  # of the middle's: states that are all the same have none
 # Of the alarms on paraphrases none came true (benchmarks/drop/foresight.csv).
 NOT_PREDICTED = "Whether the last layers are worse is not known before training where classes or labels are learned."
@@ -54,7 +54,7 @@ NOT_PREDICTED = "Whether the last layers are worse is not known before training 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign(Result):
-    """One measure of the end of a model: `value` against `threshold`, and whether that alone means a fall."""
+    """One measure of the end of a model: `value` against `threshold`, and whether that alone means a drop."""
 
     name: str
     value: float
@@ -64,21 +64,20 @@ class Sign(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
-    """Whether sentence scores fall at the end of a model."""
+    """Whether sentence scores drop at the end of a model."""
 
     falls: bool
-    # The first layer of the predicted fall, None when there is none; "before the drop" means below it.
+    # The first layer of the predicted drop, None when there is none
     from_layer: int | None
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str  # the prediction and its reasons, for the user
     with_reference: bool
     signs: tuple[Sign, ...]  # what was measured, CKA first
-    calibrated: bool = False  # whether there is a probability
-    probability: float | None = None  # of a fall of two points after training; None without scores and effective rank
+    probability: float | None = None  # of a drop of two points after training; None without scores and effective rank
 
     @property
     def sureness(self) -> str:
-        """How sure a predicted fall is, in a word and a number."""
+        """How sure a predicted drop is, in a word and a number."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
         return f"probability {_probability_in_words(self.probability)}"
@@ -123,19 +122,19 @@ def predict_drop(
     level, last = _level(cka) if reference is None else _median(cka, list(range(1, depth // 2 + 1))), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
-    by_cka = Sign(name="CKA lost at the end", value=level - last, threshold=CKA_FALL, says_fall=level - last > CKA_FALL)
+    by_cka = Sign(name="CKA lost at the end", value=level - last, threshold=CKA_DROP, says_fall=level - last > CKA_DROP)
     corroborating, others = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
     falls = by_cka.says_fall and (corroborating is None or corroborating.says_fall)
     near = (high if by_cka.says_fall else low) or cka
-    margin = level - (near[-1] if near[-1] is not None else last) - CKA_FALL
-    strength = min(1.0, max(0.0, margin if by_cka.says_fall else -margin) / CKA_FALL)
+    margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
+    strength = min(1.0, max(0.0, margin if by_cka.says_fall else -margin) / CKA_DROP)
     ceiling = _ceiling(by_cka, corroborating, with_reference=reference is not None)
     agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
-    from_layer = _first_fallen(cka, level - CKA_FALL) if falls else None
+    from_layer = _first_dropped(cka, level - CKA_DROP) if falls else None
     probability = None
     if untrained_spearman is not None and effective_rank is not None:
-        probability = round(fall_probability(untrained_spearman, effective_rank), 2)
+        probability = round(drop_probability(untrained_spearman, effective_rank), 2)
     sure = _how_sure(falls, confidence, probability, with_reference=reference is not None)
     return DropPrediction(
         falls=falls,
@@ -144,17 +143,16 @@ def predict_drop(
         sentence=f"{_reasons(falls, from_layer, (level, last), reference, by_cka, corroborating)}; {sure}",
         with_reference=reference is not None,
         signs=(by_cka, *others),
-        calibrated=probability is not None,
         probability=probability,
     )
 
 
-def fall_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
-    """1 / (1 + exp(−log odds)) by `FALL`, of the last layer against the middle half of the layers.
+def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
+    """1 / (1 + exp(−log odds)) by `LOG_ODDS`, of the last layer against the middle half of the layers.
 
     Both over layers 0 … depth; untrained_spearman in points (× 100).
     """
-    constant, by_spearman, by_rank = FALL
+    constant, by_spearman, by_rank = LOG_ODDS
     lost = _level(untrained_spearman) - untrained_spearman[-1]
     halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))
     return 1 / (1 + exp(-(constant + by_spearman * lost + by_rank * halved)))
@@ -166,7 +164,7 @@ def _ceiling(by_cka: Sign, corroborating: Sign | None, *, with_reference: bool) 
     elif not by_cka.says_fall or (corroborating is not None and not corroborating.says_fall):
         ceiling = CEILING_STAYS
     else:
-        ceiling = CEILING_UNCORROBORATED if corroborating is None else CEILING_FALLS
+        ceiling = CEILING_UNCORROBORATED if corroborating is None else CEILING_DROPS
     if corroborating is not None and corroborating.says_fall != by_cka.says_fall:
         ceiling = min(ceiling, CEILING_CONTRADICTED)
     return ceiling
@@ -182,8 +180,8 @@ def _signs(
     signs = []
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
-        fell = change < -SPEARMAN_FALL
-        signs.append(_sign("change of the untrained Spearman towards the end", change, -SPEARMAN_FALL, fell))
+        fell = change < -SPEARMAN_DROP
+        signs.append(_sign("change of the untrained Spearman towards the end", change, -SPEARMAN_DROP, fell))
     if effective_rank is not None:
         ratio = effective_rank[-1] / _level(effective_rank)
         fell = ratio < RANK_COLLAPSE
@@ -216,7 +214,7 @@ def _median(curve: Sequence[float | None], layers: list[int]) -> float:
     return median(values)
 
 
-def _first_fallen(cka: Sequence[float | None], floor: float) -> int:
+def _first_dropped(cka: Sequence[float | None], floor: float) -> int:
     """The first layer from which on all layers lie below the floor."""
     first = len(cka) - 1
     while first > 1 and (value := cka[first - 1]) is not None and value < floor:
@@ -235,10 +233,10 @@ def _reasons(
     compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
     move = f"({ends[0]:.2f} in the {'lower half' if reference else 'middle'}, {ends[1]:.2f} at the last layer)"
     if falls:
-        said = f"The end of this model is expected to fall: from layer {from_layer} on {compared} "
+        said = f"Scores are expected to drop at the end of this model: from layer {from_layer} on {compared} "
         said += f"leaves its plateau {move}"
     else:
-        said = f"Whether the end of this model falls is not known. No fall is predicted: {compared} "
+        said = f"Whether scores drop at the end of this model is not known. No drop is predicted: {compared} "
         said += f"drops {move}" if by_cka.says_fall else f"keeps its level {move}"
     if corroborating is not None:
         joint = ", and" if corroborating.says_fall == by_cka.says_fall else ", but"
@@ -251,13 +249,13 @@ def _how_sure(falls: bool, confidence: float, probability: float | None, *, with
     if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
         however = ", however," if (probability > 0.5) != falls else ""
         said = _probability_in_words(probability)
-        return f"by sweeps of four small models{however} the probability of a fall of two points is {said}."
+        return f"by sweeps of four small models{however} the probability of a drop of two points is {said}."
     if falls:
         why = "." if with_reference else ", and lower because there is no reference model."
         return f"confidence {confidence:.2f}, not calibrated{why}"
     # Brier scores and misses of models that came later are in the same table.
     why = "." if with_reference else ", and there is no reference model."
-    return f"ends fell in models of which the same was said{why}"
+    return f"scores dropped in models of which the same was said{why}"
 
 
 def _probability_in_words(probability: float) -> str:

@@ -110,7 +110,7 @@ def summaries(result: StudyResult) -> list[Summary]:
 
 
 def _drop(rows: Sequence[StudyRow], last: StudyRow) -> tuple[float, bool]:
-    """By how many points the last layer falls from the best one before it on test, and whether that counts."""
+    """By how many points the last layer drops from the best one before it on test, and whether that counts."""
     earlier = max((row for row in rows if row is not last), key=lambda row: row.scores.test, default=last)
     drop = earlier.scores.test - last.scores.test
     ends = (earlier.scores, last.scores)

@@ -118,7 +118,7 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
 def variance_of_mean(draws: NDArray[np.float64], spread: tuple[float, int]) -> float:
     """Variance over seeds of a difference's mean over them: that of all layers, or its own where that is larger.
 
-    The last layers of a model whose end falls vary more by seed than the others do. Arguments as in `means_over_seeds`.
+    The last layers of a model with a drop vary more by seed than the others do. Arguments as in `means_over_seeds`.
     """
     pooled, freedom = spread
     return max(pooled, float(draws.mean(1).var(ddof=1))) / len(draws) if freedom else 0.0

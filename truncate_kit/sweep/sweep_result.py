@@ -67,7 +67,7 @@ class SweepResult(Result):
     chosen_seed: int  # the seed of the saved weights, best on dev
     # the yardstick, the model at its last layer with the same budget; for distillation the teacher as it is
     full: LayerScores
-    prediction: DropPrediction | None  # what was predicted; a fall that is likely bounded pick and search
+    prediction: DropPrediction | None  # what was predicted; a drop that is likely bounded pick and search
     choice: str  # why this layer, in words; also that nothing was gained where it is the last one
     metric: str  # what the scores are
     search_cost: int  # block-steps spent to choose, without those of the chosen layer's own trials

@@ -81,7 +81,7 @@ class Objective:
 
     @property
     def is_graded(self) -> bool:
-        """Whether graded similarity is learned; of other tasks nobody knows beforehand whether the last layers fall."""
+        """Whether graded similarity is learned; of other tasks nobody knows beforehand whether the last layers drop."""
         return self.method == "tmft" and self.data == "scores"
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
