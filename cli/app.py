@@ -11,7 +11,6 @@ import typer
 from truncate_kit import __version__
 
 from .help_panels import PanelCommand, PanelGroup
-from .manner import with_manner
 from .problems import EXIT_INTERRUPTED, check_arguments, describe, interruption
 from .streams import prepare_streams
 
@@ -36,7 +35,7 @@ app = typer.Typer(
 for panel, names in PANELS.items():
     for name in names:
         command = getattr(import_module(f".{name}", __package__), name)
-        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(with_manner(command))
+        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,11 +10,11 @@ from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
 from .machine import Machine
-from .manner import MANNER
 from .options import data_option, given, layers_option, refuse, training_option, use_threads
 from .output import print_json, progress_bar, say, table
 from .parameters import in_options
 from .pushing import check_push, push
+from .verbosity import VERBOSITY
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:
-        table(*frontier_table(result.frontier, result.metric, result.graph, every=MANNER.verbose))
+        table(*frontier_table(result.frontier, result.metric, result.graph, every=VERBOSITY.verbose))
     say(result.sentence)
     if result.graph_sentence:
         say(in_options(result.graph_sentence, "distill"))

@@ -6,12 +6,24 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from .examples import EXAMPLES
+from .verbosity import set_verbosity, shared_options
 
 _HYPHEN = "\u2011"  # one at which no line is broken: a value such as depth-bonus stays whole, to be copied
 
 
 class PanelCommand(TyperCommand):
-    """A command whose options stand under the names of their panels, in the order of its parameters."""
+    """A command whose options stand under the names of their panels, in the order of its parameters; last those of all.
+
+    What it is given of these sets how much it says, and is no parameter of what it does.
+    """
+
+    def __init__(self, name: str | None, *, params: list[Any], **details: Any) -> None:
+        super().__init__(name, params=[*params, *shared_options(params)], **details)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        set_verbosity(quiet=ctx.params.pop("quiet"), verbose=ctx.params.pop("verbose"))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters to the help."""

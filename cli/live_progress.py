@@ -11,8 +11,8 @@ from typing import Any
 from truncate_kit.progress import PlannedTrial, TrialEvent, TrialWatcher
 from truncate_kit.wording import capitalized, harmless, lasting
 
-from .manner import MANNER
 from .output import Clock, Pace, ProgressLines
+from .verbosity import VERBOSITY
 
 SHOWN_TRIALS = 12  # a terminal's height, less what stands around it
 
@@ -26,7 +26,7 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator[TrialWatc
             from truncate_kit.report.tensorboard import TensorboardLog
 
             watchers.append(stack.enter_context(TensorboardLog(out / "tensorboard")))
-        if not quiet and not MANNER.quiet:
+        if not quiet and not VERBOSITY.quiet:
             watchers.append(stack.enter_context(_LiveTable()) if sys.stderr.isatty() else _Lines())
         yield _All(watchers)
 

@@ -14,8 +14,8 @@ import typer
 from truncate_kit.cells import TableCells
 from truncate_kit.wording import capitalized, harmless, harmless_json, lasting
 
-from .manner import MANNER
 from .streams import writes_everything
+from .verbosity import VERBOSITY
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -43,7 +43,7 @@ def note(*texts: str | None, quiet: bool = False) -> None:
 
     None, and an empty one, say nothing.
     """
-    for text in filter(None, () if quiet or MANNER.quiet else texts):
+    for text in filter(None, () if quiet or VERBOSITY.quiet else texts):
         typer.echo(_in_lines(harmless(text), sys.stderr), err=True)
 
 
@@ -78,7 +78,7 @@ def table(
         detail: Shown with `--verbose` only.
         on_page: Whether the page of the workspace holds it as well.
     """
-    if detail and not MANNER.verbose:
+    if detail and not VERBOSITY.verbose:
         _tell_of_more(on_page)
         return
     from rich.console import Console
@@ -90,7 +90,7 @@ def table(
     available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
     least, most = _widths(columns, rows)
     parts = _side_by_side(least, available)
-    for part, places in enumerate(parts if MANNER.verbose else parts[:1]):
+    for part, places in enumerate(parts if VERBOSITY.verbose else parts[:1]):
         drawn = Table(title=Text(harmless(title)) if part == 0 else None, title_justify="left", header_style="bold")
         widths = _spread([least[place] for place in places], [most[place] for place in places], available)
         for place, width in zip(places, widths, strict=True):
@@ -100,15 +100,15 @@ def table(
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
         Console(width=max(available, _drawn_width(widths))).print(drawn)  # a terminal breaks what is wider still
-    if len(parts) > 1 and not MANNER.verbose:
+    if len(parts) > 1 and not VERBOSITY.verbose:
         _tell_of_more(on_page)
 
 
 def _tell_of_more(on_page: bool) -> None:
-    if not MANNER.more_said:
+    if not VERBOSITY.more_said:
         page = ", or the page of truncate-kit report" if on_page else ""
         note(f"More columns and tables: --verbose{page}.")
-        MANNER.more_said = True
+        VERBOSITY.more_said = True
 
 
 def _holds_words(cells: Sequence[str]) -> bool:
@@ -250,7 +250,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
     """Draw progress on stderr when that is a terminal; elsewhere lines, of what takes more than a minute."""
     from truncate_kit.progress import silent
 
-    quiet = quiet or MANNER.quiet
+    quiet = quiet or VERBOSITY.quiet
     if quiet or not sys.stderr.isatty():
         yield silent if quiet else ProgressLines()
         return

@@ -24,7 +24,7 @@ from truncate_kit.evaluation import evaluate
 from truncate_kit.training.retrieval_evaluator import halves
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _aim, _show
-from truncate_kit_cli.manner import MANNER
+from truncate_kit_cli.verbosity import VERBOSITY
 from truncate_kit_cli.workspace import Workspace
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -116,7 +116,7 @@ def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeyp
     result = replace(made, frontier=replace(made.frontier, points=points))
     _show(result, Workspace(tmp_path))
     assert "12.34" not in capfd.readouterr().out
-    monkeypatch.setattr(MANNER, "verbose", True)  # as --verbose does, without another distillation
+    monkeypatch.setattr(VERBOSITY, "verbose", True)  # as --verbose does, without another distillation
     _show(result, Workspace(tmp_path))
     line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
     assert "beaten" in line

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.commands import run_both
 from truncate_kit_cli import output
-from truncate_kit_cli.manner import Manner
 from truncate_kit_cli.output import _side_by_side, _widths, note, say, table
+from truncate_kit_cli.verbosity import Verbosity
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
 ROWS = [("0", "1,065,472", "0.974 ± 0.005", "49.60"), ("8 (full model)", "2,651,648", "0.404 ± 0.039", "37.40")]
@@ -23,13 +23,13 @@ def lines_of(capsys):
 @pytest.fixture
 def terminal(monkeypatch):
     """A terminal of a width; how much is said is as it was afterwards."""
-    monkeypatch.setattr("truncate_kit_cli.output.MANNER", Manner())
+    monkeypatch.setattr("truncate_kit_cli.output.VERBOSITY", Verbosity())
 
     def of(width: int, *, verbose: bool = False) -> None:
         for stream in ("stdout", "stderr"):
             monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", str(width))
-        output.MANNER.verbose = verbose
+        output.VERBOSITY.verbose = verbose
 
     return of
 
@@ -179,7 +179,7 @@ def test_no_page_is_named_where_none_holds_the_table(capsys, terminal):
     evaluate.show(score, Workspace(Path("exported")))
     assert capsys.readouterr().err == "More columns and tables: --verbose.\n"
     terminal(20)
-    output.MANNER.more_said = False
+    output.VERBOSITY.more_said = False
     lean = ModelFolder(path="exported/lean", origin="mini-bert", file_bytes=10**7, graphs=())
     status.show(Contents(folder="exported", models=(lean,), runs=(), reports=(), file_bytes=10**7))
     assert capsys.readouterr().err.split() == ["More", "columns", "and", "tables:", "--verbose."]
