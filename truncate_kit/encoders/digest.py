@@ -1,5 +1,6 @@
 """Whether two encoders give the same vectors, and are trained to the same ones: by SHA-256."""
 
+import functools
 import hashlib
 import json
 import tempfile
@@ -45,7 +46,7 @@ class Digest:
 
     def add_values(self, values: Any) -> None:
         """Add what JSON can hold; the order of keys does not count, nor whether a sequence is a tuple or a list."""
-        self.add(json.dumps(values, sort_keys=True, default=repr))
+        self.add(_in_order(values))
 
     def add_file(self, file: Path) -> None:
         """Add the content of a file."""
@@ -70,9 +71,7 @@ class Digest:
         self.add_values([tokenizer.special_tokens_map, tokenizer.truncation_side])
         self.add_values(bool(getattr(tokenizer, "split_special_tokens", False)))
         if tokenizer.is_fast:
-            state = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
-            # The last call leaves these two behind; every call sets them anew.
-            self.add_values({name: part for name, part in state.items() if name not in ("truncation", "padding")})
+            self.add(_serialised(cast(Any, tokenizer).backend_tokenizer.to_str()))
             return
         settings = {
             name: value
@@ -87,6 +86,19 @@ class Digest:
     def hexdigest(self) -> str:
         """64 hexadecimal digits."""
         return self._sha.hexdigest()
+
+
+def _in_order(values: Any) -> str:
+    return json.dumps(values, sort_keys=True, default=repr)
+
+
+# A command asks for the digests of a few models several times, and tables of words take longer than small weights.
+@functools.lru_cache(maxsize=8)
+def _serialised(tokenizer: str) -> bytes:
+    """A tokenizer's own JSON with its keys in order, without what its last call left behind."""
+    state = json.loads(tokenizer)
+    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # each call sets them
+    return _in_order(kept).encode()
 
 
 def encoder_digest(encoder: Encoder) -> str:
