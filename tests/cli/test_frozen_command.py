@@ -88,7 +88,7 @@ def test_what_shapes_networks_is_refused_where_a_step_has_none(capsys, tiny_fold
 
 
 def test_commands_of_the_page_name_the_frozen_model(capsys, tiny_folder, folder):
-    frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 2)
+    frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 1)
     workspace = Path("exported")
     commands = write_page(workspace).commands
     exported = next(command for command in commands if command.startswith("truncate-kit export"))
