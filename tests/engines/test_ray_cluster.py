@@ -184,7 +184,7 @@ class Killer(TrialWatcher):
 
 
 def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine, tiny_folder, tmp_path):
-    study = read_study(study_file(tiny_folder("bert"), tmp_path, epochs=24))  # each trial lasts a second
+    study = read_study(study_file(tiny_folder("bert"), tmp_path, epochs=24, seeds=1))  # each trial lasts a second
     alone = run_study(study, tmp_path / "alone")
     for turn in range(4):  # what was heard of a trial may be old beside tests that keep all cores busy
         place, node = tmp_path / f"shared{turn}", second if turn == 0 else another(cluster)
