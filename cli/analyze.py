@@ -8,7 +8,7 @@ from truncate_kit.measurement import first_free
 from truncate_kit.workspace.places import read_result
 
 from . import options
-from .options import data_option, layers_option, refuse, use_threads
+from .options import data_option, given, layers_option, refuse, use_threads
 from .output import note, print_json, progress_bar, say, table
 from .workspace import Workspace
 
@@ -29,6 +29,7 @@ def analyze(
         str | None,
         data_option("train, dev or test; by default the last of them that is there. With queries: a file in qrels."),
     ] = None,
+    search_metric: options.SearchMetric = None,
     max_texts: Annotated[
         int | None, data_option("Number of texts that are drawn if there are more.")
     ] = SETTINGS.max_texts,
@@ -62,13 +63,15 @@ def analyze(
 
     kept = options.blocks_in(blocks)
     if texts is not None and data is None:
-        refuse("--data", columns=columns, scale=scale, split=split)
+        refuse("--data", columns=columns, scale=scale, split=split, search_metric=search_metric)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
     queries = None if texts is not None and data is None else workspace.queries(data)
     if queries is not None:
         refuse("graded pairs", columns=columns, scale=scale)
-    searched = None if queries is None else read_retrieval(queries, split=split)
+    else:
+        refuse("a retrieval folder", search_metric=search_metric)
+    searched = None if queries is None else read_retrieval(queries, split=split, **given(metric=search_metric))
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
     encoder = workspace.load(source, device=device)
     beside = _reference(source.name, reference, max_length=source.max_length, device=device)

@@ -56,6 +56,21 @@ def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     assert (found["vectors"], found["bytes_per_vector"]) == ("int8", 8)
 
 
+def test_analyze_names_the_layer_by_another_metric(capfd, tiny_folder, folder, tmp_path):
+    command = ("analyze", tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
+    found = json.loads(run(capfd, *command, "--search-metric", "recall", "--json"))
+    assert found["search_metric"] == "recall"
+    out = " ".join(run(capfd, *command, "--search-metric", "recall").split())
+    best = max(range(len(found["recall"])), key=found["recall"].__getitem__)
+    assert f"Highest without further training: layer {best}" in out
+    assert f"(recall@10 {found['recall'][best]:.1f}" in out
+    assert json.loads(run(capfd, *command, "--json"))["search_metric"] == "ndcg"
+    message = fails(capfd, *command, "--search-metric", "map")
+    assert "There is no search metric 'map'." in message
+    graded = ("analyze", tiny_folder("bert"), "--data", "bundled", "--workspace", tmp_path / "other")
+    assert "--search-metric goes with a retrieval folder only" in fails(capfd, *graded, "--search-metric", "mrr")
+
+
 def test_compare(capfd, tiny_folder, lean, folder):
     full = tiny_folder("bert")
     expected = compare(load_encoder(full), load_encoder(lean), read_retrieval(folder), names=(str(full), str(lean)))

@@ -1,9 +1,11 @@
 """The result of an analysis."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
+from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
 from truncate_kit.results import Result
 from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.drop import NOT_PREDICTED, DropPrediction
@@ -56,6 +58,7 @@ class LayerProfile(Result):
     mrr: tuple[float, ...] | None = None
     recall: tuple[float, ...] | None = None
     num_queries: int = 0
+    search_metric: SearchMetric = "ndcg"  # of these three, by which the highest layer is named
     kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
     full_depth: int | None = None  # its number of blocks
     labels: bool = False  # whether the score of each pair is 0 or 1
@@ -77,6 +80,13 @@ class LayerProfile(Result):
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
     @property
+    def searched(self) -> dict[SearchMetric, tuple[float, ...]]:
+        """The scores of a retrieval set by metric, first the one that names the highest layer; none without a set."""
+        found = {"ndcg": self.ndcg, "mrr": self.mrr, "recall": self.recall}
+        order = sorted(SEARCH_METRICS, key=lambda metric: metric != self.search_metric)
+        return {metric: values for metric in order if (values := found[metric]) is not None}
+
+    @property
     def sentence(self) -> str:
         """The prediction in one sentence."""
         if self.drop is not None:
@@ -89,7 +99,10 @@ class LayerProfile(Result):
     @property
     def best_sentence(self) -> str | None:
         """Which layer scores highest untrained, and the last one beside it; None where nothing was scored."""
-        values, measure = (self.spearman, "Spearman") if self.ndcg is None else (self.ndcg, "nDCG@10")
+        values: Sequence[float | None] | None = self.spearman
+        measure, searched = "Spearman", next(iter(self.searched.items()), None)
+        if searched is not None:
+            measure, values = SEARCH_METRICS[searched[0]], searched[1]
         scores = {layer: value for layer, value in enumerate(values or ()) if value is not None}
         if not scores:
             return None

@@ -48,7 +48,7 @@ def profile(
         pairs: Graded pairs, for Spearman of the untrained states. Where every score is 0 or 1, nothing is predicted:
             of the alarms on labels none came true.
         retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10 of the untrained states, all documents
-            compared.
+            compared; by the one that it names the best layer is chosen.
         settings: None takes the defaults.
         progress: True draws bars and logs; else what is called with the task and how much of it is done.
 
@@ -84,7 +84,8 @@ def profile(
         return result
     scores = _search(measurer, retrieval, held, found.states[0])
     ndcg, mrr, recall = (tuple(float(one.by(metric).mean()) for one in scores) for metric in SEARCH_METRICS)
-    return replace(result, ndcg=ndcg, mrr=mrr, recall=recall, num_queries=len(retrieval.queries))
+    result = replace(result, ndcg=ndcg, mrr=mrr, recall=recall, search_metric=retrieval.metric)
+    return replace(result, num_queries=len(retrieval.queries))
 
 
 def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed: bool) -> LayerProfile:

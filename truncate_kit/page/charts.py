@@ -116,7 +116,7 @@ def cka_charts(profile: LayerProfile) -> list[Chart]:
         ),
         _heat_map(profile),
     ]
-    if profile.spearman is not None or profile.ndcg is not None:
+    if profile.spearman is not None or profile.searched:
         caption = "What the states of each layer score before any training."
         charts.append(_chart("untrained", caption, caption, lambda axes: plot_untrained(axes, profile)))
     return charts

@@ -8,14 +8,15 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from truncate_kit.analysis.layer_profile import LayerProfile, called
+from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.report.panel import BLUE, GREEN, ORANGE, SKY, VERMILION, plot_defined, whole_axis, write_figure
 
-CKA, CLEANED, SPEARMAN, NDCG, DROP = BLUE, SKY, GREEN, ORANGE, VERMILION
+CKA, CLEANED, SPEARMAN, SEARCH, DROP = BLUE, SKY, GREEN, ORANGE, VERMILION
 
 
 def draw_analysis(profile: LayerProfile, path: Path) -> Path:
     """Write the curves of a profile as PNG and return its path. Raises `FileProblemError`."""
-    scored = profile.spearman is not None or profile.ndcg is not None
+    scored = profile.spearman is not None or bool(profile.searched)
     figure = Figure(figsize=(9, 7 if scored else 5), layout="constrained")
     panels = figure.subplots(2 if scored else 1, 1, sharex=True, squeeze=False)[:, 0]
     other = called(profile.reference) if profile.reference else f"its own middle layer {profile.depth // 2}"
@@ -36,10 +37,11 @@ def plot_untrained(axes: Axes, profile: LayerProfile) -> None:
         label = f"untrained states, {profile.num_pairs:,} pairs"
         plot_defined(axes, count(), profile.spearman, marker="o", color=SPEARMAN, label=label)
         axes.set_ylabel("Spearman × 100")
-    if profile.ndcg is not None:
+    for metric, values in [*profile.searched.items()][:1]:
         label = f"untrained states, {profile.num_queries:,} queries"
-        plot_defined(axes, count(), profile.ndcg, marker="s", color=NDCG, label=label)
-        axes.set_ylabel("nDCG@10 × 100" if profile.spearman is None else "Spearman and nDCG@10 × 100")
+        plot_defined(axes, count(), values, marker="s", color=SEARCH, label=label)
+        measure = SEARCH_METRICS[metric]
+        axes.set_ylabel(f"{measure} × 100" if profile.spearman is None else f"Spearman and {measure} × 100")
     _over_layers(axes, profile)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.cells import NONE, TableCells, number
-from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
+from truncate_kit.data.retrieval import SEARCH_METRICS
 
 
 def analysis_table(profile: LayerProfile) -> TableCells:
@@ -22,7 +22,7 @@ def _columns(profile: LayerProfile) -> tuple[str, ...]:
     return (
         "layer",
         *(["Spearman"] if profile.spearman is not None else []),
-        *(SEARCH_METRICS[metric] for metric in _searched(profile)),
+        *(SEARCH_METRICS[metric] for metric in profile.searched),
         cka,
         "parameters",
         *(["reference layer"] if _mapped(profile) else []),
@@ -42,7 +42,7 @@ def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
             (
                 _name(profile, layer),
                 *([] if profile.spearman is None else [_at(profile.spearman, layer, ".1f")]),
-                *(_at(values, layer, ".1f") for values in _searched(profile).values()),
+                *(_at(values, layer, ".1f") for values in profile.searched.values()),
                 _with_reach(profile, layer),
                 number(profile.parameters[layer], ","),
                 *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
@@ -54,12 +54,6 @@ def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
             )
         )
     return rows
-
-
-def _searched(profile: LayerProfile) -> dict[SearchMetric, tuple[float, ...]]:
-    """The scores of a retrieval set by metric, none without one; older results have fewer."""
-    found = {"ndcg": profile.ndcg, "mrr": profile.mrr, "recall": profile.recall}
-    return {metric: values for metric in SEARCH_METRICS if (values := found[metric]) is not None}
 
 
 def _name(profile: LayerProfile, layer: int) -> str:
