@@ -12,8 +12,8 @@ from truncate_kit.sweep.picking import PICK_RULES, Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
-from truncate_kit.training.objectives import described, find_objective
-from truncate_kit.workspace.sources import LearnedSource, ModelSource
+from truncate_kit.training.objectives import DATA_WORDS, SEARCH, described, find_objective
+from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource
 
 from . import options
 from .machine import Machine
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from truncate_kit.similarity.drop import DropPrediction
     from truncate_kit.sweep.sweep_result import SweepResult
     from truncate_kit.training.distributed import Group
+    from truncate_kit.training.objectives import Objective
     from truncate_kit.training.tasks import Teacher
 
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
@@ -38,12 +39,19 @@ WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in PICK_RULES.values
 
 def finetune(
     model: options.Model = None,
-    data: options.Data = None,
+    data: Annotated[
+        str | None,
+        data_option(
+            "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; or queries and "
+            "documents, a retrieval folder (BEIR's layout), of which some queries teach and others choose; by default "
+            "the pairs of the last command that analyzed, trained or exported, else the bundled set."
+        ),
+    ] = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
     retrieval: Annotated[
         Path | None,
-        data_option("Retrieval folder: nDCG@10 of half its queries chooses epochs and layer, not dev pairs."),
+        data_option("Beside pairs, a retrieval folder: nDCG@10 of half its queries chooses epochs and layer."),
     ] = None,
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
@@ -59,11 +67,12 @@ def finetune(
     pick: Annotated[str, layers_option(f"Among trained layers: {', '.join(PICK_RULES)}.")] = SWEEP.pick,
     within: Annotated[float | None, layers_option(f"Points of --pick; by default {WITHIN}.")] = SWEEP.within,
     objective: Annotated[
-        str,
+        str | None,
         training_option(
-            f"{described('tmft')}. Classes are scored by macro F1 of the likeliest one; the TMFT paper has a threshold."
+            f"{described('tmft')}; by default {TRAINING.objective}, {SEARCH} of a retrieval folder. Classes are scored "
+            "by macro F1 of the likeliest one; the TMFT paper has a threshold."
         ),
-    ] = TRAINING.objective,
+    ] = None,
     seeds: Annotated[int, training_option("Number of seeds, from 0; the TMFT paper has 5.")] = SEEDS,
     epochs: Annotated[
         int | None, training_option(f"The best on dev is kept; by default {TRAINING.epochs}, {WORDS.epochs} for words.")
@@ -108,19 +117,17 @@ def finetune(
     if layer is None:
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
-    _check_ignored(settings, strategy, 1 if teacher else teacher_weight, None if retrieval else search_metric)
-    row = find_objective(objective, "tmft")
+    row = _objective(objective, data, retrieval)
+    searches = retrieval is not None or row.data == "judged"
+    _check_ignored(settings, strategy, 1 if teacher else teacher_weight, None if searches else search_metric)
     use_threads(threads)
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         nothing_given = all(name is None for name in (data, retrieval, teacher, prior_words, prior_texts))
         source = workspace.starting_model(model, pooling, max_length, or_miniature=nothing_given)
-        pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
-        pairs = workspace.divided(pairs)
+        pairs, searched, found = _data(workspace, row, data, columns, scale, retrieval, search_metric)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
-        training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
-        row.check_targets(pairs, scored=retrieval is None)
-        searched = _searched(retrieval, search_metric, workspace)
+        training = replace(TRAINING if pairs.shares is None else WORDS, objective=row.name, **numbers)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         begun = full if kept is None else kept_encoder(full, kept)
@@ -150,14 +157,14 @@ def finetune(
             engine=at_work,
         )
     learned = LearnedSource(result.data_fingerprint, source, found)
-    _remember(workspace, learned, retrieval, classes=row.data == "classes")
+    _remember(workspace, learned, data if row.data == "judged" else retrieval, graded=row.data in ("scores", "labels"))
     _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def _remember(workspace: Workspace, learned: LearnedSource, retrieval: Path | None, *, classes: bool) -> None:
-    # Classes are no scores: what comes next must not look for similarity in them.
-    last, queries = None if classes else learned.data, None if retrieval is None else str(retrieval)
+def _remember(workspace: Workspace, learned: LearnedSource, folder: str | Path | None, *, graded: bool) -> None:
+    # Classes and judgements are no scores: what comes next must not look for similarity in them.
+    last, queries = learned.data if graded else None, None if folder is None else str(folder)
     workspace.remember(learned.model, last, queries=queries, learned=learned)
 
 
@@ -168,7 +175,7 @@ def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float,
     """
     if weight != 1:
         raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
-    refuse("--retrieval", search_metric=metric)
+    refuse("--retrieval or a retrieval folder", search_metric=metric)
     Picker(settings.pick, settings.within)
     check_strategy(strategy)
     if strategy is not None and settings.layers != "auto":
@@ -176,6 +183,54 @@ def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float,
             f"--strategy {strategy} searches for a layer, and --layer {settings.layers} is given.",
             hint="Leave out one of the two.",
         )
+
+
+def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
+    """The objective named, else the usual one of the data. Raises `UsageError` where it does not go with them."""
+    from truncate_kit.data.retrieval import is_retrieval_folder
+
+    judged = data is not None and is_retrieval_folder(data)
+    row = find_objective(name or (SEARCH if judged else TRAINING.objective), "tmft")
+    if judged and row.data != "judged":
+        raise UsageError(
+            f"The objective {row.name} learns from {DATA_WORDS[row.data]}, and {data} holds queries and documents.",
+            hint="Leave out `objective`, or give pairs as `data` and the folder as `retrieval`.",
+        )
+    if judged and retrieval is not None:
+        raise UsageError(
+            f"{data} has queries of its own to choose by, and `retrieval` names others.",
+            hint="Leave out `retrieval`, or give pairs as `data`.",
+        )
+    if not judged and row.data == "judged":
+        raise UsageError(
+            f"The objective {row.name} learns from {DATA_WORDS[row.data]}.",
+            hint="Name one as `data`, with corpus.jsonl, queries.jsonl and qrels/, or leave out `objective`.",
+        )
+    return row
+
+
+def _data(
+    workspace: Workspace,
+    row: "Objective",
+    data: str | None,
+    columns: str | None,
+    scale: str | None,
+    retrieval: Path | None,
+    metric: str | None,
+) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
+    """What is learned from, the queries that choose where there are some, and where the former comes from."""
+    if row.data == "judged":
+        from truncate_kit.training.judged_pairs import read_judged
+
+        refuse("graded pairs", columns=columns, scale=scale)
+        assert data is not None
+        pairs, searched = read_judged(data, **given(metric=metric))
+        workspace.note(*pairs.notes)
+        return pairs, searched, DataSource(data)
+    pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
+    pairs = workspace.divided(pairs)
+    row.check_targets(pairs, scored=retrieval is None)
+    return pairs, _searched(retrieval, metric, workspace), found
 
 
 def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":

@@ -41,7 +41,8 @@ def study(
     docs/guides/study.md explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
     each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
     max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
-    learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.
+    learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, retrieval, search_metric, read_earlier,
+    published, models.
     """
     from truncate_kit.study.running import adapt_all, run_study
     from truncate_kit.study.study_file import read_study

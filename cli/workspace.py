@@ -129,8 +129,7 @@ class Workspace(places.Workspace):
             last = self.remembered().data
             source = DataSource(last.name, source.columns or last.columns, source.scale or last.scale)
         if source.name is not None and is_retrieval_folder(source.name):
-            hint = "analyze, evaluate, compare, distill, export and bench take it; finetune takes it as --retrieval, "
-            hint += "beside pairs."
+            hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench take both."
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         how = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **how)  # type: ignore[arg-type]  # each its own

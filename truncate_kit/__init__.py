@@ -67,6 +67,7 @@ _NAMES = {  # by module
     "sweep.sweep_result": "SweepResult",
     "sweep.settings": "SweepSettings",
     "training.configuration": "TrainingSettings",
+    "training.judged_pairs": "read_judged",
     "vectors": "VectorFormat",
 }
 _PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.commands import fails_on_a_full_disk
-from tests.support.retrieval import retrieval_folder
+from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.errors import DeviceError, FileProblemError
@@ -165,7 +165,8 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
 def test_what_cannot_be_is_said_before_anything_is_read_or_adapted(run, tiny_folder, single_file, tmp_path):
     for options, said in (
         (("--teacher-weight", 2), "Add --teacher."),
-        (("--search-metric", "mrr"), "--search-metric goes with --retrieval only"),
+        (("--search-metric", "mrr"), "--search-metric goes with --retrieval or a retrieval folder only"),
+        (("--objective", "search"), "The objective search learns from a retrieval folder."),
     ):
         assert said in run("finetune", "nowhere", "--data", "nowhere.csv", *options)[2]
     raw = single_file.parent / "raw.txt"
@@ -376,8 +377,48 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     assert "There is no search metric 'map'.\nHint: Use one of: ndcg, mrr, recall." in err
     code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, "--search-metric", "mrr", *FAST)
     assert code == 1
-    assert "--search-metric goes with --retrieval only" in err
+    assert "--search-metric goes with --retrieval or a retrieval folder only" in err
     (folder / "queries.jsonl").unlink()
     code, _, err = run(*command)
     assert code == 1
     assert "queries" in err
+
+
+def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder, tmp_path):
+    folder = judged_folder(tmp_path / "search", test=48)
+    command = ("finetune", tiny_folder("bert"), "--data", folder, *FAST)
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "24 queries teach, with 48 documents that answer them" in " ".join(err.split())
+    assert "nDCG@10 of half the queries" in out
+    code, out, err = run(*command, "--search-metric", "mrr", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["metric"], found["training"]["objective"]) == ("MRR@10 of half the queries", "search")
+    code, _, err = run("evaluate", "exported/lean", "--data", folder)
+    assert code == 0, err
+    assert "learned from or was chosen by 36 of these 48 queries" in " ".join(err.split())
+    write_page(tmp_path / "exported")
+    page = (tmp_path / "exported/report.html").read_text()
+    assert "search/test that taught nothing" in page
+    code, out, err = run("export", "--onnx")  # takes up the folder, as after distill
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--objective", "cosine"), "The objective cosine learns from pairs with scores, and"),
+        (("--retrieval", "search"), "has queries of its own to choose by, and --retrieval names others."),
+        (("--columns", "a,b,c"), "--columns goes with graded pairs only."),
+        (("--search-metric", "map"), "There is no search metric 'map'."),
+        ((), "19 judged queries: too few to learn from half of them"),
+    ],
+)
+def test_what_does_not_go_with_a_retrieval_folder_is_one_line_and_a_hint(run, tiny_folder, tmp_path, options, message):
+    retrieval_folder(tmp_path / "search")
+    code, _, err = run("finetune", tiny_folder("bert"), "--data", "search", *FAST, *options)
+    assert code == 1
+    assert message in " ".join(err.split())
+    assert "Hint: " in err
+    assert not (tmp_path / "exported/lean").exists()

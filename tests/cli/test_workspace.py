@@ -228,7 +228,7 @@ def test_distillation_learns_from_named_texts_only(run, tmp_path, tiny_folder):
     assert "Hint: Give --texts FILE" in err
     code, out, err = run("finetune", tiny_folder("bert"), "--objective", "distill")
     assert (code, out) == (1, "")
-    assert "Use one of: cosine, paraphrase, entailment." in err
+    assert "Use one of: cosine, paraphrase, entailment, search." in err
     assert not (tmp_path / "exported").exists()
 
 

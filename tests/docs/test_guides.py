@@ -93,7 +93,7 @@ def files(tmp_path_factory):
     (home / "nli.csv").write_text("anchor,positive,negative\n" + "\n".join(rows) + "\n")
     searched = retrieval_folder(home / "FOLDER")
     with (searched / "queries.jsonl").open("a") as queries, (searched / "qrels/test.tsv").open("a") as answers:
-        for number in range(9):  # what chooses by retrieval wants twenty
+        for number in range(22):  # to learn from queries, choose and report by them wants forty
             queries.write(f'{{"_id": "more{number}", "text": "the {NOUNS[number % 8]} {number}"}}\n')
             answers.write(f"more{number}\td{number}\t1\n")
     pairs_file(searched / "stsb.csv", "score", (0, 1, 2, 3, 4, 5))

@@ -124,7 +124,7 @@ def test_all_models_and_sets_of_the_papers_study_are_published(shared_data, monk
     words = next(task for task in study.tasks if task.name == "wordsim")
     assert (words.training.epochs, words.training.batch_size) == (50, 128)
     for task in study.tasks:
-        assert task_data(task).test is not None or task is words
+        assert task_data(task)[0].test is not None or task is words
 
 
 def test_word_similarity_is_trained_on_as_finetune_does(tmp_path):
@@ -135,7 +135,7 @@ def test_word_similarity_is_trained_on_as_finetune_does(tmp_path):
         '[[tasks]]\ndata = "bundled"\n'
     )
     words, short, sentences = read(tmp_path, models + tasks).tasks
-    assert task_data(words).shares is not None
+    assert task_data(words)[0].shares is not None
     assert (words.training.epochs, words.training.batch_size) == (50, 128)
     assert (short.training.epochs, short.training.batch_size) == (2, 128)
     assert sentences.training == TrainingSettings()

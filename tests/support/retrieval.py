@@ -28,3 +28,22 @@ def retrieval_folder(folder: Path) -> Path:
     rows = [f"q{query}\td{document}\t{grade}\n" for query, document, grade in grades[:-2]]
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
     return folder
+
+
+def judged_folder(folder: Path, **splits: int) -> Path:
+    """The same documents, with this number of queries in each split: `judged_folder(path, train=30, dev=24)`.
+
+    Every query has two answers, which queries of other splits share.
+    """
+    retrieval_folder(folder)
+    (folder / "qrels/test.tsv").unlink()
+    texts = [f"{one} and {other}, number {n}" for n in range(4) for one in NOUNS for other in NOUNS]
+    rows, first = list[dict[str, object]](), 0
+    for split, number in splits.items():
+        numbers = range(first, first + number)
+        rows += [{"_id": f"q{n}", "text": texts[n]} for n in numbers]
+        lines = [f"q{n}\td{(n + step) % len(DOCUMENTS)}\t{1 + step}\n" for n in numbers for step in (0, 1)]
+        (folder / "qrels" / f"{split}.tsv").write_text("".join(lines))
+        first += number
+    write_lines(folder / "queries.jsonl", rows)
+    return folder

@@ -187,7 +187,7 @@ def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
             out=tmp_path,
             training=dataclasses.replace(SETTINGS, objective="in-batch"),
         )
-    own = "cosine, paraphrase, entailment"
+    own = "cosine, paraphrase, entailment, search"
     assert problem.value.hint == f"Use one of: {own}; in-batch is trained by `finetune_contrastive()`."
     with pytest.raises(UsageError, match="'mse'") as problem:
         find_objective("mse", "tmft")

@@ -33,6 +33,11 @@ def qrels_of(folder: Path, split: str | None, usual: Sequence[str]) -> Path:
     return found[chosen]
 
 
+def has_qrels(folder: Path, split: str) -> bool:
+    """Whether a folder has judgements of this split."""
+    return any(format_of(path) == ".tsv" and stem_of(path) == split for path in (folder / "qrels").glob("*"))
+
+
 def judged_in(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
     """For each query with an answer the grades above 0 by the places of their documents."""
     place = {name: index for index, name in enumerate(documents)}

@@ -42,7 +42,7 @@ def keys_of(*pairs: Iterable[TextPair], texts: Iterable[frozenset[str]] = ()) ->
 
 
 def query_keys(queries: Iterable[str]) -> Keys:
-    """The key of each query that chose a model, in order, (n,): that of a pair with nothing on the other side."""
+    """The key of each query that taught or chose a model, in order, (n,): that of a pair with nothing beside it."""
     return np.array([pair_key(query, "") for query in queries], dtype=np.uint64)
 
 

@@ -70,6 +70,11 @@ class RetrievalSet:
         return {*self.queries, *self.documents, *self.other_queries, *long}
 
     @property
+    def asked(self) -> set[str]:
+        """The queries of this split and of all others but train."""
+        return {*self.queries, *self.other_queries}
+
+    @property
     def relevant(self) -> tuple[frozenset[int], ...]:
         """The places of the documents that answer each query."""
         return tuple(map(frozenset, self.relevance))

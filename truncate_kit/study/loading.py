@@ -6,7 +6,15 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
+from truncate_kit.data import (
+    PairSplits,
+    RetrievalSet,
+    complete_splits,
+    load_pairs,
+    load_words,
+    read_retrieval,
+    read_texts,
+)
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_precision, select_device
@@ -14,6 +22,7 @@ from truncate_kit.priors.masked_head import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import check_published, read_published
 from truncate_kit.sweep.trials import kept_encoder, layers_named
+from truncate_kit.training.judged_pairs import read_judged
 from truncate_kit.training.tasks import LabelledTask
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
@@ -33,7 +42,8 @@ def check_study(study: Study, device: str | None = None) -> None:
                 f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
                 hint="Add read_earlier = false to this task.",
             )
-        LabelledTask(encoder, task_data(task), task.training.objective)
+        data, searched = task_data(task)
+        LabelledTask(encoder, data, task.training.objective, retrieval=searched)
     for prior in study.priors:
         prior_words(prior)
         if prior.texts is not None:
@@ -59,10 +69,16 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
     return encoder if model.blocks is None else kept_encoder(encoder, model.blocks)
 
 
-def task_data(task: StudyTask) -> PairSplits:
-    """The train, dev and test pairs of a task."""
-    classes = task.training.row.data == "classes"
-    return complete_splits(load_pairs(task.data, columns=task.columns, scale=task.scale, classes=classes))
+def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
+    """The train, dev and test pairs of a task, and the queries that choose and report in their place, if any."""
+    kind, metric = task.training.row.data, task.search_metric or "ndcg"
+    if kind == "judged":
+        return read_judged(task.data, metric=metric)
+    data = load_pairs(task.data, columns=task.columns, scale=task.scale, classes=kind == "classes")
+    if task.retrieval is None:
+        return complete_splits(data), None
+    searched = read_retrieval(task.retrieval, metric=metric, chooses=True)
+    return complete_splits(data).without_texts(searched.held_out), searched
 
 
 def prior_words(prior: StudyPrior) -> PairSplits | None:

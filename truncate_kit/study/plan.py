@@ -37,7 +37,7 @@ learning_rate = 2e-5             # peak, of words as well; else by the model's w
 precision = "fp32"               # or "bf16", of words as well
 
 [[tasks]]
-data = "bundled"                 # a file, a folder, or a name of the hub
+data = "bundled"                 # a file, a folder, for retrieval as well, or a name of the hub
 name = "bundled"                 # what tables call it
 columns = ["sentence1", "sentence2", "score"]   # else found
 scale = [0, 5]                   # lowest and highest possible score; else found
@@ -45,6 +45,12 @@ objective = "cosine"             # and any other key of [training], for this tas
 read_earlier = true              # for this task alone
 models = ["bert, random weights", "mini-electra-discriminator"]     # names of those that are trained on it; else all
 published = "stsb/en"            # what the figures call the data; else its name
+
+[[tasks]]
+data = "bundled"
+name = "by queries"
+retrieval = "search"             # a retrieval folder: half its queries choose the epoch, the other half reports
+search_metric = "ndcg"           # by which they do; or mrr, recall
 """
 
 import hashlib
@@ -112,7 +118,7 @@ class StudyPrior(Result):
 class StudyTask(Result):
     """One task."""
 
-    data: str  # file, folder or hub name
+    data: str  # file, folder or hub name; of a retrieval folder some queries teach, others choose and report
     name: str  # what tables call it
     training: TrainingSettings  # settings of its trials, objective included
     columns: tuple[str, ...] | None = None  # names of first text, second text and target, None finds them
@@ -121,6 +127,14 @@ class StudyTask(Result):
     read_earlier: bool = False
     published: str | None = None  # what the published figures call the data, None where that is its name
     models: tuple[str, ...] | None = None  # names of those that are trained on it, None for all
+    # a retrieval folder whose queries choose and report in the place of pairs; None where pairs do, or those of `data`
+    retrieval: str | None = None
+    search_metric: str | None = None  # by which they do, None for ndcg
+
+    @property
+    def by_queries(self) -> bool:
+        """Whether queries choose and report, in the place of pairs."""
+        return self.retrieval is not None or self.training.row.data == "judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from truncate_kit.study.study_result import STUDY_FILE, CKARow, StudyResult, Stu
 from truncate_kit.sweep.sweep_result import scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.retrieval_evaluator import scored_as
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
@@ -169,7 +170,8 @@ class _Part:
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
             if states is not None:
                 runner.store.forget_weights(())
-        if self.model.weights != "pretrained":  # the paper's figures of random weights are in a plot only
+        # The paper's figures of random weights are in a plot only, and none are of queries.
+        if self.model.weights != "pretrained" or self.task.by_queries:
             published = {}
         rows = self._rows(self.name, own, published)
         return [*rows, *self._rows(f"{self.name}, trained at layer {encoder.depth}", earlier, {})]
@@ -212,10 +214,12 @@ def _parts(study: Study, out: Path, watcher: TrialWatcher, engine: Engine, devic
             encoder, words = _adapted(loaded, prior, out, watcher.progress), prior_words(prior)
             first = None if words is None else WordPrior(encoder, words, prior.word_training())
             for task in tasks:
-                data, training = task_data(task), task.training
-                work = LabelledTask(encoder, data, training.objective)
+                (data, searched), training = task_data(task), task.training
+                work = LabelledTask(encoder, data, training.objective, retrieval=searched)
                 parts = [training.settled(encoder.width).to_json(), data.fingerprint(), type(work).__name__]
-                key = run_key(encoder, *parts, *([first.fingerprint()] if first else []))
+                parts += [first.fingerprint()] if first else []
+                parts += [searched.fingerprint() + scored_as(searched, encoder)] if searched is not None else []
+                key = run_key(encoder, *parts)
                 description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
                 store = RunStore(out / "trials", key, description)
                 yield _Part(model, prior, task, TrialRunner(encoder, work, training, store, first, watcher, engine))

@@ -13,12 +13,13 @@ from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.bounds import SEEDS, check_number
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.data.loading import BUNDLED, holds_words
+from truncate_kit.data.retrieval import SEARCH_METRICS, is_retrieval_folder
 from truncate_kit.encoders import kept_config, load_config
-from truncate_kit.errors import DataError, ModelError, UsageError, first_line
+from truncate_kit.errors import DataError, ModelError, UsageError, first_line, known_name
 from truncate_kit.files import is_there, local_path, read_text
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
-from truncate_kit.training.objectives import OBJECTIVES, objective_names
+from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
 
 _KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
 _OTHER_NAME = 'Give each its own name = "…".'
@@ -147,14 +148,39 @@ def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyT
     _check_types(other, StudyTask)
     _check_types(training | own, TrainingSettings)
     data = _found(other["data"], home)
-    usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE} if holds_words(Path(data)) else {}
+    usual: dict[str, Any] = {}
+    if holds_words(Path(data)):
+        usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE}
+    if judged := is_retrieval_folder(data):
+        usual = {"objective": SEARCH}
     name = "/".join(Path(data).parts[-2:])
     with _naming(name):
         settings = TrainingSettings(**usual | training | own)
     if OBJECTIVES[settings.objective].method != "tmft":
         known = ", ".join(objective_names("tmft"))
         raise UsageError(f"{name} has the objective {settings.objective}.", hint=f"Use one of: {known}.")
-    return StudyTask(**{"name": name} | _tuples(other) | {"data": data, "training": settings})
+    if "retrieval" in other:
+        other = other | {"retrieval": _found(other["retrieval"], home, path=True)}
+    task = StudyTask(**{"name": name} | _tuples(other) | {"data": data, "training": settings})
+    _check_queries(task, judged=judged)
+    return task
+
+
+def _check_queries(task: StudyTask, *, judged: bool) -> None:
+    """Raise `UsageError` for what does not go with queries, or with pairs. judged: Whether `data` is for retrieval."""
+    if judged != (task.training.row.data == "judged"):
+        found = "a retrieval folder" if judged else "pairs"
+        hint = f'Give it objective = "{SEARCH}".' if judged else "Give it a retrieval folder as data, or another one."
+        raise UsageError(f"{task.name} has {found} and the objective {task.training.objective}.", hint=hint)
+    searched = judged or task.retrieval is not None
+    idle: dict[str, object] = {"search_metric": task.search_metric} if not searched else {"published": task.published}
+    if judged:
+        idle |= {"columns": task.columns, "scale": task.scale, "retrieval": task.retrieval}
+    key = next((key for key, value in idle.items() if value is not None), None)
+    if key is not None:
+        what = "has queries that choose and report" if searched else "has no retrieval folder"
+        raise UsageError(f"{task.name} {what}, and {key}.", hint=f"Leave out {key}.")
+    known_name("search metric", task.search_metric or "ndcg", SEARCH_METRICS)
 
 
 @contextmanager

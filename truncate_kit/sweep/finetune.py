@@ -74,8 +74,8 @@ def finetune(
         prediction: Bounds pick and search.
         before: What is learned before the task, and what was cut before; None for nothing.
         retrieval: Whose metric, nDCG@10 mostly, chooses epoch and layer, by half of its queries, and is reported on
-            the other half, in the place of dev and test pairs; training pairs with one of its texts are left out. None
-            for the pairs.
+            the other half, in the place of dev and test pairs; training pairs with one of its texts are left out, where
+            they are judged themselves (`read_judged`) those with one of its queries. None for the pairs.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 
@@ -91,9 +91,9 @@ def finetune(
     training, before = given_or(TrainingSettings, training, "training"), given_or(Preparation, before, "before")
     settings, watcher = given_or(SweepSettings, settings), watcher_of(progress)
     layers = check_sweep(encoder, settings)
-    names = _names(encoder, data, before, retrieval)
-    if retrieval is not None:
-        data = data.without_texts(retrieval.held_out)
+    judged = training.row.data == "judged"
+    names = _names(encoder, data, before, retrieval, judged=judged)
+    data = _learnable(data, retrieval, judged=judged)
 
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior
@@ -111,14 +111,25 @@ def finetune(
         return sweep.run(local_path(out))
 
 
-def _names(encoder: Encoder, data: PairSplits, before: Preparation, retrieval: RetrievalSet | None) -> DataNames:
+def _learnable(data: PairSplits, retrieval: RetrievalSet | None, *, judged: bool) -> PairSplits:
+    """Without training pairs that hold what queries are to choose and report by."""
+    if retrieval is None:
+        return data
+    # Documents are there for many queries, those that teach among them: of judged pairs only queries are left out.
+    return data.without_texts(retrieval.asked if judged else retrieval.held_out)
+
+
+def _names(
+    encoder: Encoder, data: PairSplits, before: Preparation, retrieval: RetrievalSet | None, *, judged: bool
+) -> DataNames:
     """What the data, the queries and the teacher are known by afterwards."""
     taught = {} if before.teacher is None else {before.teacher.encoder.name: before.teacher.encoder.seen}
     names = DataNames(data.fingerprint(), seen=merged(*taught.values()))
     if retrieval is None:
         return replace(names, before=seen_before(data.evaluation, {encoder.name: encoder.seen} | taught))
     chose = choosing_queries(retrieval)
-    seen = merged(names.seen, query_keys(chose))
+    taught_by = {pair.first for pair in data.train} if judged and data.train is not None else set[str]()
+    seen = merged(names.seen, query_keys((*chose, *taught_by)))
     queries = retrieval.queries_fingerprint()
     return replace(names, retrieval=retrieval.name, queries=queries, num_queries=len(chose), seen=seen)
 

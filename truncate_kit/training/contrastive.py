@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
 
 TEMPERATURE = 0.05
@@ -24,17 +25,25 @@ Benchmark are padding for two thirds, and a step takes twice as long (benchmarks
 
 
 def contrastive_loss(
-    anchors: Tensor, positives: Tensor, negatives: Tensor | None, temperature: float, own_weight: float = 0.0
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor | None,
+    temperature: float,
+    own_weight: float = 0.0,
+    others: Tensor | None = None,
 ) -> Tensor:
     """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
     anchors, positives, negatives: (b, d) each. Without negatives their sum is left out: equation 6, and with positives
     that are the anchors under another dropout mask equation 7; with them equation 8. own_weight: w, of an anchor's own
-    negative; 0 is the equation as printed, the authors' code has 1. 0-d, at least 0.
+    negative; 0 is the equation as printed, the authors' code has 1. others: (b, b), True where p_j is a positive of
+    a_i as well, though not its own, and so left out of the sum; None where there are none. 0-d, at least 0.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     anchors, against = nn.functional.normalize(anchors, dim=-1), nn.functional.normalize(against, dim=-1)
     logits = anchors @ against.T / temperature
+    if others is not None:
+        logits[:, : len(anchors)] = logits[:, : len(anchors)].masked_fill(others, -torch.inf)
     if negatives is not None and own_weight:
         own = torch.eye(len(anchors), device=logits.device)
         logits = logits + own_weight * torch.cat([torch.zeros_like(own), own], dim=1)
@@ -99,6 +108,38 @@ class ContrastiveTexts:
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
         return contrastive_loss(columns[0], columns[1], negatives, self._temperature, self._own_weight)
+
+
+class QueriesWithDocuments(Pairs):
+    """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
+
+    Those that answer the query as well are no negatives of it.
+    """
+
+    separable = False  # each query is held against all documents of its batch
+
+    def __init__(self, queries: list[Ids], documents: list[Ids], pairs: Sequence[TextPair]) -> None:
+        """queries, documents: token ids of the two texts of each of `pairs`."""
+        super().__init__(queries, documents, [pair.target for pair in pairs], None)
+        answers: dict[str, set[str]] = {}
+        for pair in pairs:
+            answers.setdefault(pair.first, set()).add(pair.second)
+        self._pairs, self._answers = tuple(pairs), answers
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """See `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
+        columns = (self._first, self._second)
+        return self.loss_of(encoded(encoder, [column[place] for column in columns for place in batch]), batch)
+
+    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
+        """See `Pairs`."""
+        return contrastive_loss(first, second, None, TEMPERATURE, others=self._others(batch).to(first.device))
+
+    def _others(self, batch: Sequence[int]) -> Tensor:
+        """(b, b): whether the document of another row answers the query of a row, too."""
+        rows = [self._pairs[place] for place in batch]
+        answers = [[other.second in self._answers[row.first] for other in rows] for row in rows]
+        return torch.tensor(answers) & ~torch.eye(len(rows), dtype=torch.bool)
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:

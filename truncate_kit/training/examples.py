@@ -71,10 +71,13 @@ class Pairs:
         first: list[Ids],
         second: list[Ids],
         targets: Sequence[float],
-        loss: PairLoss,
+        loss: PairLoss | None,
         head: nn.Module | None = None,
     ) -> None:
-        """loss: of vectors (b, d), (b, d) and targets (b,), 0-d; head: what it trains beside the encoder."""
+        """loss: of vectors (b, d), (b, d) and targets (b,), 0-d; head: what it trains beside the encoder.
+
+        None as `loss` is for a class that has an `objective` of its own.
+        """
         self._first, self._second = first, second
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head
@@ -105,13 +108,17 @@ class Pairs:
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
         """The same from vectors (2b, d) in the order of `inputs`."""
-        target = self._targets[list(batch)].to(vectors.device)
-        loss = self._loss(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
+        loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
         if self._taught is not None:
             teacher, weight = self._taught
             wanted = teacher[[*batch, *(place + len(self) for place in batch)]].to(vectors.device)
             loss = loss + weight * (1 - nn.functional.cosine_similarity(vectors.float(), wanted)).mean()
         return loss
+
+    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
+        """The loss without a teacher (0-d) of vectors (b, d) of both sides of the pairs at the given places."""
+        assert self._loss is not None
+        return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,10 @@ def exit_vectors_of(
 class MultiExitPairs:
     """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there."""
 
-    separable = True
-
     def __init__(self, exits: Mapping[int, Pairs]) -> None:
         """exits: the same pairs for each layer, each with its own head where the objective has one."""
         self._exits, self._any = exits, next(iter(exits.values()))
+        self.separable = self._any.separable
         heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
         self.head: nn.Module | None = nn.ModuleList(heads) if heads else None
 

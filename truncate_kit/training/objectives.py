@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from truncate_kit.training.examples import Examples, TrainPairs
 
 Method = Literal["tmft", "contrast"]
-DataKind = Literal["scores", "labels", "classes", "texts", "positives", "negatives"]
+DataKind = Literal["scores", "labels", "classes", "judged", "texts", "positives", "negatives"]
 DATA_WORDS: dict[DataKind, str] = {
     "scores": "pairs with scores",
     "labels": "pairs labelled 0 or 1",
     "classes": "pairs with classes",
+    "judged": "a retrieval folder",
     "texts": "raw text",
     "positives": "texts with positives",
     "negatives": "texts with positives and hard negatives",
 }
 EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
+SEARCH = "search"  # the objective of retrieval folders
 
 
 def _spearman(
@@ -87,10 +89,15 @@ class Objective:
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
         """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs.
 
+        And `UsageError` where pairs are to score what only queries do.
+
         scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
         """
         from truncate_kit.data import splits_for
 
+        if self.data == "judged" and scored:
+            hint = "Give queries as `retrieval`, or use another `objective`."
+            raise UsageError(f"The objective {self.name} is scored by queries, and there are none.", hint=hint)
         for _, pairs in data.items() if self.method == "tmft" else ():
             if self.data == "classes" and not pairs.classes:
                 raise DataError(f"{pairs.name} holds scores, not classes.", hint="Load it with classes=True.")
@@ -116,6 +123,12 @@ def _graded(train: "TrainPairs") -> "Examples":
     from truncate_kit.training.examples import Pairs, cosine_mse
 
     return Pairs(train.first, train.second, train.pairs.scores01(), cosine_mse)
+
+
+def _searched(train: "TrainPairs") -> "Examples":
+    from truncate_kit.training.contrastive import QueriesWithDocuments
+
+    return QueriesWithDocuments(train.first, train.second, train.pairs.pairs)
 
 
 def _labelled(train: "TrainPairs") -> "Examples":
@@ -171,6 +184,15 @@ _ROWS = (
         trains_head=True,
         examples=_classified,
         evaluator=_macro_f1,
+    ),
+    Objective(
+        name=SEARCH,
+        data="judged",
+        card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
+        "paper); other answers to a query are no negatives of it",
+        metric="nDCG@10 of half the queries",
+        published="ndcg",
+        examples=_searched,
     ),
     # Epochs: of the released run of the supervised objectives, of SimCSE for dropout, of DiffCSE.
     Objective(

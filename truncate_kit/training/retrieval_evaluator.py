@@ -101,27 +101,27 @@ def check_queries(data: RetrievalSet) -> None:
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
     """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
     check_queries(data)
-    choosing, reporting = _places_of_halves(data)
+    choosing, reporting = halved(data)
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
     """The queries of the first of these halves, by which something is chosen."""
-    return tuple(data.queries[place] for place in _places_of_halves(data)[0].tolist())
+    return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
-def with_queries(data: RetrievalSet, places: Sequence[int]) -> RetrievalSet:
-    """The set with some of its queries, those that chose nothing, under a name that says so."""
+def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
+    """The set with some of its queries, under a name that says which; words: after the name of the set."""
     return replace(
         data,
-        name=f"{data.name} that chose nothing",
+        name=f"{data.name} {words}",
         query_ids=tuple(data.query_ids[place] for place in places),
         queries=tuple(data.queries[place] for place in places),
         relevance=tuple(data.relevance[place] for place in places),
     )
 
 
-def _places_of_halves(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Places of the queries in a random order, cut in the middle; those of one text are all on its side."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()

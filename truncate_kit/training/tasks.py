@@ -10,6 +10,7 @@ from truncate_kit.bounds import WEIGHT, Bounds, check_number
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, splits_for
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.retrieval.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs
 from truncate_kit.training.objectives import OBJECTIVES, find_objective
@@ -47,6 +48,38 @@ class Teacher:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Token ids of the first and second texts of pairs, by text; queries and documents have prompts of their own."""
+
+    first: dict[str, list[int]]
+    second: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, data: PairSplits, encoder: Encoder, *, judged: bool) -> "_Sides":
+        """judged: whether the first texts are queries and the second ones documents."""
+        if not judged:
+            both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
+            return cls(both, both)
+        pairs = [pair for _, split in data.items() for pair in split]
+        queries = list(dict.fromkeys(pair.first for pair in pairs))
+        documents = list(dict.fromkeys(pair.second for pair in pairs))
+        asked = prompted_ids(encoder, queries, side_prompt(encoder, QUERY_PROMPTS))
+        searched = prompted_ids(encoder, documents, side_prompt(encoder, DOCUMENT_PROMPTS))
+        return cls(dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True)))
+
+    def ids(self, pairs: PairSet) -> tuple[list[list[int]], list[list[int]]]:
+        """Those of the first and of the second text of each pair."""
+        return [self.first[pair.first] for pair in pairs], [self.second[pair.second] for pair in pairs]
+
+    def vectors(self, encoder: Encoder) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The vectors (d,) of both sides by text, by the encoder whose ids these are."""
+        first = dict(zip(self.first, encoder.encode_ids(list(self.first.values())), strict=True))
+        if self.second is self.first:
+            return first, first
+        return first, dict(zip(self.second, encoder.encode_ids(list(self.second.values())), strict=True))
+
+
 class LabelledTask:
     """TMFT on labelled pairs, by any objective of that method."""
 
@@ -72,24 +105,24 @@ class LabelledTask:
         if retrieval is not None:
             self.metric, self._halves = metric_of(retrieval), halves(full, retrieval)
         self._full, self._data, self._objective = full, data, objective
-        texts = data.texts()
-        self._ids = dict(zip(texts, full.token_ids(texts), strict=True))
+        self._sides = _Sides.of(data, full, judged=row.data == "judged")
         self.num_examples = len(self._splits(0)[0])
-        self._taught: dict[str, Tensor] = {}
+        self._taught: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         if teacher is not None:
             teacher.check_width(full)
             self._weight = teacher.weight
-            self._taught = dict(zip(texts, teacher.encoder.vectors(texts), strict=True))
+            self._taught = _Sides.of(data, teacher.encoder, judged=row.data == "judged").vectors(teacher.encoder)
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
         """Examples of the train split, evaluators on dev and test; they share the classifier, where there is one."""
         row, (train, dev, test) = OBJECTIVES[self._objective], self._splits(seed)
         assert row.examples is not None
-        first, second = [self._ids[pair.first] for pair in train], [self._ids[pair.second] for pair in train]
+        first, second = self._sides.ids(train)
         examples = row.examples(TrainPairs(encoder, first, second, train, seed))
-        if self._taught and isinstance(examples, Pairs):
-            sides = [pair.first for pair in train] + [pair.second for pair in train]
-            examples.learn_vectors(torch.stack([self._taught[text] for text in sides]), self._weight)
+        if self._taught is not None and isinstance(examples, Pairs):
+            firsts, seconds = self._taught
+            wanted = [firsts[pair.first] for pair in train] + [seconds[pair.second] for pair in train]
+            examples.learn_vectors(torch.stack(wanted), self._weight)
         if self._halves is not None:
             return examples, *self._halves
         on_dev = row.evaluator(self._full, dev, examples, None)

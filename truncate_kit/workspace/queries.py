@@ -1,4 +1,4 @@
-"""Queries that chose a model, or what it was made from, so that it is scored on the others."""
+"""Queries that taught or chose a model, or what it was made from, so that it is scored on the others."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from truncate_kit.data import RetrievalSet
 from truncate_kit.data.learned import query_keys
 from truncate_kit.errors import DataError
+from truncate_kit.pair_keys import pair_key
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import seen_by
 
 
 def chosen_by_queries(workspace: Workspace, model: str | Path, data: RetrievalSet) -> str | None:
-    """A sentence that says so where a model was chosen by some of these queries; else None."""
+    """A sentence that says so where a model learned from or was chosen by some of these queries; else None."""
     known, by = _asked(model, data), _by_queries(workspace, data)
     mine = by is not None and by.chose(model)
     if known is None:  # an earlier version noted the set alone
@@ -25,7 +26,8 @@ def chosen_by_queries(workspace: Workspace, model: str | Path, data: RetrievalSe
     if by is not None and mine and by.same:
         return by.sentence(data)
     part = f"{int(known.sum()):,} of these {counted(len(known), 'query', 'queries')}"
-    return f"{model}, or what it was made from, was chosen by {part}: a score on them says little of others."
+    how = "learned from or was chosen by" if _taught(model, data) else "was chosen by"
+    return f"{model}, or what it was made from, {how} {part}: a score on them says little of others."
 
 
 def chosen_there_by_queries(model: str | Path, data: RetrievalSet) -> str | None:
@@ -36,7 +38,7 @@ def chosen_there_by_queries(model: str | Path, data: RetrievalSet) -> str | None
 
 
 def held_out_queries(data: RetrievalSet, *models: str | Path) -> tuple[RetrievalSet, str | None]:
-    """The queries by which none of these models was chosen, and what there is to say of the others, if anything.
+    """The queries that neither taught nor chose any of these models, and what there is to say of the others, if any.
 
     Raises `DataError` where none is left.
     """
@@ -53,7 +55,8 @@ def held_out_queries(data: RetrievalSet, *models: str | Path) -> tuple[Retrieval
             known = np.isin(query_keys(kept.queries), query_keys(chose))
         if not known.any():
             continue
-        part = f"{int(known.sum()):,} of {counted(len(known), 'query', 'queries')} of {name} chose {model}"
+        did = "taught or chose" if _taught(model, data) else "chose"
+        part = f"{int(known.sum()):,} of {counted(len(known), 'query', 'queries')} of {name} {did} {model}"
         if known.all():
             raise DataError(f"{part}, and none is left.", hint="Name another set as `data`.")
         said.append(f"{part}: only the others count.")
@@ -71,9 +74,23 @@ def homes_of(model: str | Path) -> list[Workspace]:
 
 
 def _asked(model: str | Path, data: RetrievalSet) -> NDArray[np.bool_] | None:
-    """Which of the queries chose a model or what it was made from, (queries,); None where its folder notes nothing."""
+    """Which of the queries taught or chose a model or what it was made from, (queries,).
+
+    None where its folder notes nothing.
+    """
     seen = seen_by(model)
     return None if seen is None else np.isin(query_keys(data.queries), seen)
+
+
+def _taught(model: str | Path, data: RetrievalSet) -> bool:
+    """Whether a model or what it was made from learned a document that answers one of the queries."""
+    answers = (
+        pair_key(query, data.documents[place])
+        for query, grades in zip(data.queries, data.relevance, strict=True)
+        for place in grades
+    )
+    seen = seen_by(model)
+    return seen is not None and bool(np.isin(np.fromiter(answers, dtype=np.uint64), seen).any())
 
 
 @dataclass(frozen=True, slots=True)

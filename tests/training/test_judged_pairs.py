@@ -1,0 +1,225 @@
+"""A retrieval folder to learn from: who teaches, what the loss is, and what is known of it afterwards."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from tests.support.retrieval import judged_folder, write_lines
+from tests.support.training import SHORT, without_dropout
+from truncate_kit.data import read_retrieval
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.retrieval.evaluating import evaluate_retrieval
+from truncate_kit.sweep.finetune import Preparation, finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.training.contrastive import TEMPERATURE, contrastive_loss
+from truncate_kit.training.judged_pairs import read_judged
+from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
+from truncate_kit.training.tasks import LabelledTask, Teacher
+from truncate_kit.workspace.queries import chosen_there_by_queries, held_out_queries
+
+SEARCH = dataclasses.replace(SHORT, objective="search")
+
+
+def queries_of(pairs):
+    return {pair.first for pair in pairs}
+
+
+def check_apart(data, asked):
+    """No query is on two sides, and those that choose and report are the two halves of the set."""
+    train, dev, test = (queries_of(pairs) for _, pairs in data.items())
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    assert dev == set(choosing_queries(asked))
+    assert dev | test == set(asked.queries)
+    assert not train & asked.asked
+
+
+def test_queries_of_one_split_are_divided(tmp_path):
+    folder = judged_folder(tmp_path / "one", test=48)
+    data, asked = read_judged(folder, metric="mrr")
+    whole = read_retrieval(folder)
+    check_apart(data, asked)
+    sizes = [len(queries_of(pairs)) for _, pairs in data.items()]
+    assert sizes == [24, 12, 12]
+    assert queries_of(data.train) | set(asked.queries) == set(whole.queries)
+    assert (asked.documents, asked.metric, asked.name) == (
+        whole.documents,
+        "mrr",
+        f"{whole.name} that taught nothing",
+    )
+    # The half that teaches is the one that would choose: the other one reports where the set is only chosen by.
+    assert queries_of(data.train) == set(choosing_queries(whole))
+    answers = {
+        (query, whole.documents[place], grade)
+        for query, grades in zip(whole.queries, whole.relevance, strict=True)
+        for place, grade in grades.items()
+    }
+    assert {(pair.first, pair.second, pair.target) for _, pairs in data.items() for pair in pairs} == answers
+    said = f"24 queries teach, with 48 documents that answer them; of {asked.name} 12 choose and 12 report."
+    assert f"{whole.name} that teach: {said}" in data.notes
+
+
+def test_a_train_split_teaches_and_other_splits_never_do(tmp_path):
+    folder = judged_folder(tmp_path / "three", train=30, dev=24, test=8)
+    rows = [("q30", "d1"), ("q60", "d2")]  # queries of dev and test that train judges as well
+    with (folder / "qrels/train.tsv").open("a") as lines:
+        lines.writelines(f"{query}\t{document}\t1\n" for query, document in rows)
+    data, asked = read_judged(folder)
+    assert asked.name.endswith("three/dev")
+    check_apart(data, asked)
+    assert len(queries_of(data.train)) == 30
+    assert not queries_of(data.train) & set(read_retrieval(folder, split="test").queries)
+    assert set(asked.queries) == set(read_retrieval(folder, split="dev").queries)
+
+
+def test_a_query_that_reports_teaches_as_a_document_neither(tmp_path):
+    folder = judged_folder(tmp_path / "own", train=30, dev=24)
+    dev = read_retrieval(folder, split="dev").queries[0]
+    documents = [{"_id": f"d{n}", "text": dev if n == 3 else f"text {n}"} for n in range(56)]
+    write_lines(folder / "corpus.jsonl", documents)
+    data, _ = read_judged(folder)
+    assert dev not in data.train.texts()
+    assert len(data.train) == 58  # two queries had it as an answer
+
+
+def test_an_empty_document_teaches_nothing(tmp_path):
+    folder = judged_folder(tmp_path / "empty", test=48)
+    write_lines(folder / "corpus.jsonl", [{"_id": f"d{n}", "text": "" if n < 20 else f"text {n}"} for n in range(56)])
+    data, _ = read_judged(folder)
+    assert all(pair.second for _, pairs in data.items() for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("splits", "problem"),
+    [
+        ({"test": 39}, "39 judged queries: too few to learn from half of them, choose by a quarter and report"),
+        ({"train": 9, "test": 20}, "9 judged queries to learn from: too few"),
+        ({"train": 30, "test": 19}, "19 judged queries: too few to choose by one half"),
+        ({"train": 39}, "39 judged queries: too few to learn from half of them"),
+    ],
+)
+def test_too_few_queries_are_one_sentence_and_a_hint(tmp_path, splits, problem):
+    with pytest.raises(DataError, match=problem) as found:
+        read_judged(judged_folder(tmp_path / "few", **splits))
+    assert found.value.hint
+
+
+def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path):
+    encoder = without_dropout(load_encoder(tiny_folder("bert")))
+    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
+    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
+    batch = [0, 1, 2, 3, 7, 9, 10, 11]
+    rows = [data.train.pairs[place] for place in batch]
+    answers = {(pair.first, pair.second) for pair in data.train}
+    sides = [encoder.vectors([getattr(row, side) for row in rows]).double() for side in ("first", "second")]
+    losses, left_out = [], 0
+    for at, row in enumerate(rows):
+        total = 0.0
+        for other, document in enumerate(rows):
+            if other != at and (row.first, document.second) in answers:
+                left_out += 1
+                continue
+            cosine = torch.nn.functional.cosine_similarity(sides[0][at], sides[1][other], dim=0)
+            total += math.exp(float(cosine) / TEMPERATURE)
+        own = torch.nn.functional.cosine_similarity(sides[0][at], sides[1][at], dim=0)
+        losses.append(math.log(total) - float(own) / TEMPERATURE)
+    assert left_out > 4
+    expected = pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert float(examples.loss(encoder.train(), batch).detach()) == expected
+    assert not examples.separable  # parts of a batch have other negatives
+
+
+def test_steps_on_it_let_the_queries_that_teach_find_their_documents(tiny_folder, tmp_path):
+    encoder = without_dropout(load_encoder(tiny_folder("bert")))
+    folder = judged_folder(tmp_path / "set", test=48)
+    data, asked = read_judged(folder)
+    whole = read_retrieval(folder)
+    places = [place for place, query in enumerate(whole.queries) if query in queries_of(data.train)]
+    taught = with_queries(whole, places)
+    before = evaluate_retrieval(encoder, taught, model="before").ndcg.value
+    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
+    optimiser = torch.optim.Adam(encoder.parameters(), lr=5e-3)
+    for _ in range(60):
+        optimiser.zero_grad()
+        examples.loss(encoder.train(), range(len(examples))).backward()
+        optimiser.step()
+    assert evaluate_retrieval(encoder.eval(), taught, model="after").ndcg.value > before + 20
+
+
+def test_a_batch_of_one_query_has_nothing_to_learn():
+    vectors = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss = contrastive_loss(vectors[0], vectors[1], None, 0.05, others=~torch.eye(3, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == 0
+    assert vectors.grad.abs().max() == 0
+
+
+def test_queries_and_documents_are_learned_after_their_prompts(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.settings |= {"prompts": {"query": "the red ", "passage": "not "}}
+    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
+    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
+    pairs, number = data.train.pairs, len(data.train)
+    expected = encoder.token_ids([f"the red {pair.first}" for pair in pairs], prompt=False)
+    assert examples.texts()[:number] == expected
+    expected = encoder.token_ids([f"not {pair.second}" for pair in pairs], prompt=False)
+    assert examples.texts()[number:] == expected
+
+
+def test_a_teachers_vectors_are_those_of_its_searches(tiny_folder, tmp_path):
+    encoder, teacher = (load_encoder(tiny_folder("bert")) for _ in range(2))
+    teacher.settings |= {"prompts": {"query": "the red ", "passage": "not "}}
+    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
+    tasks = [LabelledTask(encoder, data, "search", one, asked) for one in (None, Teacher(teacher, 2.0))]
+    plain, taught = (task.trial(encoder, 0)[0].loss(encoder.eval(), range(6)) for task in tasks)
+    pairs = data.train.pairs[:6]
+    own = encoder.vectors([text for pair in pairs for text in (pair.first, pair.second)])
+    texts = [text for pair in pairs for text in (f"the red {pair.first}", f"not {pair.second}")]
+    beside = 1 - torch.nn.functional.cosine_similarity(own, teacher.vectors(texts, prompt=False))
+    assert float(taught - plain) == pytest.approx(2 * float(beside.mean()), rel=1e-3)
+
+
+def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
+    encoder, folder = load_encoder(tiny_folder("bert")), judged_folder(tmp_path / "set", test=48)
+    data, asked = read_judged(folder)
+    result = finetune(
+        encoder,
+        data,
+        out=tmp_path / "out",
+        settings=SweepSettings(layers="2", seeds=(0,)),
+        training=dataclasses.replace(SEARCH, epochs=3),
+        retrieval=asked,
+    )
+    assert (result.metric, result.retrieval) == ("nDCG@10 of half the queries", asked.name)
+    lean, chose = tmp_path / "out/lean", choosing_queries(asked)
+    reports = with_queries(asked, [place for place, query in enumerate(asked.queries) if query not in chose])
+    expected = evaluate_retrieval(load_encoder(lean), reports, model="lean").ndcg.value
+    assert result.lean.test == pytest.approx(expected, abs=1e-3)
+    whole = read_retrieval(folder)
+    said = f"{lean}, or what it was made from, learned from or was chosen by 36 of these 48 queries"
+    assert chosen_there_by_queries(lean, whole).startswith(said)
+    left, how = held_out_queries(whole, lean)
+    assert set(left.queries) == set(reports.queries)
+    assert how == f"36 of 48 queries of {whole.name} taught or chose {lean}: only the others count."
+
+
+@pytest.mark.parametrize("strategy", ["rankings", "guided", "cka"])
+def test_layers_are_searched_as_for_pairs(tiny_folder, tmp_path, strategy):
+    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
+    assert strategy in STRATEGIES
+    settings = SweepSettings(strategy=strategy, seeds=(0,))
+    training, encoder = dataclasses.replace(SEARCH, epochs=1), load_encoder(tiny_folder("bert"))
+    result = finetune(encoder, data, out=tmp_path, settings=settings, training=training, retrieval=asked)
+    assert 0 <= result.chosen <= encoder.depth
+    assert result.metric == "nDCG@10 of half the queries"
+
+
+def test_without_queries_nothing_scores_it(tiny_folder, tmp_path):
+    data, _ = read_judged(judged_folder(tmp_path / "set", test=48))
+    with pytest.raises(UsageError, match="The objective search is scored by queries, and there are none"):
+        finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path / "out", training=SEARCH, before=Preparation())
