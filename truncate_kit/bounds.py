@@ -87,9 +87,14 @@ def given_or(kind: type[Kind], value: Any, name: str = "settings") -> Kind:
 
 
 def check_rate(rate: Any, usual: str) -> Any:
-    """The `learning_rate` as Python's own number; raises `UsageError` for one that is not between 0 and 1.
+    """The `learning_rate` as Python's own number.
 
-    None is allowed. usual: What the hint gives as an example.
+    Args:
+        rate: The `learning_rate`; None is allowed.
+        usual: What the hint gives as an example.
+
+    Raises:
+        UsageError: It is not between 0 and 1.
     """
     if rate is not None and (not _RATE.holds(rate) or rate == _RATE.most):
         hint = f"Use a number between 0 and 1, such as {usual}."

@@ -67,10 +67,13 @@ class ModelError(TruncateKitError, ValueError):
 
 
 class LayerOutOfRangeError(ModelError):
-    """A layer outside 0 … depth, or a block outside 1 … depth."""
+    """A layer outside 0 … depth, or a block outside 1 … depth.
+
+    Args:
+        lowest: That can be given, where the model has lower ones that cannot.
+    """
 
     def __init__(self, layer: int, depth: int, *, block: bool = False, lowest: int = 0) -> None:
-        """lowest: That can be given, where the model has lower ones that cannot."""
         what, first = ("block", "1") if block else ("layer", "0")
         has = f"{what}s {first}{'' if block else ' (embeddings)'} to {depth}"
         super().__init__(
@@ -115,7 +118,16 @@ def first_line(error: BaseException) -> str:
 
 
 def known_name(what: str, name: object, known: Collection[Name]) -> Name:
-    """The one of the known names that this is; raises `UsageError` where it is none of them. what: in words."""
+    """The one of the known names that this is.
+
+    Args:
+        what: In words.
+        name: What has to be a known one.
+        known: The known names.
+
+    Raises:
+        UsageError: It is none of them.
+    """
     for one in known:
         if one == name:
             return one

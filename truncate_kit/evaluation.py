@@ -26,7 +26,12 @@ class TextEncoder(Protocol):
 
 
 def check_text_encoder(encoder: object, name: str = "encoder") -> None:
-    """Raise `UsageError` where this cannot encode texts, as a path cannot; name: of the parameter."""
+    """Raise `UsageError` where this cannot encode texts, as a path cannot.
+
+    Args:
+        encoder: What has to encode texts.
+        name: Of the parameter.
+    """
     if isinstance(encoder, (str, bytes)) or not callable(getattr(encoder, "encode", None)):
         raise UsageError(
             f"A model that can `encode` is needed as `{name}`, not an object of the type {type(encoder).__name__}.",

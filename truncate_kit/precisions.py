@@ -60,7 +60,13 @@ def precisions_for(device: str) -> list[Precision]:
 
 
 def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
-    """What to use where a graph in `precision` is not made for `device`; parameter: what chooses the device there."""
+    """What to use where a graph in `precision` is not made for `device`.
+
+    Args:
+        precision: Of the graph.
+        device: For which it is not made.
+        parameter: What chooses the device there.
+    """
     own = next(iter(PRECISIONS[precision].preference))
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 

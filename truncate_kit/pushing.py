@@ -44,9 +44,17 @@ def check_hub_name(name: str) -> None:
 def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> Push:
     """Upload a saved model as one commit to the hub, into a new private repository or into the one that is there.
 
-    public: let everyone see it; a repository that is public already is refused without it, a private one stays so.
-    endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model, or
-    a graph is not the one that export.json describes, or the card names a local base; `UsageError`, `TruncateKitError`.
+    Args:
+        folder: That of the saved model.
+        name: Of the repository.
+        public: Let everyone see it; a repository that is public already is refused without it, a private one stays so.
+        endpoint: Address of the hub, None for the usual one (HF_ENDPOINT).
+
+    Raises:
+        ModelError: There is no model, or a graph is not the one that export.json describes, or the card names a local
+            base.
+        UsageError: The name cannot be one of the hub, or the repository is public.
+        TruncateKitError: The hub cannot be reached, or does not take it.
     """
     from truncate_kit.export.record import check_record  # loads torch, for which a wrong name must not wait
 

@@ -30,8 +30,11 @@ def rank_correlations(
     It is Pearson's of the ranks (Spearman 1904), those of the resample itself: repeats and ties share their mean rank.
     Only equal values tie: of cosines see `tied`. Sums are exact up to 100,000 pairs, so that no order changes them.
 
-    first, second: two values of each pair. counts: how often each is in each resample, (resamples, pairs); None: once
-    in the only one. cells: counts worked on at once.
+    Args:
+        first: One value of each pair.
+        second: The other value of each pair.
+        counts: How often each is in each resample, (resamples, pairs); None: once in the only one.
+        cells: Counts worked on at once.
     """
     counts = np.ones((1, len(first)), np.int64) if counts is None else counts
     found: list[Array] = []

@@ -10,7 +10,11 @@ def check_several(texts: object, *, ordered: bool = True) -> None:
     """Raise `UsageError` where several texts are to be read and this is no list of them.
 
     One text or a path would be read letter by letter, a data frame or a mapping by its names. What is iterated is left
-    as it is, so that an iterator can be read once after it. ordered: A set has no order.
+    as it is, so that an iterator can be read once after it.
+
+    Args:
+        texts: What has to be a list of texts.
+        ordered: A set has no order.
     """
     single = not isinstance(texts, Iterable) or isinstance(texts, str | bytes | PathLike)
     named = isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
@@ -22,7 +26,12 @@ def check_several(texts: object, *, ordered: bool = True) -> None:
 
 
 def check_text(text: object, place: str) -> None:
-    """Raise `UsageError` where this is no str, or one that holds half a character; place: such as "Text 3"."""
+    """Raise `UsageError` where this is no str, or one that holds half a character.
+
+    Args:
+        text: What has to be a str.
+        place: Such as "Text 3".
+    """
     if not isinstance(text, str):
         raise UsageError(
             f"{place} is of the type {type(text).__name__}, not str.",

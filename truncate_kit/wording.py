@@ -9,7 +9,13 @@ _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """The number with its noun: "1 list", "2,758 texts". many: None adds an s."""
+    """The number with its noun: "1 list", "2,758 texts".
+
+    Args:
+        number: Stands before its noun.
+        one: The noun of 1.
+        many: None adds an s.
+    """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -27,7 +33,10 @@ FEWEST_COMPARED_QUERIES = 50
 def too_few(number: int | None, one: str, many: str) -> str | None:
     """A sentence without its end where two models are compared on so few; None for enough, or an unknown number.
 
-    one, many: "pair" and "pairs", or "query" and "queries".
+    Args:
+        number: What two models are compared on; None where it is not known.
+        one: "pair" or "query".
+        many: "pairs" or "queries".
     """
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None

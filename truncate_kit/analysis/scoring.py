@@ -15,12 +15,22 @@ CONSTANT_COSINES = 1e-9
 
 
 def layer_cosines(places: PlacedPairs, states: Tensor) -> Tensor:
-    """Cosine of the two states of each pair at each layer, (L', pairs) float64; states: (L', n, d)."""
+    """Cosine of the two states of each pair at each layer, (L', pairs) float64.
+
+    Args:
+        places: Of both texts of each pair.
+        states: (L', n, d).
+    """
     return torch.tensor([pair_similarities(layer, places) for layer in states], dtype=torch.float64)
 
 
 def cosines_by_reading(pairs: Sequence[TextPair], read: Callable[[list[str]], Tensor]) -> Tensor:
-    """`layer_cosines` of pairs whose states are read as needed. read: texts to states (L', n, d)."""
+    """`layer_cosines` of pairs whose states are read as needed.
+
+    Args:
+        pairs: Whose states are read as needed.
+        read: Texts to states (L', n, d).
+    """
     found = []
     for start in range(0, len(pairs), PAIRS_AT_A_TIME):
         places = PlacedPairs.of(pairs[start : start + PAIRS_AT_A_TIME])

@@ -255,7 +255,14 @@ class BenchReport(Measurement):
         return tuple(row for row in self.contestants if row.absent is None)
 
     def timing(self, role: str, backend: str, scenario: str, **shape: int) -> Timing | None:
-        """The timing of one contestant in a scenario (shape: `batch_size`, `length`), None where there is none."""
+        """The timing of one contestant in a scenario, None where there is none.
+
+        Args:
+            role: Of the contestant.
+            backend: Of the contestant.
+            scenario: In which it was timed.
+            **shape: `batch_size`, `length`.
+        """
         for timing in self.timings:
             if (timing.role, timing.backend, timing.scenario) == (role, backend, scenario) and all(
                 getattr(timing, name) == value for name, value in shape.items()

@@ -30,7 +30,12 @@ class QualityEvaluator(Protocol):
     of: ScoredPairs
 
     def score(self, runner: Runner, encoder: Encoder) -> Score:
-        """Of one contestant; encoder: the model that it runs."""
+        """Of one contestant.
+
+        Args:
+            runner: The contestant.
+            encoder: The model that it runs.
+        """
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
         """Lean − full, with the interval of a paired bootstrap."""

@@ -56,8 +56,15 @@ def interleaved(
 ) -> dict[Key, tuple[float, ...]]:
     """Seconds of `rounds × calls_per_round` timed calls of each, round by round.
 
-    Every round visits all contestants, starting with another one each time. Each visit begins with a short rest and
-    a call that is not timed: the one in `warm_up`, None for the call itself. watch: None for the wall clock.
+    Every round visits all contestants, starting with another one each time. Each visit begins with a short rest and a
+    call that is not timed: the one in `warm_up`, None for the call itself.
+
+    Args:
+        calls: What is timed, of each contestant.
+        rounds: Each visits all contestants.
+        calls_per_round: Timed calls of each contestant in a round.
+        warm_up: The call of each visit that is not timed; None for the call itself.
+        watch: None for the wall clock.
     """
     watch = watch or Stopwatch()
     order = list(calls)

@@ -15,7 +15,12 @@ _TOKENS: dict[PoolingMode, str] = {
 
 
 def combination_card(report: CombinationReport, encoder: Encoder) -> ModelCard:
-    """The facts of the chosen combination. encoder: as it is saved."""
+    """The facts of the chosen combination.
+
+    Args:
+        report: Of the chosen combination.
+        encoder: As it is saved.
+    """
     layers = ", ".join(map(str, report.chosen))
     title = f"layer {layers}"
     vector = f"the state of {title}"

@@ -19,10 +19,20 @@ def combined_encoder(
 
     One layer alone is an ordinary truncated model. A mean over layers is one that sentence-transformers has itself, if
     the model does not end in a norm and its tokens are not pooled by their maximum; otherwise, and for a maximum over
-    layers, a `LayerPooling` travels with the saved folder. head: the trained pooler the mean goes through. A final
-    Normalize is kept; heads and other modules after pooling were trained for other states and are left out.
-    `save_encoder`, `export_onnx` and everything else take it like any encoder.
-    Raises `ModelError` for no layers and for a norm of an unknown kind, `LayerNotHeldError`, `LayerOutOfRangeError`.
+    layers, a `LayerPooling` travels with the saved folder. A final Normalize is kept; heads and other modules after
+    pooling were trained for other states and are left out. `save_encoder`, `export_onnx` and everything else take it
+    like any encoder.
+
+    Args:
+        encoder: Is cut above the highest of `layers`.
+        layers: Over which vectors are the mean or maximum.
+        over: Mean or maximum.
+        head: The trained pooler the mean goes through.
+
+    Raises:
+        ModelError: No layers, or a norm of an unknown kind.
+        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
+        LayerOutOfRangeError: A layer does not exist.
     """
     chosen = tuple(sorted(set(layers)))
     if not chosen:

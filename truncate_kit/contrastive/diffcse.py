@@ -83,9 +83,13 @@ class Discriminator(nn.Module):
 
 
 def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
-    """Cross entropy in nats, mean over real tokens: logits (b, t, 2), replaced (b, t) of 0 and 1, mask (b, t); 0-d.
+    """Cross entropy in nats, mean over real tokens; 0-d.
 
-    tokens: What the sum is divided by, where these are a part of a batch; None for those of `mask`.
+    Args:
+        logits: (b, t, 2).
+        replaced: (b, t) of 0 and 1.
+        mask: (b, t).
+        tokens: What the sum is divided by, where these are a part of a batch; None for those of `mask`.
     """
     terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
     seen = mask.to(terms.dtype)

@@ -10,7 +10,12 @@ _TRUTH = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0"}
 def answers_of(table: Table, layout: str) -> list[bool]:
     """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise.
 
-    layout: of a retrieval folder, for hints. Raises `ColumnsError` for scores, and for labels that are neither.
+    Args:
+        table: Whose rows they are.
+        layout: Of a retrieval folder, for hints.
+
+    Raises:
+        ColumnsError: There are scores, or labels that are neither.
     """
     label, score = find_label_column(table.source, tuple(table.columns)), find_score_column(tuple(table.columns))
     if label is None and score is not None:

@@ -20,7 +20,12 @@ def check_place(place: object) -> None:
 
 
 def check_splits(data: object, name: str = "data") -> None:
-    """Raise `UsageError` where `data` are not the splits of a set; name: of the parameter."""
+    """Raise `UsageError` where `data` are not the splits of a set.
+
+    Args:
+        data: What has to be the splits of a set.
+        name: Of the parameter.
+    """
     if not isinstance(data, PairSplits):
         raise UsageError(
             f"Splits of a set of pairs are needed as `{name}`, not {_called(data)}.",
@@ -29,7 +34,12 @@ def check_splits(data: object, name: str = "data") -> None:
 
 
 def check_set(pairs: object, name: str = "pairs") -> None:
-    """Raise `UsageError` where `pairs` are not one set of pairs; name: of the parameter."""
+    """Raise `UsageError` where `pairs` are not one set of pairs.
+
+    Args:
+        pairs: What has to be one set of pairs.
+        name: Of the parameter.
+    """
     _check_no_splits(pairs, name)
     if not isinstance(pairs, PairSet):
         raise UsageError(

@@ -38,7 +38,14 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """The splits of a set by our split names; name: full, with ":" and a configuration. Raises `DataError`."""
+    """The splits of a set by our split names.
+
+    Args:
+        name: Full, with ":" and a configuration.
+
+    Raises:
+        DataError: The hub does not give it, or none of its splits is one of ours.
+    """
     import datasets
     from datasets.utils.logging import disable_progress_bar
 

@@ -69,7 +69,9 @@ def read_learned(result: Path, name: str) -> Keys | None:
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
     """A sentence for each model that has seen some of the pairs to measure on; empty where none has.
 
-    models: What each learned from or was chosen by, by its name.
+    Args:
+        pairs: Those to measure on.
+        models: What each learned from or was chosen by, by its name.
     """
     here = pair_keys(pairs)
     counts = {model: int(np.isin(here, keys).sum()) for model, keys in models.items()}

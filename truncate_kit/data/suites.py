@@ -74,9 +74,15 @@ class SeenPairs(NamedTuple):
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
     """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
-    A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16
-    all files but `train` are taken as one set. joined: all files of every set, as BERT-LC has it. Raises `DataError`,
-    also where none is there.
+    A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16 all
+    files but `train` are taken as one set.
+
+    Args:
+        folder: Holds the sets.
+        joined: All files of every set, as BERT-LC has it.
+
+    Raises:
+        DataError: A set cannot be read, or none is there.
     """
     found = {name: _files(Path(folder), names) for name, (_, names) in _STS.items()}
     sets = tuple(
@@ -108,8 +114,12 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
 def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
     """The pairs that a model was trained on, each as the set of its two texts, so that their order does not matter.
 
-    path: a file, all of whose pairs or triplets count, or a folder of splits, whose train and dev count: dev chose the
-    weights. Files need no scores. Raises `DataError`.
+    Args:
+        path: A file, all of whose pairs or triplets count, or a folder of splits, whose train and dev count: dev chose
+            the weights. Files need no scores.
+
+    Raises:
+        DataError: It cannot be read, or holds no train or dev split.
     """
     path = Path(path)
     files = [path]

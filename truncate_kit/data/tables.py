@@ -45,9 +45,14 @@ class Table:
 
 
 def read_table(path: Path, *, example: str = _PAIR) -> Table:
-    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also without rows.
+    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file.
 
-    example: A line of .jsonl as it should be, for hints.
+    Args:
+        path: The file.
+        example: A line of .jsonl as it should be, for hints.
+
+    Raises:
+        DataError: The file cannot be read, or has no rows.
     """
     with contextlib.closing(iter_tables(path, rows=sys.maxsize, example=example)) as tables:
         return next(tables)
@@ -56,8 +61,11 @@ def read_table(path: Path, *, example: str = _PAIR) -> Table:
 def iter_tables(path: Path, *, rows: int, counted: bool = False, example: str = _PAIR) -> Generator[Table]:
     """Read one file as `read_table` does, `rows` rows at a time; an error of a row is raised when it is reached.
 
-    counted: whether rows are known by their number, so that a blank line of a single column is an empty cell.
-    example: See `read_table`.
+    Args:
+        path: The file.
+        rows: Number that is read at a time.
+        counted: Whether rows are known by their number, so that a blank line of a single column is an empty cell.
+        example: See `read_table`.
     """
     readers: dict[str, Callable[[Path, int], Iterator[Table]]] = {
         ".csv": partial(_read_csv, counted=counted),

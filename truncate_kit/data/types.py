@@ -58,7 +58,12 @@ class PlacedPairs(NamedTuple):
 
 
 def check_scores(scores: Iterable[object], source: str = "") -> None:
-    """Raise `DataError` for the first score that is no finite number; source: what the pairs are called."""
+    """Raise `DataError` for the first score that is no finite number.
+
+    Args:
+        scores: Those of the pairs.
+        source: What the pairs are called.
+    """
     for number, score in enumerate(scores, start=1):
         # `float` first: asking for an abstract class takes longer, and a search asks for millions of scores.
         if not isinstance(score, float | Real) or not math.isfinite(score):

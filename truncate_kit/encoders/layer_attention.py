@@ -89,8 +89,10 @@ class LayerAttentionPooling(nn.Module):
     def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         """CLS states (the last token's in a causal model) and mean states of all layers, (b, N, d) each.
 
-        states: of the tokens of each layer, (b, t, d), as a transformer hands them over: no final norm is applied
-        below the last layer. mask: (b, t), 1 for real tokens; padding may stand on either side.
+        Args:
+            states: Of the tokens of each layer, (b, t, d), as a transformer hands them over: no final norm is applied
+                below the last layer.
+            mask: (b, t), 1 for real tokens; padding may stand on either side.
         """
         real = mask.to(torch.long)
         place = real.argmax(dim=1) if self.token == "cls" else (real.cumsum(dim=1) * real).argmax(dim=1)
@@ -105,7 +107,9 @@ class LayerAttentionPooling(nn.Module):
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
         """How much of each layer's value goes into the vector: (b, N), rows sum to 1; see the class for the formulas.
 
-        summaries: CLS states of all layers; means: their mean states; (b, N, d) each.
+        Args:
+            summaries: CLS states of all layers, (b, N, d).
+            means: Their mean states, (b, N, d).
         """
         asking = means if self.over == "mean" else summaries
         asked = summaries if self.over == "cls" else means

@@ -118,7 +118,9 @@ class LayerPooling(nn.Module):
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """Sentence vectors (b, out) from the token states of all layers, (b, t, d) each, under a mask (b, t).
 
-        states: as a transformer hands them over, a final norm applied to the last one only.
+        Args:
+            states: As a transformer hands them over, a final norm applied to the last one only.
+            mask: (b, t).
         """
         pooled = []
         for layer in self.layers:

@@ -49,9 +49,17 @@ def save_encoder(
     `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; no weight above the last layer is in
     it. Of what else was there, graphs exported from this very model stay.
 
-    model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
-    never stands there without them. Raises `ModelError` without a tokenizer, `UsageError` for a record in a folder, or
-    named as a file that is there, `FileProblemError`.
+    Args:
+        encoder: What is saved.
+        folder: Replaced as a whole, or left as it was on failure.
+        model_card: Text of README.md.
+        records: Texts of further files by name, such as what the model was made from; it never stands there without
+            them.
+
+    Raises:
+        ModelError: There is no tokenizer.
+        UsageError: A record is in a folder, or named as a file that is there.
+        FileProblemError: `folder` cannot be written.
     """
     check_encoder(encoder)
     if encoder.tokenizer is None:

@@ -32,9 +32,13 @@ class TextReader:
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """Ids of each text, special tokens included, cut at `max_length`, not padded.
 
-        prompt: put the model's default prompt before each text, as sentence-transformers does.
+        Args:
+            texts: Each is cut at `max_length`.
+            prompt: Put the model's default prompt before each text, as sentence-transformers does.
 
-        Raises `UsageError` for what is no text, `ModelError` where the tokenizer fails.
+        Raises:
+            UsageError: What is given is no text.
+            ModelError: The tokenizer fails.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -75,7 +79,12 @@ class TextReader:
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
     def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
-        """How many of the texts have more than `max_length` tokens; prompt: as in `token_ids`."""
+        """How many of the texts have more than `max_length` tokens.
+
+        Args:
+            texts: Those that are counted.
+            prompt: As in `token_ids`.
+        """
         one_more = replace(self, max_length=self.max_length + 1)
         try:
             return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))

@@ -35,10 +35,16 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm where
     the family has one. A combination of layers and poolings or heads over layers are kept with all blocks only.
 
-    blocks: different numbers from 1 to L, rising. copy_weights: False shares memory with `encoder` (to read states;
-    training either would change both). Raises `LayerOutOfRangeError`, `LayerNotHeldError` where no ordinary class of
-    the family would compute the same from these blocks, `ModelError` where they do not rise, and `UsageError` for what
-    is no list of whole numbers.
+    Args:
+        encoder: Whose embeddings and blocks they are.
+        blocks: Different numbers from 1 to L, rising.
+        copy_weights: False shares memory with `encoder` (to read states; training either would change both).
+
+    Raises:
+        LayerOutOfRangeError: A block does not exist.
+        LayerNotHeldError: No ordinary class of the family would compute the same from these blocks.
+        ModelError: They do not rise.
+        UsageError: What is given is no list of whole numbers.
     """
     check_encoder(encoder)
     blocks = listed_blocks(blocks)
@@ -171,7 +177,10 @@ def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     """Parameters of the model cut at each layer 0 … L, pooler excluded; None where the layer cannot be held.
 
-    Computed on the meta device: no weights are made. config: of the backbone, such as `encoder.backbone.config`.
+    Computed on the meta device: no weights are made.
+
+    Args:
+        config: Of the backbone, such as `encoder.backbone.config`.
     """
     family, model, held = family_of(config), _meta_model(config), layers_held(config)
     if family.pooler is not None:
@@ -191,9 +200,12 @@ def _meta_model(config: PretrainedConfig) -> Any:
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     """Parameters as the TMFT paper counts them: the embedding module and the first `layer` blocks.
 
-    config: of the backbone, such as `encoder.backbone.config`.
     ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with its norm and convolution, final norms and poolers
     are left out (Tables 1 and 2 of "Are ELECTRA's Sentence Embeddings Beyond Repair?", Findings of EMNLP 2024).
+
+    Args:
+        config: Of the backbone, such as `encoder.backbone.config`.
+        layer: Number of first blocks that count.
     """
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers)

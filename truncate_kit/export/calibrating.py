@@ -50,8 +50,12 @@ def _states(watch: Watch, inputs: Sequence[Feeds]) -> Iterator[tuple[str, Array]
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
     """What to divide each channel by, and to multiply its row of the weights with, so that both are easy to round.
 
-    SmoothQuant's sqrt(max |x| / max |w|) per channel (arXiv:2211.10438, eq. 4 with α = 0.5). channels: largest
-    magnitude of each, (in,). weights: all that read the value, (in, out). None where dividing does not pay.
+    SmoothQuant's sqrt(max |x| / max |w|) per channel (arXiv:2211.10438, eq. 4 with α = 0.5). None where dividing does
+    not pay.
+
+    Args:
+        channels: Largest magnitude of each, (in,).
+        weights: All that read the value, (in, out).
     """
     reaching = channels[channels > 0]
     # Where the value is wider than what is made of it, dividing would cost more than it gives.

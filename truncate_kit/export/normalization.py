@@ -11,7 +11,9 @@ from truncate_kit.encoders.tail import Normalize
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
     """The encoder as it goes into the graph, sharing its weights.
 
-    normalize: True ends it in unit vectors, False leaves a final Normalize module out, None keeps what it has.
+    Args:
+        encoder: Whose weights are shared.
+        normalize: True ends it in unit vectors, False leaves a final Normalize module out, None keeps what it has.
     """
     tail = list(encoder.tail)
     if normalize and not ends_normalized(encoder):

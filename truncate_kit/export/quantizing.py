@@ -90,8 +90,11 @@ def quantize(
 ) -> Any:
     """A copy of an `onnx_ir.Model` with its `quantizable` nodes in int8, but for those named in `keep`.
 
-    reduce_range: weights in 7 bits, for processors that add pairs of 8-bit products in 16 bits. roundings: of
-    `quantized_inputs` (`calibrate` in calibrating.py); None shares bytes evenly and divides nothing.
+    Args:
+        model: The `onnx_ir.Model` that is copied.
+        keep: Names of the nodes that stay as they are.
+        reduce_range: Weights in 7 bits, for processors that add pairs of 8-bit products in 16 bits.
+        roundings: Of `quantized_inputs` (`calibrate` in calibrating.py); None shares bytes evenly and divides nothing.
     """
     ir = require("onnx_ir", extra="cpu")
     passes = require("onnx_ir.passes.common", extra="cpu")

@@ -104,12 +104,18 @@ class OnnxEncoder:
     ) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
-        precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`. The others are as of the class.
+        Args:
+            path: A folder with a graph, or an .onnx file.
+            precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`.
+            threads: As of the class.
+            device: As of the class.
+            batch_tokens: As of the class.
+            buckets: As of the class.
 
         Raises:
-            ModelError: no graph is there, or export.json was changed or describes another graph.
-            DeviceError: the device is not active, or the graph is not made for it.
-            UsageError: a precision is given for one file.
+            ModelError: No graph is there, or export.json was changed or describes another graph.
+            DeviceError: The device is not active, or the graph is not made for it.
+            UsageError: A precision is given for one file.
             MissingExtraError: ONNX Runtime is not installed.
         """
         path, where = local_path(path), select_device(device).type
@@ -175,9 +181,11 @@ class OnnxEncoder:
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
         """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
 
-        A single text gives one vector, (out,). `vectors` gives them as a tensor.
+        `vectors` gives them as a tensor.
 
-        prompt: put the model's default prompt before each text.
+        Args:
+            texts: A single one gives one vector, (out,).
+            prompt: Put the model's default prompt before each text.
         """
         found: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
         return found[0] if isinstance(texts, str) else found

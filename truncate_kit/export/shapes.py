@@ -16,7 +16,10 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
     """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
 
-    longest: most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
+    Args:
+        batch: Number of texts.
+        length: Of the texts, in tokens.
+        longest: Most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
     """
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
@@ -25,7 +28,9 @@ def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, in
 def stepped(length: int, longest: int | None) -> int:
     """The length, at most an eighth above it, that texts of `length` tokens are filled up to: 56 lengths up to 512.
 
-    longest: most tokens that the graph takes; None where it is not known, and then the length stays as it is.
+    Args:
+        length: Of the texts, in tokens.
+        longest: Most tokens that the graph takes; None where it is not known, and then the length stays as it is.
     """
     if longest is None:
         return length

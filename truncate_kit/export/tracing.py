@@ -36,8 +36,14 @@ def require_fusions(version: str) -> None:
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
-    target: whose kernels. fused: False leaves every graph as traced. Raises `MissingExtraError` without onnxscript,
-    `ModelError` where tracing or fusing fails.
+    Args:
+        encoder: Is traced.
+        target: Whose kernels.
+        fused: False leaves every graph as traced.
+
+    Raises:
+        MissingExtraError: onnxscript is not installed.
+        ModelError: Tracing or fusing fails.
     """
     import transformers
 

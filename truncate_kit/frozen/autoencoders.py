@@ -73,7 +73,12 @@ class BlockAutoencoders(nn.Module):
         return torch.cat(found)
 
     def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
-        """Mean squared error of each block over texts and dimensions, (L,); own_scale: in the states' own units."""
+        """Mean squared error of each block over texts and dimensions, (L,).
+
+        Args:
+            states: Over whose texts and dimensions the mean is taken.
+            own_scale: In the states' own units.
+        """
         difference: Tensor = self(states) - self.networks.standardized(states)
         if own_scale:
             difference = difference * self.networks.scale

@@ -37,7 +37,14 @@ class StatePairs:
     def of(
         cls, pairs: PairSet, texts: Sequence[str], values: NDArray[np.float32], targets: Sequence[float] | None = None
     ) -> "StatePairs":
-        """The pairs of a set whose texts are among `texts`, the rows of `values`; targets: None is their scores."""
+        """The pairs of a set whose texts are among `texts`, the rows of `values`.
+
+        Args:
+            pairs: The set.
+            texts: Those of the rows of `values`.
+            values: A row for each of `texts`.
+            targets: None is their scores.
+        """
         _, first, second = PlacedPairs.of(pairs.pairs, texts)
         return cls(values, tuple(first), tuple(second), tuple(targets if targets is not None else pairs.scores01()))
 

@@ -53,8 +53,12 @@ class MtebEncoder:
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
         """The model's prompt for a task, else for its kind, else for the side; None is the model's default one.
 
-        mteb's order of names, then the names of sentence-transformers. side: `query`, `document`, or None for texts
-        that are neither.
+        mteb's order of names, then the names of sentence-transformers.
+
+        Args:
+            task: Whose prompt comes first.
+            kind: Of the task, whose prompt comes next.
+            side: `query`, `document`, or None for texts that are neither.
         """
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):

@@ -51,7 +51,12 @@ class _Saved:
 def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     """How to load the model in a folder; ways that would not give its vectors are left out.
 
-    graph: One that was exported there, None without. Raises `ModelError` where the folder is damaged.
+    Args:
+        folder: That of the model.
+        graph: One that was exported there, None without.
+
+    Raises:
+        ModelError: The folder is damaged.
     """
     place, saved = str(folder), _saved(folder)
     same = graph if graph is not None and _same_vectors(saved, graph) else None

@@ -151,7 +151,18 @@ def adapted(
 ) -> tuple[Encoder, AdaptationResult]:
     """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
 
-    out: a store, which the leading process of `group` writes and all of them must see. Raises also `FileProblemError`.
+    Args:
+        encoder: As in `adapt`.
+        texts: As in `adapt`.
+        out: A store, which the leading process of `group` writes and all of them must see.
+        settings: As in `adapt`.
+        layer: As in `adapt`.
+        group: As in `adapt`.
+        progress: As in `adapt`.
+
+    Raises:
+        FileProblemError: `out` cannot be written, or another process works there.
+        TruncateKitError: Whatever `adapt` raises.
     """
     settings = given_or(AdaptationSettings, settings)
     key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)

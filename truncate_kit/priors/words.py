@@ -14,10 +14,16 @@ from truncate_kit.wording import counted
 
 
 class WordPrior:
-    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does."""
+    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does.
+
+    Args:
+        full: The encoder before truncation, for its tokenizer.
+
+    Raises:
+        DataError: The word pairs are unusable.
+    """
 
     def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
-        """full: the encoder before truncation, for its tokenizer. Raises `DataError` for unusable word pairs."""
         self.settings = (settings or word_training()).settled(full.width)
         self._task, self._words = LabelledTask(full, words), words
 

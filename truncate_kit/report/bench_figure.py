@@ -53,7 +53,12 @@ def plot_points(axes: Axes, *benches: list[Point], metric: str) -> None:
 
 
 def point_keys(points: list[Point], roles: Mapping[str, str]) -> list[Line2D]:
-    """What the marks mean, for a legend. roles: what to call the models."""
+    """What the marks mean, for a legend.
+
+    Args:
+        points: Whose marks they are.
+        roles: What to call the models.
+    """
     backends = list(dict.fromkeys(point[1] for point in points))
     keys = [_key(_marker(name), BACKENDS[name].title, color=_color(name)) for name in backends]
     return keys + [_key("o", text, filled=role == "lean") for role, text in roles.items()]

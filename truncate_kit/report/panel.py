@@ -28,7 +28,12 @@ TIP = "tip: "
 
 
 def whole_axis(axes: Axes, along: str = LAYERS) -> None:
-    """Whole numbers along x, and a grid. along: what they are."""
+    """Whole numbers along x, and a grid.
+
+    Args:
+        axes: Get whole numbers along x, and a grid.
+        along: What they are.
+    """
     axes.set_xlabel(along)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
@@ -60,7 +65,12 @@ def label_points(
 ) -> None:
     """Write a text at each point (x, y, text), on the first of its sides where no other point or text is.
 
-    Called when all else is drawn: it fixes the limits of the axes, with room for the texts. beside: other marks.
+    Called when all else is drawn: it fixes the limits of the axes, with room for the texts.
+
+    Args:
+        axes: Whose limits it fixes.
+        points: Each (x, y, text).
+        beside: Other marks.
     """
     axes.margins(x=0.06, y=0.1)
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())

@@ -45,7 +45,12 @@ class QueryScores:
 
 
 def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """The scores at the depth of `found`. relevance: grades above 0 by place, none empty, as in `RetrievalSet`."""
+    """The scores at the depth of `found`.
+
+    Args:
+        found: At whose depth scores are.
+        relevance: Grades above 0 by place, none empty, as in `RetrievalSet`.
+    """
     top = found.shape[1]
     discounts = 1 / np.log2(np.arange(2, top + 2))
     gains = np.array(

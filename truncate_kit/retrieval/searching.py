@@ -104,8 +104,14 @@ def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:
     """The places of the `top` documents most like each query, best first; of equally like ones, the earlier first.
 
-    own: the document that each query itself is, which it does not find; None, as a whole or of a query: there is none.
-    Raises `UsageError` for less than one document, or more than 10,000.
+    Args:
+        vectors: Of documents and queries.
+        top: Number of documents for each query.
+        own: The document that each query itself is, which it does not find; None, as a whole or of a query: there is
+            none.
+
+    Raises:
+        UsageError: Less than one document, or more than 10,000.
     """
     top = check_number("top", top, _TOP)
     places = []

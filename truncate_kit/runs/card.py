@@ -63,7 +63,11 @@ class ModelCard:
         return text.replace(self.base_model, name.resolve().name) if name.is_dir() else text
 
     def text(self, encoder: Encoder) -> str:
-        """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
+        """Markdown with the front matter that the hub and sentence-transformers read.
+
+        Args:
+            encoder: As it is saved.
+        """
         parts = [_front_matter(self, encoder), f"# {_line(self.shown(self.title))}", _line(self.summary)]
         parts.append(_table(("", ""), [*self.facts, *_reads_and_gives(encoder)]))
         if self.scores is not None:

@@ -93,8 +93,13 @@ class CutResult(Result):
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
     """A copy of `encoder` with the word pieces of these texts only (see `keep_words`), and what was dropped.
 
-    texts: Distinct; with ten or more, every tenth is held out to measure the coverage, and then used as the others
-    are. Raises `ModelError`.
+    Args:
+        encoder: Is copied.
+        texts: Distinct; with ten or more, every tenth is held out to measure the coverage, and then used as the others
+            are.
+
+    Raises:
+        ModelError: The vocabulary cannot be cut.
     """
     from truncate_kit.encoders.word_pieces import keep_words, kept_pieces, piece_ids
 
@@ -126,12 +131,20 @@ def cut(
 ) -> CutResult:
     """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
 
-    kept: The last layer, or the blocks as in `keep`; None keeps all. texts: The word pieces to keep, by
-    `cut_vocabulary`; None keeps all. check: Called once nobody else can write to `out`, before anything is replaced
-    there; what it raises ends the cut.
+    Args:
+        encoder: What is cut.
+        kept: The last layer, or the blocks as in `keep`; None keeps all.
+        out: Gets `lean/`.
+        texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
+        check: Called once nobody else can write to `out`, before anything is replaced there; what it raises ends the
+            cut.
 
-    Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where blocks do not rise or the
-    vocabulary cannot be cut; `UsageError` where `encoder` comes from there.
+    Raises:
+        LayerOutOfRangeError: A layer does not exist.
+        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
+        FileProblemError: `out` cannot be written, or another process works there.
+        ModelError: Blocks do not rise, or the vocabulary cannot be cut.
+        UsageError: `encoder` comes from there.
     """
     from truncate_kit.encoders import keep, save_encoder, truncate
     from truncate_kit.runs.output import output_folder

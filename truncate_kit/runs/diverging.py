@@ -17,7 +17,12 @@ class DivergedTrials:
         self._others = 0
 
     def add(self, name: str, error: DivergedError) -> None:
-        """name: what the error calls the trial, such as `Layer 3, seed 0`."""
+        """Note a trial that diverged.
+
+        Args:
+            name: What the error calls the trial, such as `Layer 3, seed 0`.
+            error: That of the trial.
+        """
         self._found.append((name, error))
 
     def finished(self, trial: Finished) -> Finished:

@@ -13,9 +13,17 @@ from truncate_kit.working_folders import run_lock
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
-    """Hold `out`, into which folders of the names `models` are saved. Raises `UsageError`, `FileProblemError`.
+    """Hold `out`, into which folders of the names `models` are saved.
 
-    encoder: What is started from, which is in none of these folders. teachers: Whose vectors are learned, likewise.
+    Args:
+        out: Is held.
+        encoder: What is started from, which is in none of these folders.
+        *models: Names of the folders that are saved into `out`.
+        teachers: Whose vectors are learned, likewise.
+
+    Raises:
+        UsageError: A folder of these names holds data, or what is started or learned from.
+        FileProblemError: `out` cannot be written, or another process works there.
     """
     for name in models:
         own = next(filter(_is_data, sorted(all_below(out / name))), None)

@@ -70,10 +70,12 @@ class RunStore:
     The records of all stores in a folder are lines of one file. A record is written once, when its weights are there,
     and stays as it is. What cannot be read is as if it had never been there, so that it is computed again; `notes` and
     the log say so. One process writes a store, between `open` and its end; others may read it.
+
+    Args:
+        description: What the first record says of all others.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
-        """description: what the first record says of all others."""
         self.key = key[:16]
         self.folder = local_path(folder).absolute() / self.key  # workers may stand elsewhere
         self.checkpoints = Checkpoints(self.folder)

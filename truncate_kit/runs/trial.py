@@ -6,7 +6,14 @@ from truncate_kit.results import Result
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """What the records and files of a trial are called; stop_after: of one that is stopped after that many epochs."""
+    """What the records and files of a trial are called.
+
+    Args:
+        layer: Of the trial.
+        seed: Of the trial.
+        epochs: Of the trial.
+        stop_after: Of one that is stopped after that many epochs.
+    """
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 

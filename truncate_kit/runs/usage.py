@@ -4,7 +4,12 @@ TEXTS = '["A dog runs.", "A puppy is running."]'
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Vectors by sentence-transformers. own_pooling: whether the folder brings a pooling file of its own."""
+    """Vectors by sentence-transformers.
+
+    Args:
+        place: The folder.
+        own_pooling: Whether the folder brings a pooling file of its own.
+    """
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"

@@ -57,10 +57,22 @@ def compare_layers(
 ) -> LayerComparison:
     """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
 
-    variant: "without_outliers" sets each layer's `outliers` dimensions of largest variance to 0 (`outlier_dimensions`),
-    "standardised" gives all dimensions variance 1. blocks: groups of texts, drawn by `seed`, that the jackknife leaves
-    out in turn, 0 for no intervals of this `level`. The other parameters and the errors are those of `cka_matrix`, but
-    undefined values are None; `DataError` also where a block leaves fewer than 4 texts.
+    The errors are those of `cka_matrix`, but undefined values are None; `DataError` also where a block leaves fewer
+    than 4 texts.
+
+    Args:
+        states_x: As in `cka_matrix`.
+        states_y: As in `cka_matrix`.
+        estimator: As in `cka_matrix`.
+        kernel: As in `cka_matrix`.
+        bandwidth: As in `cka_matrix`.
+        variant: "without_outliers" sets each layer's `outliers` dimensions of largest variance to 0
+            (`outlier_dimensions`), "standardised" gives all dimensions variance 1.
+        outliers: Number of dimensions of largest variance in each layer.
+        blocks: Groups of texts, drawn by `seed`, that the jackknife leaves out in turn, 0 for no intervals of this
+            `level`.
+        level: Of the intervals.
+        seed: Draws the groups.
     """
     models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
     models = [prepare(_varied(model, variant, outliers))[0] for model in models]
@@ -95,8 +107,12 @@ def compare_layers(
 def jackknife_bounds(values: Tensor, left_out: Tensor, *, level: float) -> tuple[Tensor, Tensor]:
     """Bounds of the delete-a-block jackknife interval, values ± t · standard error (Efron and Stein 1981).
 
-    values: any shape; left_out: (G, *shape), the same with each of G equal blocks of texts left out. The variance is
-    (G − 1)/G Σ (value without the block − their mean)²; t is Student's with G − 1 degrees of freedom.
+    The variance is (G − 1)/G Σ (value without the block − their mean)²; t is Student's with G − 1 degrees of freedom.
+
+    Args:
+        values: Any shape.
+        left_out: (G, *shape), the same with each of G equal blocks of texts left out.
+        level: Of the interval.
     """
     blocks = left_out.shape[0]
     variance = (blocks - 1) / blocks * (left_out - left_out.mean(0)).square().sum(0)

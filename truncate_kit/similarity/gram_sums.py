@@ -53,10 +53,14 @@ class GramSums:
 
 
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
-    """Sum the kernels of all layers of all models; groups: number of runs of texts that are kept apart.
+    """Sum the kernels of all layers of all models.
 
-    models: states (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
-    "rbf" is exp(−|x − y|² / 2σ²) with σ = bandwidth × median distance (Kornblith et al., arXiv:1905.00414).
+    Args:
+        models: States (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
+        kernel: "linear", or "rbf", which is exp(−|x − y|² / 2σ²) with σ = bandwidth × median distance (Kornblith et
+            al., arXiv:1905.00414).
+        bandwidth: Unitless factor of the RBF kernel.
+        groups: Number of runs of texts that are kept apart.
     """
     count = models[0].shape[1]
     edges = torch.linspace(0, count, groups + 1).round().long().tolist()

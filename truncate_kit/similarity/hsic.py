@@ -9,7 +9,13 @@ from truncate_kit.errors import undefined_cka
 def biased_from_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int) -> Tensor:
     """Biased HSIC, tr(K H L H) / (n − 1)² (Gretton et al. 2005), never negative for positive kernels.
 
-    product: Σ K∘L. rows: the product of the row sums; totals: of the total sums. Diagonals are included.
+    Diagonals are included.
+
+    Args:
+        product: Σ K∘L.
+        rows: The product of the row sums.
+        totals: The product of the total sums.
+        count: The number n.
     """
     return (product - 2 * rows / count + totals / count**2) / (count - 1) ** 2
 
@@ -23,7 +29,10 @@ def unbiased_from_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int
 def meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
     """HSIC terms of layers with themselves, (L,), with 0 for those that are nothing but rounding.
 
-    mean_squares: (L,), mean squared length of the centred states. precision: relative rounding error of the products.
+    Args:
+        own: The terms, (L,).
+        mean_squares: (L,), mean squared length of the centred states.
+        precision: Relative rounding error of the products.
     """
     # Such a term is a squared norm, zero when states are the same for every text, or all equally far apart.
     return torch.where(own <= precision * mean_squares.square(), 0.0, own)
@@ -36,7 +45,12 @@ def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `DataError` naming the layers whose HSIC with themselves is 0 or none. own: (L,); side: whose layers."""
+    """Raise `DataError` naming the layers whose HSIC with themselves is 0 or none.
+
+    Args:
+        own: (L,).
+        side: Whose layers.
+    """
     nothing = [int(layer) for layer in (~(own > 0)).nonzero()]
     if nothing:
         same = "the same for every text (for most texts, under the RBF kernel)"

@@ -64,8 +64,14 @@ def unit_scale(states: Tensor) -> Tensor:
 def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
     """Centre each layer and scale it to mean squared length 1; CKA ignores both, float32 products do not.
 
-    states: (L, n, d). Returns the new states and the layers that are constant (see `ROUNDING`), which become zeros.
-    Raises `ModelError`.
+    Args:
+        states: (L, n, d).
+
+    Returns:
+        The new states and the layers that are constant (see `ROUNDING`), which become zeros.
+
+    Raises:
+        ModelError: States are no numbers.
     """
     mean, scale = states.mean(1, keepdim=True), unit_scale(states)
     centred = (states - mean).mul_(scale)

@@ -84,7 +84,12 @@ class TokenScores:
         self._influence = self._angle = torch.empty(0)
 
     def update(self, hidden_states: Sequence[Tensor], attention_mask: Tensor) -> None:
-        """Add a batch. hidden_states: L' tensors (b, t, d); attention_mask: (b, t), nonzero for real tokens."""
+        """Add a batch.
+
+        Args:
+            hidden_states: L' tensors (b, t, d).
+            attention_mask: (b, t), nonzero for real tokens.
+        """
         kept = attention_mask.bool()
         if len(hidden_states) < 2 or any(layer.shape[:2] != kept.shape for layer in hidden_states):
             raise UsageError(

@@ -47,7 +47,11 @@ def few_coordinates(states: Tensor, number: int = WIDTH // 2) -> Tensor:
 def screen_means(states: Tensor, labels: Tensor, folds: Sequence[Fold], subsets: Sequence[Layers]) -> list[float]:
     """Accuracy (0 … 1) over all rows held out of a ridge classifier on the mean of each subset of layers.
 
-    states: (L', n, k) in float64; labels: (n,) from 0. What a fold does not hold out is fitted on.
+    Args:
+        states: (L', n, k) in float64.
+        labels: (n,) from 0.
+        folds: What one does not hold out is fitted on.
+        subsets: Of layers.
     """
     indicators = torch.nn.functional.one_hot(labels).double()
     # No ridge regression depends on the mean of all rows; where all are equal, as the CLS states of the embeddings,

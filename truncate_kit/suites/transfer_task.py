@@ -106,8 +106,10 @@ def prepare_task(
 def layered_task(task: Task, head: Dense | None = None) -> LayeredTask | None:
     """The task with what the screening needs; None for a model of one vector.
 
-    head: the trained pooler that means of layers go through. Its linear part is taken of each layer once: W · mean + b
-    is the mean of W · state + b.
+    Args:
+        task: Gets what the screening needs.
+        head: The trained pooler that means of layers go through. Its linear part is taken of each layer once: W · mean
+            + b is the mean of W · state + b.
     """
     if task.states is None:
         return None

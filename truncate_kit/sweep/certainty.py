@@ -85,7 +85,8 @@ def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]
     That of layers and seeds without repetition: what is left of a score without its layer's mean and its seed's. All
     layers together say it, since two or three seeds of one alone hardly do.
 
-    means: Of each layer the score of each seed.
+    Args:
+        means: Of each layer the score of each seed.
     """
     table = np.array(means)
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
@@ -100,8 +101,9 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
 
     By Student's t: of two or three seeds drawn with replacement, the ends of an interval lie far too near.
 
-    draws: (seeds, resamples).
-    spread: As `spread_over_seeds` gives it.
+    Args:
+        draws: (seeds, resamples).
+        spread: As `spread_over_seeds` gives it.
     """
     from scipy.stats import t as student_t  # slow to import, and results are read without it
 

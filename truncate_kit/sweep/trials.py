@@ -103,7 +103,14 @@ class TrialRunner:
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
     ) -> Trial | None:
-        """The finished trial, None where there is none. stop_after: what its first epochs gave, also where it ended."""
+        """The finished trial, None where there is none.
+
+        Args:
+            layer: Of the trial.
+            seed: Of the trial.
+            epochs: Of the trial.
+            stop_after: What its first epochs gave, also where it ended.
+        """
         budget = epochs or self.settings.epochs
         whole = self.store.read(trial_name(layer, seed, budget), Trial)
         if stop_after is None:

@@ -114,12 +114,15 @@ class QueriesWithDocuments(Pairs):
     """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
 
     Those that answer the query as well are no negatives of it.
+
+    Args:
+        queries: Token ids of the two texts of each of `pairs`.
+        documents: Token ids of the two texts of each of `pairs`.
     """
 
     separable = False  # each query is held against all documents of its batch
 
     def __init__(self, queries: list[Ids], documents: list[Ids], pairs: Sequence[TextPair]) -> None:
-        """queries, documents: token ids of the two texts of each of `pairs`."""
         super().__init__(queries, documents, [pair.target for pair in pairs], None)
         answers: dict[str, set[str]] = {}
         for pair in pairs:

@@ -53,8 +53,13 @@ class VectorEvaluator(ABC):
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """The same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
 
-        It is for what scores thousands of encoders. encoder: The full model: its tokenizer counts, and it is what
-        others are compared with where there is no label.
+        It is for what scores thousands of encoders.
+
+        Args:
+            encoder: The full model: its tokenizer counts, and it is what others are compared with where there is no
+                label.
+            number: Of texts, about.
+            tokens: To which each text is cut.
         """
 
 
@@ -128,10 +133,13 @@ class PairEvaluator(HeldOutPairs):
 
 
 class ParaphraseEvaluator(HeldOutPairs):
-    """F1 (× 100) of calling a pair a paraphrase where its cosine reaches a threshold."""
+    """F1 (× 100) of calling a pair a paraphrase where its cosine reaches a threshold.
+
+    Args:
+        dev: On whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs.
+    """
 
     def __init__(self, encoder: Encoder, pairs: PairSet, dev: "ParaphraseEvaluator | None" = None) -> None:
-        """dev: on whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs."""
         super().__init__(encoder, pairs)
         self._dev = dev
 

@@ -52,17 +52,35 @@ class PairClassifier(nn.Module):
         self.linear = nn.Linear(3 * width, classes)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """first, second: (b, d) each."""
+        """The logits.
+
+        Args:
+            first: (b, d).
+            second: (b, d).
+        """
         logits: Tensor = self.linear(torch.cat([first, second, (first - second).abs()], dim=-1))
         return logits
 
     def loss(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy of the logits; target: (b,), the places of the classes."""
+        """Cross entropy of the logits.
+
+        Args:
+            first: (b, d).
+            second: (b, d).
+            target: (b,), the places of the classes.
+        """
         return nn.functional.cross_entropy(self(first, second).float(), target.long())
 
 
 class Pairs:
-    """Pairs of texts; both sentences of a batch go through one forward pass."""
+    """Pairs of texts; both sentences of a batch go through one forward pass.
+
+    None as `loss` is for a class that has an `objective` of its own.
+
+    Args:
+        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d.
+        head: What it trains beside the encoder.
+    """
 
     separable = True
 
@@ -74,10 +92,6 @@ class Pairs:
         loss: PairLoss | None,
         head: nn.Module | None = None,
     ) -> None:
-        """loss: of vectors (b, d), (b, d) and targets (b,), 0-d; head: what it trains beside the encoder.
-
-        None as `loss` is for a class that has an `objective` of its own.
-        """
         self._first, self._second = first, second
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head

@@ -42,10 +42,13 @@ def exit_vectors_of(
 
 
 class MultiExitPairs:
-    """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there."""
+    """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there.
+
+    Args:
+        exits: The same pairs for each layer, each with its own head where the objective has one.
+    """
 
     def __init__(self, exits: Mapping[int, Pairs]) -> None:
-        """exits: the same pairs for each layer, each with its own head where the objective has one."""
         self._exits, self._any = exits, next(iter(exits.values()))
         self.separable = self._any.separable
         heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
@@ -70,10 +73,13 @@ class MultiExitPairs:
 
 
 class MultiExitEvaluator:
-    """The score of each exit on held-out pairs; the main score is their mean."""
+    """The score of each exit on held-out pairs; the main score is their mean.
+
+    Args:
+        exits: The same pairs for each layer, each with the layer's own head where there is one.
+    """
 
     def __init__(self, exits: Mapping[int, VectorEvaluator]) -> None:
-        """exits: the same pairs for each layer, each with the layer's own head where there is one."""
         self._exits, self._any = exits, next(iter(exits.values()))
 
     def texts(self) -> list[Ids]:

@@ -91,7 +91,9 @@ class Objective:
 
         And `UsageError` where pairs are to score what only queries do.
 
-        scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
+        Args:
+            data: The splits.
+            scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
         """
         from truncate_kit.data import splits_for
 

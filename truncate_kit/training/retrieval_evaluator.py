@@ -22,10 +22,13 @@ TOP = 10
 
 
 class RetrievalEvaluator(VectorEvaluator):
-    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents."""
+    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents.
+
+    Args:
+        queries: Places of those that count.
+    """
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
-        """queries: places of those that count."""
         self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
         self._own = [own[place] for place in queries]
         self._relevance: list[Mapping[int, float]] = [data.relevance[place] for place in queries]

@@ -81,7 +81,15 @@ class _Sides:
 
 
 class LabelledTask:
-    """TMFT on labelled pairs, by any objective of that method."""
+    """TMFT on labelled pairs, by any objective of that method.
+
+    Args:
+        retrieval: Whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
+
+    Raises:
+        UsageError: There is no such objective, or the teacher's vectors have another width.
+        DataError: A split is missing or the targets do not suit the objective.
+    """
 
     def __init__(
         self,
@@ -91,10 +99,6 @@ class LabelledTask:
         teacher: Teacher | None = None,
         retrieval: RetrievalSet | None = None,
     ) -> None:
-        """retrieval: whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
-
-        Raises `UsageError`, and `DataError` when a split is missing or the targets do not suit the objective.
-        """
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
             hint = "Give a folder with train, dev and test files; complete_splits takes missing ones out of train."

@@ -16,10 +16,13 @@ from truncate_kit.encoders import Encoder
 
 
 class CompactVocabulary:
-    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`; token ids stay."""
+    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`; token ids stay.
+
+    Args:
+        texts: The token ids of every text that will be encoded before `expand`; another id is an IndexError.
+    """
 
     def __init__(self, encoder: Encoder, texts: Iterable[Sequence[int]]) -> None:
-        """texts: the token ids of every text that will be encoded before `expand`; another id is an IndexError."""
         table = encoder.backbone.get_input_embeddings()
         assert isinstance(table, nn.Embedding)  # true for every family of the table
         self._table, self._full = table, table.weight.detach()

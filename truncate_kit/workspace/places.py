@@ -100,9 +100,11 @@ class Workspace:
     ) -> None:
         """Note for the next command what this one worked on; None leaves what was noted before.
 
-        data: Pairs; the bundled ones, which nobody named, leave what was noted before.
-        queries: A folder of them; pairs that are noted later take its place.
-        learned: What a sweep took.
+        Args:
+            model: What this command worked on.
+            data: Pairs; the bundled ones, which nobody named, leave what was noted before.
+            queries: A folder of them; pairs that are noted later take its place.
+            learned: What a sweep took.
         """
         last = self.remembered()
         data = None if data == DataSource() else data

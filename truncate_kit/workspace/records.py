@@ -61,8 +61,12 @@ def home_of(model: str | Path) -> Workspace | None:
 def seen_by(model: str | Path | None) -> Keys | None:
     """Keys of what a model learned from or was chosen by, also of what it was made from, as its own folder notes it.
 
-    model: Its folder, or a graph in it. Returns None where nothing is noted: of a model by an earlier version, of one
-    from elsewhere, and of one that has seen nothing.
+    Args:
+        model: Its folder, or a graph in it.
+
+    Returns:
+        None where nothing is noted: of a model by an earlier version, of one from elsewhere, and of one that has seen
+        nothing.
     """
     if model is None:
         return None
@@ -86,8 +90,10 @@ def is_known(model: str | Path) -> bool:
 def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Record]:
     """What models have seen, also what those had that they were made from, in whichever workspace these lie.
 
-    model: One of them, for what it alone has seen, by the workspace in which it lies; None, or a model of which no
-        workspace knows anything, for all models of `workspace`.
+    Args:
+        workspace: In which models are looked for.
+        model: One of them, for what it alone has seen, by the workspace in which it lies; None, or a model of which no
+            workspace knows anything, for all models of `workspace`.
     """
     found, done = list[Record](), set[tuple[Path, Path | None]]()
     waiting = [(_home(workspace, model), model)]

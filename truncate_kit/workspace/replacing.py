@@ -13,7 +13,10 @@ def replaced_by(workspace: Workspace, model: str, *, distilled: bool = False) ->
     Finished trials stay, so the command that made a fine-tuned model brings it back. What a distillation learned lies
     in its model alone: raises `UsageError` where that would be replaced by anything but a distillation of this model.
 
-    distilled: Whether the lean model is to be distilled.
+    Args:
+        workspace: That of `lean`.
+        model: Whose lean one is made.
+        distilled: Whether the lean model is to be distilled.
     """
     method, made = next(workspace.made(workspace.lean), (None, None))
     if made is None or not workspace.lean.is_dir():

@@ -36,7 +36,12 @@ def seen_among(workspace: Workspace, pairs: "PairSet", model: str | Path) -> str
 def seen_pairs(workspace: Workspace, model: str | Path | None = None) -> SeenPairs | None:
     """The pairs that models learned from or were chosen by, and what stands in one row of a contrastive training.
 
-    model: as in `records_of`. Returns None where nothing is noted, or not for every result nor in the model's folder.
+    Args:
+        workspace: As in `records_of`.
+        model: As in `records_of`.
+
+    Returns:
+        None where nothing is noted, or not for every result nor in the model's folder.
     """
     own, records = seen_by(model), records_of(workspace, model)
     noted = [own, *(record.keys() for record in records)]
