@@ -36,6 +36,109 @@ def test_a_module_reads_in_one_sitting(path):
         assert is_command or num_parameters(function) <= MOST_PARAMETERS, function.name
 
 
+SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n(?:(?:[ \t]+.*)?\n)*", re.MULTILINE)
+
+# Ruff asks for every parameter in an Args section, and these have no words for some of theirs yet; the section of
+# `predict_drop` would make it longer than functions may be.
+IN_PROSE = {
+    "bench/evaluators.py::quality_difference",
+    "bench/runners.py::make_runner",
+    "bench/scenarios.py::time_shape",
+    "bench/scenarios.py::timing",
+    "data/files.py::check_returns",
+    "distillation/fewer_words.py::FewerWords.__init__",
+    "distillation/notes.py::note_of_searched",
+    "distillation/notes.py::note_of_unlearned",
+    "distillation/notes.py::note_of_words",
+    "distillation/settings.py::DistillSettings.rate",
+    "distillation/student.py::student_run",
+    "distillation/tryout_texts.py::CutTexts.__init__",
+    "encoders/encoder.py::Encoder.hidden_states",
+    "encoders/tail.py::check_widths",
+    "export/calibrating.py::calibrate",
+    "export/record.py::check_device",
+    "export/runtime.py::load_text_encoder",
+    "export/scores.py::check_scores",
+    "export/searching.py::search_layers",
+    "frozen/autoencoders.py::pretrain",
+    "frozen/cache.py::cached_states",
+    "frozen/material.py::read_material",
+    "frozen/run.py::finetune_frozen",
+    "priors/adapting.py::adapt",
+    "priors/masking.py::mask_tokens",
+    "report/bench_figure.py::plot_points",
+    "report/combination_tables.py::best_of_sizes_table",
+    "report/frontier_figure.py::plot_graphs",
+    "report/frozen_figures.py::draw_reconstruction",
+    "report/panel.py::plot_defined",
+    "report/panel.py::plot_means",
+    "report/sweep_figure.py::draw_curve",
+    "report/training_tables.py::frontier_table",
+    "representations.py::iter_states",
+    "runs/store.py::RunStore.write",
+    "runs/usage.py::onnxruntime_lines",
+    "serving/encoding.py::encode_file",
+    "similarity/cka.py::cka_from_sums",
+    "similarity/drop.py::predict_drop",
+    "suites/transfer_task.py::prepare_task",
+    "sweep/card.py::sweep_card",
+    "training/evaluators.py::HeldOutPairs.score_each",
+    "training/exits.py::probe",
+}
+
+
+def public_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Those whose name, and that of their class, has no leading underscore, by their names; and `__init__`."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from public_functions(child, prefix)
+        elif child.name == "__init__" or not child.name.startswith("_"):
+            if not isinstance(child, ast.ClassDef):
+                yield prefix + child.name, child
+            yield from public_functions(child, f"{prefix}{child.name}.")
+
+
+def described_in_prose(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a sentence outside the sections of the docstring begins with names of parameters and a colon."""
+    given = function.args
+    named = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+    names = "|".join(re.escape(one.arg) for one in named if one is not None)
+    prose = SECTION.sub("", f"{ast.get_docstring(function) or ''}\n")
+    one = rf"[`*]*(?:{names})`?"
+    begins = re.compile(rf"(?:^|[.;:(]\s?){one}(?:(?:, and|,| and) {one})*:\s")
+    return bool(names) and any(begins.search(" ".join(part.split()) + " ") for part in prose.split("\n\n"))
+
+
+def test_parameters_stand_one_a_line_in_public_docstrings():
+    found = {
+        f"{path.relative_to(ROOT / 'truncate_kit')}::{name}"
+        for path in (ROOT / "truncate_kit").rglob("*.py")
+        for name, function in public_functions(ast.parse(path.read_text()))
+        if described_in_prose(function)
+    }
+    assert found == IN_PROSE
+
+
+@pytest.mark.parametrize(
+    ("docstring", "in_prose"),
+    [
+        ("Sum. first, second: (n,) each.", True),
+        ("Sum; second: (n,).", True),
+        ("Sum of pairs (first: those of a set).", True),
+        ("Sum.\n\n    `first` and `second`: (n,)\n    each.\n    ", True),
+        ("Sum.\n\n    Args:\n        first: (n,).\n\n    Of both. second: (n,).\n    ", True),
+        ("Sum of the first: all else is left out.", False),
+        ("Sum.\n\n    Args:\n        first: (n,).\n\n    Raises:\n        second: No error.\n    ", False),
+        ("Sum.\n\n    third: no parameter.\n    ", False),
+    ],
+)
+def test_prose_about_parameters_is_found(docstring, in_prose):
+    module = ast.parse(f'class Sums:\n def add(self, first, second):\n    """{docstring}"""\n def _own(self): ...')
+    [(name, function)] = public_functions(module)
+    assert name == "Sums.add"
+    assert described_in_prose(function) is in_prose
+
+
 def test_files_of_tests_have_names_of_their_own():
     # pytest takes two files of one name for the same module.
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
