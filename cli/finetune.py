@@ -12,10 +12,11 @@ from truncate_kit.sweep.picking import PICK_RULES, Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
-from truncate_kit.training.objectives import DATA_WORDS, SEARCH, described, find_objective
-from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource
+from truncate_kit.training.objectives import SEARCH, described
+from truncate_kit.workspace.sources import LearnedSource, ModelSource
 
 from . import options
+from .labelled import labelled_data, objective_for
 from .machine import Machine
 from .options import data_option, given, layers_option, refuse, training_option, use_threads
 from .output import print_json, progress_bar, say, table
@@ -24,12 +25,11 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, RetrievalSet
+    from truncate_kit.data import PairSplits
     from truncate_kit.encoders import Encoder
     from truncate_kit.similarity.drop import DropPrediction
     from truncate_kit.sweep.sweep_result import SweepResult
     from truncate_kit.training.distributed import Group
-    from truncate_kit.training.objectives import Objective
     from truncate_kit.training.tasks import Teacher
 
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
@@ -117,7 +117,7 @@ def finetune(
     if layer is None:
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
-    row = _objective(objective, data, retrieval)
+    row = objective_for(objective, data, retrieval)
     searches = retrieval is not None or row.data == "judged"
     _check_ignored(settings, strategy, 1 if teacher else teacher_weight, None if searches else search_metric)
     use_threads(threads)
@@ -125,7 +125,7 @@ def finetune(
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         nothing_given = all(name is None for name in (data, retrieval, teacher, prior_words, prior_texts))
         source = workspace.starting_model(model, pooling, max_length, or_miniature=nothing_given)
-        pairs, searched, found = _data(workspace, row, data, columns, scale, retrieval, search_metric)
+        pairs, searched, found = labelled_data(workspace, row, data, columns, scale, retrieval, search_metric)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
         training = replace(TRAINING if pairs.shares is None else WORDS, objective=row.name, **numbers)
         full = workspace.load(source, device=here, precision=precision)
@@ -183,66 +183,6 @@ def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float,
             f"--strategy {strategy} searches for a layer, and --layer {settings.layers} is given.",
             hint="Leave out one of the two.",
         )
-
-
-def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
-    """The objective named, else the usual one of the data. Raises `UsageError` where it does not go with them."""
-    from truncate_kit.data.retrieval import is_retrieval_folder
-
-    judged = data is not None and is_retrieval_folder(data)
-    row = find_objective(name or (SEARCH if judged else TRAINING.objective), "tmft")
-    if judged and row.data != "judged":
-        raise UsageError(
-            f"The objective {row.name} learns from {DATA_WORDS[row.data]}, and {data} holds queries and documents.",
-            hint="Leave out `objective`, or give pairs as `data` and the folder as `retrieval`.",
-        )
-    if judged and retrieval is not None:
-        raise UsageError(
-            f"{data} has queries of its own to choose by, and `retrieval` names others.",
-            hint="Leave out `retrieval`, or give pairs as `data`.",
-        )
-    if not judged and row.data == "judged":
-        raise UsageError(
-            f"The objective {row.name} learns from {DATA_WORDS[row.data]}.",
-            hint="Name one as `data`, with corpus.jsonl, queries.jsonl and qrels/, or leave out `objective`.",
-        )
-    return row
-
-
-def _data(
-    workspace: Workspace,
-    row: "Objective",
-    data: str | None,
-    columns: str | None,
-    scale: str | None,
-    retrieval: Path | None,
-    metric: str | None,
-) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
-    """What is learned from, the queries that choose where there are some, and where the former comes from."""
-    if row.data == "judged":
-        from truncate_kit.training.judged_pairs import read_judged
-
-        refuse("graded pairs", columns=columns, scale=scale)
-        assert data is not None
-        pairs, searched = read_judged(data, **given(metric=metric))
-        workspace.note(*pairs.notes)
-        return pairs, searched, DataSource(data)
-    pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
-    pairs = workspace.divided(pairs)
-    row.check_targets(pairs, scored=retrieval is None)
-    return pairs, _searched(retrieval, metric, workspace), found
-
-
-def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":
-    from truncate_kit.data import read_retrieval
-    from truncate_kit.training.retrieval_evaluator import check_queries
-
-    if retrieval is None:
-        return None
-    found = read_retrieval(retrieval, chooses=True, **given(metric=metric))
-    check_queries(found)
-    workspace.note(found.note)
-    return found
 
 
 def _teacher(

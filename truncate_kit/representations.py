@@ -51,12 +51,20 @@ def iter_states(
 ) -> Iterator[StateBatch]:
     """Yield the states of all layers 0 … L, each text once, not in the order of `texts`.
 
-    pooling: None is the encoder's own. raw: leave out the final norm below the last layer, or everywhere, see
-    `Encoder.hidden_states`. up_to: the highest layer wanted, None for all; blocks above it are not run.
-    prompt: put the model's default prompt before each text. batch_size: texts in a batch at most; see also
-    `BATCH_TOKENS`.
-    Raises `LayerOutOfRangeError`, `LayerNotHeldError` where the family has no model that ends at `up_to`, and
-    `UsageError` for what is no pooling, no size of a batch or no text.
+    Args:
+        encoder: Whose states they are.
+        texts: The texts.
+        pooling: None is the encoder's own.
+        raw: Leave out the final norm below the last layer, or everywhere, see `Encoder.hidden_states`.
+        up_to: The highest layer wanted, None for all; blocks above it are not run.
+        prompt: Put the model's default prompt before each text.
+        batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
+        progress: Called as the batches go by.
+
+    Raises:
+        LayerOutOfRangeError: The layer `up_to` does not exist.
+        LayerNotHeldError: The family has no model that ends at `up_to`.
+        UsageError: What is given is no pooling, no size of a batch or no text.
     """
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)

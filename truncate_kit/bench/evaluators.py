@@ -81,8 +81,20 @@ def quality_difference(
     """Spearman (× 100) of the similarities of both models against the same targets, and the interval of lean − full.
 
     Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models, and all rows
-    of one pair together, for they say the same. numbers: of each row its pair, as `numbers_of` gives them; None where
-    none repeats another. Raises `DataError` where a correlation is not defined.
+    of one pair together, for they say the same.
+
+    Args:
+        backend: In which both ran, for the result.
+        lean: Similarities of the lean model.
+        full: Similarities of the full model.
+        targets: What both are compared with.
+        numbers: Of each row its pair, as `numbers_of` gives them; None where none repeats another.
+        resamples: Number of draws.
+        level: Of the interval.
+        seed: Of the draws.
+
+    Raises:
+        DataError: A correlation is not defined.
     """
     found = [correlate(cosines, targets) for cosines in (lean, full)]
     numbers = np.arange(len(targets)) if numbers is None else numbers

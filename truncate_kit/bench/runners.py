@@ -25,9 +25,18 @@ def make_runner(
     device: torch.device,
     threads: int,
 ) -> Runner:
-    """Make `encoder` run in `backend`; raises `AbsentError` where this machine or this environment cannot.
+    """Make `encoder` run in `backend`.
 
-    graph: gives its ONNX graph, exporting it where needed. folder: gives its folder.
+    Args:
+        backend: What runs it.
+        encoder: The encoder that is run.
+        graph: Gives its ONNX graph, exporting it where needed.
+        folder: Gives its folder.
+        device: On which it runs.
+        threads: CPU cores that it takes.
+
+    Raises:
+        AbsentError: This machine or this environment cannot.
     """
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("it needs a GPU")

@@ -56,7 +56,19 @@ def timing(
     device_seconds: Sequence[float] = (),
     joules: float | None = None,
 ) -> Timing:
-    """The `Timing` of raw seconds of every call; shape: batch size and length; work: operations of one call."""
+    """The `Timing` of raw seconds of every call.
+
+    Args:
+        key: Role and backend of the contestant.
+        scenario: What was timed.
+        seconds: Of each call.
+        sentences: Number in a call.
+        tokens: Number in a call.
+        shape: Batch size and length.
+        work: Operations of one call.
+        device_seconds: Of each call, on the device alone.
+        joules: As in `Timing`.
+    """
     median = percentile(seconds, 0.5)
     return Timing(
         role=key[0],
@@ -86,7 +98,16 @@ def time_shape(
     device: torch.device,
     with_ceiling: bool = False,
 ) -> tuple[list[Timing], list[Ceiling]]:
-    """Batches of one shape without padding, ids ready in memory; with_ceiling: time the device's ceiling among them."""
+    """Batches of one shape without padding, ids ready in memory.
+
+    Args:
+        runners: The contestants.
+        encoders: The model of each role.
+        shape: Batch size and length.
+        rounds: As in `interleaved`.
+        device: On which they run.
+        with_ceiling: Time the device's ceiling among them.
+    """
     batch_size, length = shape
     single = batch_size == 1
     calls: dict[Key | str, Callable[[], object]] = {

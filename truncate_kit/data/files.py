@@ -166,7 +166,12 @@ def _first_bad_line(path: Path) -> RowError:
 def check_returns(path: Path, line: int, text: str) -> None:
     """Raise `RowError` where carriage returns (CR) alone end lines, so that several of them were read as this one.
 
-    A single one inside a line is white space. text: The line with its end.
+    A single one inside a line is white space.
+
+    Args:
+        path: For the error.
+        line: Its number, for the error.
+        text: The line with its end.
     """
     inside = text.rstrip("\r\n").count("\r")
     if inside > 1 or (inside and not text.endswith("\n")):

@@ -11,10 +11,14 @@ class FewerWords:
 
     The full model keeps its own: its vectors are what is learned, and what the lean model is compared with, which reads
     the same texts in the pieces that it has left.
+
+    Raises `ModelError` where the vocabulary of `encoder` cannot be cut.
+
+    Args:
+        texts: Whose pieces are kept.
     """
 
     def __init__(self, encoder: Encoder, texts: Sequence[str]) -> None:
-        """texts: whose pieces are kept. Raises `ModelError` where the vocabulary of `encoder` cannot be cut."""
         self._texts = texts
         self.smallest, _ = cut_vocabulary(encoder, texts)
         self.spared = encoder.num_parameters - self.smallest.num_parameters

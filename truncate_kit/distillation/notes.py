@@ -25,7 +25,9 @@ SAMPLED = 10_000  # texts, to know how long the others are
 def note_of_unlearned(student: Student, untrained: float) -> tuple[str, ...]:
     """That the blocks of the chosen one were better before they learned, and whether they are saved so.
 
-    untrained: Their score before.
+    Args:
+        student: The chosen one.
+        untrained: Their score before.
     """
     if not student.scores or untrained < max(student.scores):
         return ()
@@ -51,7 +53,12 @@ def note_of_busy(share: float | None) -> tuple[str, ...]:
 
 
 def note_of_words(whole: Student, cut: Student) -> tuple[str, ...]:
-    """How much the word pieces that were dropped have cost; whole: the same blocks with all pieces."""
+    """How much the word pieces that were dropped have cost.
+
+    Args:
+        whole: The same blocks with all pieces.
+        cut: The same blocks with fewer pieces.
+    """
     if whole is cut:
         return ()
     before, after = whole.agreement, cut.agreement
@@ -89,7 +96,10 @@ def note_of_lengths(
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
     """The same of a set that a saved model searches, by some of its texts; nothing of a model that learned otherwise.
 
-    model: its folder, or a graph in it. encoder: what was read there.
+    Args:
+        model: Its folder, or a graph in it.
+        encoder: What was read there.
+        data: What the model was to choose by.
     """
     place, reader = local_path(model), getattr(encoder, "reader", None)
     learned = read_or_pass_over(DistillResult.read, (place if place.is_dir() else place.parent) / DISTILLED.file_name)

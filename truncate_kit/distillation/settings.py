@@ -129,6 +129,11 @@ class DistillSettings(Result):
         check_training_precision(self.precision)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
-        """The peak rate for a model of that width; left_out: share of the full model's blocks that it lacks."""
+        """The peak rate for a model of that width.
+
+        Args:
+            width: Of the model.
+            left_out: Share of the full model's blocks that it lacks.
+        """
         usual = min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)
         return self.learning_rate or (usual / 3 if left_out < NEARLY_ALL else usual)

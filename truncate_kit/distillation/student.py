@@ -150,7 +150,16 @@ def student_run(
     *,
     evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """The run that teaches `student` in place. evaluations: in an epoch."""
+    """The run that teaches an encoder in place.
+
+    Args:
+        student: Is taught.
+        examples: What it learns from.
+        evaluator: Scores it, and chooses the weights that are kept.
+        settings: How it learns.
+        group: Processes that learn together.
+        evaluations: Number of scores in an epoch.
+    """
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)

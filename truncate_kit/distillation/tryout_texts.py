@@ -14,10 +14,13 @@ FEW_TEXTS, FEW_TOKENS = 2000, 64
 
 
 class CutTexts:
-    """Some of the stored texts, cut, by places of their own; read as a `TextStore`."""
+    """Some of the stored texts, cut, by places of their own; read as a `TextStore`.
+
+    Args:
+        tokens: That are left of a longer text, the one that closes it included.
+    """
 
     def __init__(self, encoder: Encoder, texts: TextStore, places: NDArray[np.int64], tokens: int) -> None:
-        """tokens: that are left of a longer text, the one that closes it included."""
         places = np.sort(places)  # queries come first there as well
         self._ids = [encoder.reader.shortened(texts.ids(int(place)), tokens) for place in places]
         num_queries = int((places < texts.counts.num_queries).sum())

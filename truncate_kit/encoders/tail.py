@@ -122,7 +122,10 @@ def _with_weights(build: Callable[[], Module], place: Path) -> Module:
 def check_widths(tail: Iterable[nn.Module], width: int | None, folder: Path) -> None:
     """Raise `ModelError` where a module takes vectors of another width than it is given.
 
-    width: of the vectors that the first one is given; None where only they know it.
+    Args:
+        tail: The modules, in their order.
+        width: Of the vectors that the first one is given; None where only they know it.
+        folder: For the error.
     """
     for module in tail:
         if isinstance(module, Dense):

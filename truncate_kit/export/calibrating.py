@@ -16,7 +16,13 @@ _OUTLYING = 3.0  # times the median channel
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT) -> dict[str, Rounding]:
-    """How `quantize` should round each value that it turns to bytes; inputs: texts without padding."""
+    """How `quantize` should round each value that it turns to bytes.
+
+    Args:
+        model: The float graph.
+        inputs: Texts without padding.
+        embed_limit: As in `watching`.
+    """
     # The step is found for each token when the graph runs. Fixed here is what each channel is divided by, where some
     # reach much farther than others, as after a layer norm, and how the bytes are shared between values above and
     # below zero: after a GELU nearly all of them go upward.

@@ -154,7 +154,13 @@ def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
 
 
 def check_device(graph: Path, report: ExportReport | None, device: str) -> None:
-    """Raise `DeviceError` for an int8 graph on CUDA. device: `cpu` or `cuda`."""
+    """Raise `DeviceError` for an int8 graph on CUDA.
+
+    Args:
+        graph: The file.
+        report: What is known of it; None where nothing is.
+        device: `cpu` or `cuda`.
+    """
     precision = precision_of(graph, report)
     if precision is None or device in PRECISIONS[precision].preference:
         return

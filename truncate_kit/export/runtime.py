@@ -274,9 +274,19 @@ def load_text_encoder(
 ) -> Encoder | OnnxEncoder:
     """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
 
-    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
-    pooling, max_length: for torch, as in `load_encoder`. precision, threads: for a graph, as in `OnnxEncoder.load`.
-    Raises `ModelError`, `DeviceError`, and `UsageError` for parameters that do not go together.
+    Args:
+        name: The folder, hub name, miniature or .onnx file.
+        runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
+        pooling: For torch, as in `load_encoder`.
+        max_length: For torch, as in `load_encoder`.
+        precision: For a graph, as in `OnnxEncoder.load`.
+        threads: For a graph, as in `OnnxEncoder.load`.
+        device: As in `load_encoder` and `OnnxEncoder`.
+
+    Raises:
+        ModelError: There is no such model or graph, or it is damaged.
+        DeviceError: The device is not active, or the graph is not made for it.
+        UsageError: Parameters do not go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if known_name("runtime", chosen, RUNTIMES) == "torch":

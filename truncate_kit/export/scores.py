@@ -41,7 +41,14 @@ def check_scores(
 ) -> tuple[Check, ...]:
     """Compare the scores of the graph with the encoder's on pairs of random texts; nothing for one without heads.
 
-    limit: None only states the difference. Raises `ModelError` on one above it, and on NaN.
+    Args:
+        session: That of the graph.
+        encoder: What was exported.
+        file: The graph, for the error.
+        limit: None only states the difference.
+
+    Raises:
+        ModelError: A difference is above it, or NaN.
     """
     if encoder.heads is None:
         return ()

@@ -90,8 +90,20 @@ def search_layers(
 ) -> tuple[Any, Quantization]:
     """Put as much of a float graph into int8 as costs at most `budget` Spearman points on `pairs`.
 
-    heads: what scores the graph's vectors, None for their cosines. Returns the graph and how it was found. Raises
-    `ModelError` where no layer can be in int8.
+    Args:
+        model: The float graph.
+        reader: Its tokenizer.
+        pairs: On which it is scored.
+        scratch: Folder for graphs that are tried.
+        budget: In points (× 100).
+        heads: What scores the graph's vectors, None for their cosines.
+        progress: Called as the work goes on.
+
+    Returns:
+        The graph and how it was found.
+
+    Raises:
+        ModelError: No layer can be in int8.
     """
     narrow = multiplies_narrow()
     trials = Trials(model, reader, pairs, scratch, narrow=narrow, heads=heads)

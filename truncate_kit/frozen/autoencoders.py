@@ -135,7 +135,16 @@ def pretrain(
     """Train one autoencoder per block on states (n, L, d) and return them with their losses on a held-out tenth.
 
     The losses are those of standardised states, then those in the states' own units (the paper's figure 2). The epoch
-    with the smallest loss is kept. checkpoint: a killed run continues there and ends with the same weights.
+    with the smallest loss is kept.
+
+    Args:
+        values: The states.
+        code_widths: Of the codes of each block.
+        settings: How they are trained.
+        seed: Of weights, the order of the states and what is held out.
+        device: Where they are trained.
+        checkpoint: A killed run continues there and ends with the same weights.
+        progress: Called as the work goes on.
     """
     generator = torch.Generator().manual_seed(seed)
     networks = BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth)

@@ -45,9 +45,20 @@ def cached_states(
 ) -> CachedStates:
     """The pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
 
-    final_norm: whether a model that ends in a norm has it applied to them; without it they are what the blocks give.
     What a killed run left is taken up and ends with the same bytes; what does not fit its checksum is computed again.
-    chunk: texts that are computed together. Raises `FileProblemError`, also for an entry that is held; `UsageError`.
+
+    Args:
+        encoder: Whose states they are.
+        texts: The texts.
+        folder: The cache, with an entry for each model and list of texts.
+        final_norm: Whether a model that ends in a norm has it applied to them; without it they are what the blocks
+            give.
+        chunk: Texts that are computed together.
+        progress: Called after each chunk.
+
+    Raises:
+        FileProblemError: The entry cannot be written, or is held.
+        UsageError: The rows that are there were made from something else, or the disk is too small.
     """
     digest = Digest()
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"

@@ -83,7 +83,18 @@ def read_material(
     final_norm: bool,
     progress: Progress = silent,
 ) -> Material:
-    """The states of all distinct texts, from the cache where they are there; final_norm: see `cached_states`."""
+    """The states of all distinct texts, from the cache where they are there.
+
+    Args:
+        encoder: Whose states they are.
+        splits: Train, dev and test.
+        cache: As in `cached_states`.
+        nli: Pairs with classes; None without.
+        raw: Sentences for the autoencoders; None without.
+        left_out: Number of raw sentences that are in dev or test, for the notes.
+        final_norm: See `cached_states`.
+        progress: As in `cached_states`.
+    """
     train, dev, test = splits
     notes = [said] if (said := seen_before(test, {encoder.name: encoder.seen})) else []
     num_texts = 0

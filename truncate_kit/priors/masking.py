@@ -27,11 +27,21 @@ def mask_tokens(
     generator: torch.Generator,
     share: float = MASKED_SHARE,
 ) -> tuple[Tensor, Tensor]:
-    """Hide tokens as BERT does (Devlin et al. 2019, section 3.1): returns new ids and labels, (b, t) each.
+    """Hide tokens as BERT does (Devlin et al. 2019, section 3.1).
 
     Each maskable token is chosen with a chance of `share` (15 %); of the chosen, 80 % become `mask_id`, 10 % any id
-    below `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted. labels: the old id
-    where chosen, else -100. maskable: (b, t) bool.
+    below `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted.
+
+    Args:
+        input_ids: (b, t).
+        maskable: (b, t) bool.
+        mask_id: Of the mask token.
+        vocabulary: Number of ids.
+        generator: Draws what is chosen.
+        share: Of the maskable tokens that are chosen.
+
+    Returns:
+        New ids and labels, (b, t) each; labels are the old id where chosen, else -100.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)

@@ -36,7 +36,10 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
 def plot_points(axes: Axes, *benches: list[Point], metric: str) -> None:
     """Each model in each runtime, and what the lean one gains in each; from zero sentences a second on.
 
-    metric: What all scores are.
+    Args:
+        axes: Where they are drawn.
+        *benches: The points of each bench.
+        metric: What all scores are.
     """
     gains = [gain for points in benches for gain in _draw(axes, points, metric)]
     points = [point for bench in benches for point in bench]

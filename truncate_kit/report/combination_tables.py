@@ -15,7 +15,12 @@ def scores_table(report: CombinationReport, title: str) -> TableCells:
 
 
 def best_of_sizes_table(report: CombinationReport, *, with_layers: bool) -> TableCells:
-    """One row for each number of layers; with_layers: and the layers that the first split takes."""
+    """One row for each number of layers.
+
+    Args:
+        report: What is shown.
+        with_layers: And the layers that the first split takes.
+    """
     found = [(size, row) for size, row in enumerate(report.splits[0].by_size, 1) if row is not None]
     return TableCells(
         "The best of each size",

@@ -91,8 +91,13 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
 def plot_graphs(axes: Axes, frontier: Frontier, metric: str, taken: FrontierPoint | None = None) -> None:
     """Every point by speed and score; a number counts the blocks of a graph with all dimensions and words.
 
-    Colour is the precision, shape the words too, size the dimensions; what another point beats is hollow. taken: the
-    point that the budget takes.
+    Colour is the precision, shape the words too, size the dimensions; what another point beats is hollow.
+
+    Args:
+        axes: Where they are drawn.
+        frontier: The points.
+        metric: What scores are, in words.
+        taken: The point that the budget takes.
     """
     full, points = frontier.points[0], frontier.points
     places = [(one.texts_per_second / full.texts_per_second, one.score) for one in points]

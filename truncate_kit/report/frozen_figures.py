@@ -44,9 +44,16 @@ def plot_correlations(axes: Axes, report: FrozenReport) -> None:
 def draw_reconstruction(
     report: FrozenReport, reconstruction: Reconstruction, path: Path, *, own_scale: bool = False
 ) -> Path:
-    """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `FileProblemError`.
+    """Write the autoencoders' loss on held-out sentences by block as PNG.
 
-    own_scale: the error in the states' own units, as figure 2 of the FREEZE report has it, on a logarithmic axis.
+    Args:
+        report: Whose title and width it has.
+        reconstruction: The losses.
+        path: The file.
+        own_scale: The error in the states' own units, as figure 2 of the FREEZE report has it, on a logarithmic axis.
+
+    Raises:
+        FileProblemError: The file cannot be written.
     """
     figure, axes = _panel(report, "what the codes lose of each block's states")
     plot_reconstruction(axes, report, reconstruction, own_scale=own_scale)

@@ -40,7 +40,14 @@ def whole_axis(axes: Axes, along: str = LAYERS) -> None:
 
 
 def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | None], **style: Any) -> None:
-    """A line through the values that are defined. style: as for `Axes.plot`."""
+    """A line through the values that are defined.
+
+    Args:
+        axes: Where it is drawn.
+        places: Along x.
+        values: Along y; None where there is none.
+        **style: As for `Axes.plot`.
+    """
     points = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
     axes.plot([place for place, _ in points], [value for _, value in points], **style)
 
@@ -48,7 +55,16 @@ def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | Non
 def plot_means(
     axes: Axes, name: str, places: Sequence[float], spans: Sequence[Span], *, over: str | None, color: str
 ) -> None:
-    """A line through means, with bars of one deviation. name: of what. over: such as "3 seeds"; None has no bars."""
+    """A line through means, with bars of one deviation.
+
+    Args:
+        axes: Where it is drawn.
+        name: Of what.
+        places: Along x.
+        spans: Mean and deviation at each place.
+        over: Such as "3 seeds"; None has no bars.
+        color: Of the line.
+    """
     axes.errorbar(
         places,
         [span.mean for span in spans],

@@ -57,7 +57,15 @@ def plot_sweep(axes: Axes, result: SweepResult) -> None:
 
 
 def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str, *, gaps: bool = True) -> None:
-    """Means of `dev` or `test` by layer with bars of one deviation over seeds; gaps: dotted over missing layers."""
+    """Means of `dev` or `test` by layer with bars of one deviation over seeds.
+
+    Args:
+        axes: Where it is drawn.
+        rows: The layers.
+        split: `dev` or `test`.
+        color: Of the curve.
+        gaps: Dotted over missing layers.
+    """
     layers = [row.layer for row in rows]
     means = [getattr(row, split) for row in rows]
     spreads = [getattr(row, f"{split}_std") or 0.0 for row in rows]

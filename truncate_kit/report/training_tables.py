@@ -76,8 +76,11 @@ def frontier_table(
 ) -> TableCells:
     """One row for each point that no other one beats, and for the full model's float32 graph.
 
-    metric: what scores are, in words. taken: the point that the budget takes, which has a row. every: a row for each
-    point instead, the beaten ones marked.
+    Args:
+        frontier: The points.
+        metric: What scores are, in words.
+        taken: The point that the budget takes, which has a row.
+        every: A row for each point instead, the beaten ones marked.
     """
     full = frontier.points[0]
     shown = [one for one in frontier.points if every or one in (full, taken) or not one.dominated]

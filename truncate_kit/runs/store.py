@@ -142,7 +142,13 @@ class RunStore:
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
         """Keep what a finished run gave, its weights first, and remove its checkpoints; returns the record that stays.
 
-        weights: writes them to the path it is given, as a whole or not at all. Raises `FileProblemError`.
+        Args:
+            name: Of the run.
+            record: What it gave.
+            weights: Writes them to the path it is given, as a whole or not at all; None where none are kept.
+
+        Raises:
+            FileProblemError: The folder cannot be written.
         """
         if weights is not None:
             weights(self.weights(name))

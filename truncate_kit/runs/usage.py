@@ -18,7 +18,13 @@ def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str
 
 
 def onnxruntime_lines(place: str, file: str, max_length: int) -> str:
-    """Vectors by a graph of that name, without torch and without this package. max_length: in tokens."""
+    """Vectors by a graph of that name, without torch and without this package.
+
+    Args:
+        place: The folder.
+        file: The name of the graph in it.
+        max_length: In tokens.
+    """
     return "\n".join(
         (
             "import numpy",

@@ -69,7 +69,15 @@ def cka_from_sums(
     without: int | None = None,
     undefined: Literal["raise", "nan"] = "raise",
 ) -> Tensor:
-    """CKA (Lx, Ly) float64 from sums with the `layers_x` layers of one model first; without: texts to leave out."""
+    """CKA (Lx, Ly) float64 from sums with the `layers_x` layers of one model first.
+
+    Args:
+        sums: Those with the `layers_x` layers of one model first.
+        layers_x: Number of layers of that model.
+        estimator: As in `cka_matrix`.
+        without: Texts to leave out.
+        undefined: As in `cka_matrix`.
+    """
     hsic = sums.hsic(debiased=estimator == "debiased", without=without)
     own = torch.diagonal(hsic)
     # With no layers of a second model, the first one is compared with itself.

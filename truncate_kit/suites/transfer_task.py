@@ -78,9 +78,17 @@ def prepare_task(
     progress: Progress,
     pooler: Dense | None = None,
 ) -> Task:
-    """Draw the rows, encode each distinct text, and build the features. Raises `ModelError`.
+    """Draw the rows, encode each distinct text, and build the features.
 
-    pooler: the model's trained one, where it has one; each text is encoded once more for it.
+    Args:
+        encoder: Encodes the texts.
+        one: The set.
+        settings: Number and seed of the rows.
+        progress: Called as the work goes on.
+        pooler: The model's trained one, where it has one; each text is encoded once more for it.
+
+    Raises:
+        ModelError: The encoder does not give one vector for each text.
     """
     labels = np.asarray(one.labels)
     rows = drawn_rows(np.arange(len(one)), labels, settings.max_rows, settings.seed)

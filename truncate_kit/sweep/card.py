@@ -10,7 +10,14 @@ from truncate_kit.wording import capitalized, counted, points
 
 
 def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairSplits) -> ModelCard:
-    """The facts of the model of a trial. encoder: as it is saved. pairs: it was trained and scored on."""
+    """The facts of the model of a trial.
+
+    Args:
+        result: The sweep.
+        trial: Whose model it is.
+        encoder: As it is saved.
+        pairs: It was trained and scored on.
+    """
     sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
     shared = pairs.overlap.warning()
     rows, depth, training = result.rows, result.full.layer, result.training

@@ -34,10 +34,20 @@ def contrastive_loss(
 ) -> Tensor:
     """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
-    anchors, positives, negatives: (b, d) each. Without negatives their sum is left out: equation 6, and with positives
-    that are the anchors under another dropout mask equation 7; with them equation 8. own_weight: w, of an anchor's own
-    negative; 0 is the equation as printed, the authors' code has 1. others: (b, b), True where p_j is a positive of
-    a_i as well, though not its own, and so left out of the sum; None where there are none. 0-d, at least 0.
+    Without negatives their sum is left out: equation 6, and with positives that are the anchors under another dropout
+    mask equation 7; with them equation 8.
+
+    Args:
+        anchors: a, (b, d).
+        positives: p, (b, d).
+        negatives: n, (b, d); None without.
+        temperature: τ.
+        own_weight: w, of an anchor's own negative; 0 is the equation as printed, the authors' code has 1.
+        others: (b, b), True where p_j is a positive of a_i as well, though not its own, and so left out of the sum;
+            None where there are none.
+
+    Returns:
+        0-d, at least 0.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     anchors, against = nn.functional.normalize(anchors, dim=-1), nn.functional.normalize(against, dim=-1)

@@ -111,7 +111,12 @@ class HeldOutPairs(VectorEvaluator):
         """What `score_of` gives, from what is scored of each pair."""
 
     def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Main score of each resample; counts: how often each pair is in it, (resamples, pairs)."""
+        """Main score of each resample.
+
+        Args:
+            outcomes: One of each pair.
+            counts: How often each pair is in it, (resamples, pairs).
+        """
         said, true = np.array(outcomes), np.array(self._targets)
         return [self.score_outcomes(said.repeat(row).tolist(), true.repeat(row).tolist())[0] for row in counts]
 

@@ -107,7 +107,12 @@ def probe(
 ) -> dict[int, float]:
     """How well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
 
-    exits, held_out: the same pairs for each layer, each with its own head where the objective has one.
+    Args:
+        encoder: The full model, which is not changed.
+        exits: The same pairs for each layer, each with its own head where the objective has one.
+        held_out: The same pairs for each layer, each with its own head where the objective has one.
+        seed: Draws the pairs, and the order in which they are learned.
+        progress: Called as the work goes on.
     """
     layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)

@@ -114,7 +114,13 @@ def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
 
 
 def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """The set with some of its queries, under a name that says which; words: after the name of the set."""
+    """The set with some of its queries, under a name that says which.
+
+    Args:
+        data: The set.
+        places: Of the queries in it.
+        words: After the name of the set.
+    """
     return replace(
         data,
         name=f"{data.name} {words}",
