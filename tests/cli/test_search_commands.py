@@ -160,11 +160,14 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
-@pytest.mark.parametrize("command", ["finetune", "combine"])
+@pytest.mark.parametrize("command", ["combine", "contrast", "freeze"])
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
-    message = refused(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
+    triplets = tmp_path / "triplets.jsonl"
+    triplets.write_text('{"anchor": "a", "positive": "b", "negative": "c"}\n' * 30)
+    more = ("--triplets", triplets) if command == "contrast" else ()
+    message = refused(capfd, command, tiny_folder("bert"), "--data", folder, *more, "--workspace", tmp_path / "made")
     assert "holds queries and documents, not graded pairs" in message
-    assert "finetune takes it as --retrieval, beside pairs." in message
+    assert "analyze, evaluate, compare, finetune, distill, export and bench take both." in message
 
 
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
