@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.distillation.agreement import AgreementEvaluator
@@ -89,7 +90,7 @@ def measure_frontier(
         judged, reported = ([[pieces[piece] for piece in row] for row in ids] for ids in own)
         read |= {len(pieces): (judged, reported)}
     pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
-    points, runners = list[FrontierPoint](), list[OnnxEncoder]()
+    points, runners = list[tuple[FrontierPoint, Tensor]](), list[OnnxEncoder]()
     with tempfile.TemporaryDirectory() as scratch:
         for number, (blocks, encoder) in enumerate(encoders):
             for precision in PRECISIONS:
@@ -103,8 +104,12 @@ def measure_frontier(
         timings = side_by_side(calls, min(TEXTS, len(scored.evaluator.texts())))
     graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
     speed = dict(zip(graphs, zip(timings.texts_per_second, timings.speedup_intervals(0), strict=True), strict=True))
+    timed = _marked([_timed(one, *speed[one.blocks, one.precision, one.words]) for one, _ in points])
     return Frontier(
-        points=_marked([_timed(one, *speed[one.blocks, one.precision, one.words]) for one in points]),
+        points=tuple(
+            one if one.dominated else replace(one, agreement=scored.report.agreement_of(reported))  # takes a second
+            for one, (_, reported) in zip(timed, points, strict=True)
+        ),
         words=None if cut is None else len(pieces),
         all_words=full.backbone.config.vocab_size,
         covered=covered,
@@ -164,8 +169,11 @@ def _timed(point: FrontierPoint, rate: float, speedup: tuple[float, float]) -> F
 
 def _points_of(
     blocks: Blocks, precision: Precision, runner: OnnxEncoder, scored: Scored, read: Mapping[int, _Read]
-) -> list[FrontierPoint]:
-    """Of one graph, not timed yet; read: by the number of pieces, all of them first."""
+) -> list[tuple[FrontierPoint, Tensor]]:
+    """Of one graph, not timed yet, each with its vectors of the texts for the report.
+
+    read: by the number of pieces, all of them first.
+    """
     all_words = next(iter(read))
     vectors = {kept: tuple(map(runner.encode_ids, both)) for kept, both in read.items()}
     size = sum(file.stat().st_size for file in graph_files(runner.file))
@@ -175,19 +183,17 @@ def _points_of(
         for kept, (judged, reported) in vectors.items():
             dims = judged.shape[1] // share
             megabytes = (size - (all_words - kept) * per_word) / 1e6
-            found.append(
-                FrontierPoint(
-                    blocks=blocks,
-                    precision=precision,
-                    dims=dims,
-                    words=kept,
-                    score=scored.evaluator.score_of(judged[:, :dims])[0],
-                    interval=scored.evaluator.interval_of(judged[:, :dims]),
-                    agreement=scored.report.agreement_of(reported[:, :dims]),
-                    texts_per_second=0.0,
-                    megabytes=megabytes,
-                )
+            point = FrontierPoint(
+                blocks=blocks,
+                precision=precision,
+                dims=dims,
+                words=kept,
+                score=scored.evaluator.score_of(judged[:, :dims])[0],
+                interval=scored.evaluator.interval_of(judged[:, :dims]),
+                texts_per_second=0.0,
+                megabytes=megabytes,
             )
+            found.append((point, reported[:, :dims]))
     return found
 
 

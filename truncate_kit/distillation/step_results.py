@@ -230,7 +230,7 @@ class FrontierPoint(Result):
         megabytes: The graph's files, 10⁶ bytes each.
         dominated: Whether another point is at least as good, fast, small and short, and better in one of these; scores
             count in hundredths.
-        agreement: On the texts for the report; None in files of earlier versions.
+        agreement: On the texts for the report; None where another point beats it, and in files of earlier versions.
         interval: The 95 % interval of `score`, as in `Candidate`; None where agreement chooses.
         speedup_interval: The 95 % interval of the speed against the full model's float32 graph, by a bootstrap over
             rounds; None in files of earlier versions.
