@@ -179,7 +179,7 @@ def test_the_graph_that_a_budget_takes_is_said_with_its_intervals():
     assert "score 97.25 [95.5, 98.8]; agreement 96.5 [96.0, 97.0] on texts that nothing was chosen by." in by_labels
     other = replace(result, chosen=(1, 2, 4), budget=Budget(speedup=3.5))
     assert other.graph_sentence.startswith("Of the graphs that are 3.5 times as fast as the full float32 one the best")
-    assert other.graph_sentence.endswith(". Saved are blocks 1, 2, 4: `blocks` saves others.")
+    assert other.graph_sentence.endswith(". Saved: blocks 1, 2, 4; `blocks` saves others.")
     assert replace(result, graph=None).graph_sentence == "No graph that was measured keeps the budget."
     assert replace(result, budget=Budget(blocks=2)).graph_sentence == ""
     assert replace(result, frontier=None).graph_sentence == ""

@@ -18,10 +18,11 @@ from tests.support.made_results import (
 )
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
+from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import SubsetScore
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import Evaluation
-from truncate_kit.page.parts import PARTS
+from truncate_kit.page.parts import PARTS, sizes_part
 from truncate_kit.page.writing import write_page
 
 DRAWINGS = {  # of each kind of result
@@ -92,6 +93,10 @@ def test_every_graph_of_a_distillation_is_shown_and_the_beaten_ones_are_marked()
     assert "Hollow: 1 of 3" in found
     assert "hollow: another one beats it" in found
     assert "Hollow" not in Elements(made._repr_html_()).text
+    taken = replace(made, graph=third, budget=Budget(speedup=2))
+    assert taken.graph_sentence.startswith("Of the graphs that are 2 times as fast")
+    assert taken.graph_sentence in sizes_part(taken).sentences
+    assert sizes_part(made).sentences == (f"Texts: {made.texts.sentence}",)
 
 
 def test_text_of_data_is_no_html(made):

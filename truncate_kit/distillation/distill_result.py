@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.step_results import (
     Agreement,
@@ -195,7 +196,7 @@ class DistillResult(Result):
         speedup = with_interval(found.texts_per_second / full.texts_per_second, found.speedup_interval)
         score = f"{found.score:.2f}" + ("" if found.interval is None else " [{:.1f}, {:.1f}]".format(*found.interval))
         said = (
-            f"{asked} has blocks {', '.join(map(str, found.blocks))} in {found.precision}, "
+            f"{asked} has {blocks_in_words(found.blocks)} in {found.precision}, "
             f"{counted(found.dims, 'dimension')} and {counted(found.words, 'word')}: {speedup} times the texts a "
             f"second, {found.megabytes:.1f} MB, score {score}"
         )
@@ -203,8 +204,8 @@ class DistillResult(Result):
             less = self._by_agreement and self.needed is not None and agreement.correlation < self.needed
             said += f"; agreement {agreement.sentence} on texts that nothing was chosen by"
             said += f", below {self.needed:.2f}" * less
-        named = ", ".join(map(str, self.chosen))
-        return said + ("." if found.blocks == self.chosen else f". Saved are blocks {named}: `blocks` saves others.")
+        saved = f"Saved: {blocks_in_words(self.chosen)}; `blocks` saves others."
+        return said + ("." if found.blocks == self.chosen else f". {saved}")
 
     @property
     def tryout_sentence(self) -> str:

@@ -114,7 +114,7 @@ def sizes_part(result: DistillResult) -> Section:
     return Section(
         key="sizes",
         title="How many blocks",
-        sentences=(f"Texts: {result.texts.sentence}", *result.notes),
+        sentences=(f"Texts: {result.texts.sentence}", *result.notes, *filter(None, [result.graph_sentence])),
         charts=sizes_charts(result),
         tables=(sizes._replace(columns=sizes.columns[:-1], rows=[row[:-1] for row in sizes.rows]), *graphs),
         folded=folded,
