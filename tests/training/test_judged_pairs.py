@@ -60,8 +60,8 @@ def test_queries_of_one_split_are_divided(tmp_path):
         for place, grade in grades.items()
     }
     assert {(pair.first, pair.second, pair.target) for _, pairs in data.items() for pair in pairs} == answers
-    said = f"24 queries teach, with 48 documents that answer them; of {asked.name} 12 choose and 12 report."
-    assert f"{whole.name} that teach: {said}" in data.notes
+    said = "24 queries teach, with 48 documents that answer them; 12 choose and 12 report."
+    assert f"{whole.name}: {said}" in data.notes
 
 
 def test_a_train_split_teaches_and_other_splits_never_do(tmp_path):
@@ -72,6 +72,8 @@ def test_a_train_split_teaches_and_other_splits_never_do(tmp_path):
     data, asked = read_judged(folder)
     assert asked.name.endswith("three/dev")
     check_apart(data, asked)
+    assert data.notes[0].startswith(f"{data.name}: 30 queries teach, with ")
+    assert data.notes[0].endswith(f" that answer them; of {asked.name} 12 choose and 12 report.")
     assert len(queries_of(data.train)) == 30
     assert not queries_of(data.train) & set(read_retrieval(folder, split="test").queries)
     assert set(asked.queries) == set(read_retrieval(folder, split="dev").queries)

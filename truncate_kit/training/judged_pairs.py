@@ -33,11 +33,14 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
         UsageError: There is no such metric.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
+    whole = asked.name
     if has_qrels(Path(path), "train") and not asked.name.endswith("/train"):
         taught = _without_queries(read_retrieval(path, split="train"), asked.asked)
         check_queries(asked)
+        named, of = taught.name, f" of {whole}"
     else:
         taught, asked = _divided(asked)
+        named, of = whole, ""
     if len(set(taught.queries)) < FEWEST_QUERIES:
         raise DataError(
             f"{taught.name} has {counted(len(set(taught.queries)), 'judged query', 'judged queries')} to learn from: "
@@ -50,8 +53,8 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     train, dev, test = (_pairs(one, split, str(path)) for split, one in sets.items())
     numbers = [len(set(one.queries)) for one in sets.values()]
     note = (
-        f"{taught.name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer "
-        f"them; of {asked.name} {numbers[1]:,} choose and {numbers[2]:,} report."
+        f"{named}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
+        f"{numbers[1]:,} choose and {numbers[2]:,} report."
     )
     notes = (note, *filter(None, [asked.note]))
     splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
