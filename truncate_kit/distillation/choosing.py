@@ -214,7 +214,7 @@ class Distillation(Learning):
         """The row with those of its leading subsets that learn best from few texts.
 
         What a subset gives without training does not tell how well it learns: of two blocks of all-MiniLM-L6-v2, 5 and
-        6 agree best with the full model untrained, and 1 and 6 by 1.4 points after 2,000 texts (benchmarks/lean).
+        6 agree best with the full model untrained, and 1 and 6 by a point after 1,800 texts (benchmarks/lean).
         """
         search = self._search(wanted)
         leading = [one for one in search.leading if len(one.blocks) == len(row.blocks)]
