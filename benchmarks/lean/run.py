@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             progress=printed_progress,
         )
         minutes = (time.perf_counter() - begin) / 60
-        learned = load_encoder(given.work / "lean", max_length=256, device=given.device)
+        learned = load_encoder(given.work / "lean", max_length=given.max_length, device=given.device)
         lean = keep(full, result.chosen) if given.untrained else learned
         student = result.student
         row = {

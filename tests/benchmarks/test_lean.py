@@ -22,8 +22,8 @@ def cells(heading: str) -> list[list[str]]:
 
 
 def measured_rows(*, on_a_gpu: bool) -> list[dict[str, str]]:
-    with (LEAN / "rows.csv").open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["blocks"] and (row["threads"] == "cuda") == on_a_gpu]
+    rows = [row for row in table_of("rows.csv") if row["blocks"] and not row["name"].startswith("mini-")]
+    return [row for row in rows if (row["threads"] == "cuda") == on_a_gpu]
 
 
 def test_the_table_of_blocks_is_that_of_its_rows():
@@ -62,6 +62,22 @@ def test_the_table_of_numbers_of_texts_is_that_of_its_rows():
     ]
     assert len(expected) == 7
     assert sorted(shown) == sorted(expected)
+
+
+def test_the_table_of_miniatures_is_that_of_their_rows():
+    expected = [
+        [
+            row["name"].removeprefix("mini-"),
+            row["blocks"].replace(" ", ", ") or "all 8",
+            row["agreement"] or "–",
+            *(row[name] for name in SCORES),
+            f"{rounded(row['speedup'] or '1', '0.1')} ×",
+        ]
+        for row in table_of("rows.csv")
+        if row["name"].startswith("mini-")
+    ]
+    assert len(expected) == 5
+    assert sorted(cells("The miniatures")) == sorted(expected)
 
 
 def test_short_texts_are_shown_beside_those_with_passages():
