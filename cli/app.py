@@ -53,22 +53,10 @@ def options(
     """Find the best layer of a text encoder, or the few blocks that are enough; train, export, and measure the gain."""
 
 
-def _share_cores(given: list[str]) -> None:
-    """Let threads of torch sleep while they wait for each other; libgomp reads this when torch is imported.
-
-    By default they spin for milliseconds. Beside another busy process they then wait for one that has no core, and a
-    small model gets through a fifth of the texts or fewer; on idle cores it makes no difference. `bench` leaves torch
-    as others run it.
-    """
-    if given[:1] != ["bench"] and "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run the command line. Exit code 1: something the user can mend; 2: usage; 70: a defect; 130: interrupted."""
     prepare_streams()
     os.environ["MPLBACKEND"] = "agg"  # figures go to files only, whatever is set for windows
-    _share_cores(sys.argv[1:] if argv is None else argv)
     try:
         check_arguments(sys.argv[1:] if argv is None else argv)
         app(argv, prog_name="truncate-kit")

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.commands import fails
 from truncate_kit_cli import streams
-from truncate_kit_cli.app import main
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\udcff"])
@@ -114,24 +113,3 @@ def test_a_backend_for_windows_is_not_asked_for():
     )
     environment = os.environ | {"MPLBACKEND": "no-such-backend"}
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True, env=environment)
-
-
-@pytest.mark.parametrize(
-    ("given", "first", "left"),
-    [
-        ({}, "encode", "1000"),
-        ({"GOMP_SPINCOUNT": "7"}, "encode", "7"),
-        ({"OMP_WAIT_POLICY": "active"}, "encode", None),  # either of them decides
-        ({}, "bench", None),  # times torch as others run it
-    ],
-)
-def test_threads_that_wait_leave_the_cores_to_others(capfd, monkeypatch, given, first, left):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        main([first, "--help"])
-    assert os.environ.get("GOMP_SPINCOUNT") == left
-    if left is not None:
-        monkeypatch.setenv("GOMP_SPINCOUNT", left)  # so that it is taken away again

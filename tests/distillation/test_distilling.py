@@ -18,7 +18,7 @@ from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.step_results import HeldOutScores, SubsetScore
+from truncate_kit.distillation.step_results import HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
@@ -333,7 +333,7 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert leading[0] == next(row.blocks for row in result.search.best if len(row.blocks) == 2)
     assert [one.blocks for one in result.tryouts] == leading
     assert len(leading) == 4
-    assert result.chosen == max(result.tryouts, key=lambda one: one.overlap).blocks
+    assert result.chosen == best_tryout(result.tryouts).blocks
     assert all(one.learned > one.untrained for one in result.tryouts)
     assert all(f"{one.overlap:.1f} % of nearest texts in common" in result.tryout_sentence for one in result.tryouts)
     assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
@@ -348,7 +348,7 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(texts, tmp_pat
     settings = replace(SHORT, held_out=42)
     result = distill(full, long, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
     assert len(result.tryouts) == 4
-    assert result.chosen == max(result.tryouts, key=lambda one: one.overlap).blocks
+    assert result.chosen == best_tryout(result.tryouts).blocks
     store = TextStore(tmp_path / "distillation/texts")
     cut, places, vectors = few_texts(full, store, np.arange(len(store)), np.zeros((len(store), full.width)))
     assert len(places) == len(store) // 10
@@ -385,15 +385,17 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(full, tex
 def test_choices_that_few_texts_make_worse_say_what_they_are_compared_by(learned):
     _, result = learned
     first = result.tryouts[0]
-    worse = replace(first, blocks=(1, 2), untrained=98.3, learned=96.01, overlap=61.0)
-    better = replace(first, blocks=(3, 4), untrained=97.0, learned=97.5, overlap=60.96)
+    worse = replace(first, blocks=(1, 2), untrained=98.3, learned=96.01, overlap=61.0, low=97.5)
+    better = replace(first, blocks=(3, 4), untrained=97.0, learned=97.5, overlap=61.04, low=97.0)
     said = replace(result, tryouts=(better, worse)).tryout_sentence
     one, other = "1, 2: 96.01 (98.30 before, which counts)", "3, 4: 97.50"
     common = "% of nearest texts in common"
     assert said.endswith(f"– {one}, 61.0 {common}; {other}, 61.0 {common}.")
-    labelled = replace(result, tryouts=(replace(better, overlap=None), replace(worse, overlap=None)))
-    assert labelled.tryout_sentence.endswith(f"– {one}; {other}.")
-    assert max((better, worse), key=lambda tryout: tryout.rank) is worse
+    labelled = [replace(tryout, overlap=None, low=None) for tryout in (better, worse)]
+    assert replace(result, tryouts=tuple(labelled)).tryout_sentence.endswith(f"– {one}; {other}.")
+    assert best_tryout((better, worse)) is better  # within the interval of the other one, and nearer
+    assert best_tryout((better, replace(worse, low=97.6))).blocks == (1, 2)
+    assert best_tryout(labelled).blocks == (1, 2)
 
 
 def test_what_is_tried_out_is_compared_by_its_nearest_texts(full, learned, tmp_path):
@@ -406,9 +408,10 @@ def test_what_is_tried_out_is_compared_by_its_nearest_texts(full, learned, tmp_p
         start = SubsetScore(blocks=(1, 3), score=0.0)
         student, _ = learning._taught((1, 3), few=True)
         found = learning._tryout(start)
-        assert found.overlap == learning.evaluator.agreement(student).overlap
+        agreement = learning.evaluator.agreement(student)
+        assert (found.overlap, found.low) == (agreement.overlap, agreement.low)
         assert found.learned == learning.evaluator.score(student)[0]
-        runs.write("tryout-blocks1-3", replace(found, overlap=None))  # as an earlier version did
+        runs.write("tryout-blocks1-3", replace(found, low=None))  # as an earlier version did
         assert learning._tryout(start) == found
         better = learning._tryout(SubsetScore(blocks=(2, 4), score=100.0))  # learning has made it worse
         assert better.overlap == learning.evaluator.agreement(keep(full, (2, 4))).overlap

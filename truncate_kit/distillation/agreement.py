@@ -77,11 +77,6 @@ class AgreementEvaluator(VectorEvaluator):
             overlap_high=overlap_high,
         )
 
-    def overlap(self, encoder: Encoder) -> float:
-        """That of `Agreement` alone, without the intervals."""
-        unit = torch.nn.functional.normalize(encoder.encode_ids(self._ids).float(), dim=1)
-        return 100 * float(self._common(unit).float().mean())
-
     def _common(self, unit: Tensor) -> Tensor:
         """Whether each of `_near` is among the nearest texts by other vectors as well, (n, NEAR)."""
         return (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)

@@ -23,7 +23,7 @@ from truncate_kit.distillation.notes import (
 )
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.speed import time_blocks, timed_on
-from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch, Tryout
+from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch, Tryout, best_tryout
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
 from truncate_kit.other_work import QUIET
@@ -225,7 +225,7 @@ class Distillation(Learning):
                 replace(one, score=self.evaluator.score(keep(self.encoder, one.blocks, copy_weights=False))[0])
                 for one in leading
             ]
-        best = max((self._tryout(one) for one in leading), key=lambda one: one.rank)
+        best = best_tryout([self._tryout(one) for one in leading])
         interval = self._interval(keep(self.encoder, best.blocks, copy_weights=False))
         return replace(row, blocks=best.blocks, untrained=best.untrained, interval=interval)
 

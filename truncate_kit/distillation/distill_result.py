@@ -212,7 +212,7 @@ class DistillResult(Result):
         """How the choices of as many blocks as the lean model has learned from few texts; empty where none did."""
         size = len(self.chosen)
         tried = (one for one in self.tryouts if len(one.blocks) == size)
-        rows = sorted(tried, key=lambda one: one.rank, reverse=True)
+        rows = sorted(tried, key=lambda one: one.best, reverse=True)
         if not rows:
             return ""
         scores = "; ".join(one.sentence for one in rows)

@@ -78,15 +78,15 @@ class Learning:
         """What one subset gives after learning from few texts, from the store or by learning now."""
         name = f"tryout-{run_name(one.blocks)}"
         found = self.runs.read(name, Tryout)
-        if found is None or (self._by_agreement and found.overlap is None):  # an earlier version did not ask for it
+        if found is None or (self._by_agreement and found.low is None):  # an earlier version did not ask for it
             self.group.agree((one.blocks, True))
             student, run = self._taught(one.blocks, few=True)
-            learned, overlap = max(run.state.scores), None
+            found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))
             if isinstance(self.evaluator, AgreementEvaluator):
-                counts = student if learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
-                overlap = self.evaluator.overlap(counts)
-            tryout = Tryout(blocks=one.blocks, untrained=one.score, learned=learned, overlap=overlap)
-            found = self.runs.write(name, tryout)
+                counts = student if found.learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
+                agreement = self.evaluator.agreement(counts)
+                found = replace(found, overlap=agreement.overlap, low=agreement.low)
+            found = self.runs.write(name, found)
         return found
 
     def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:

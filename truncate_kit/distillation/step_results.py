@@ -1,5 +1,6 @@
 """What the steps of a distillation find. Importing this imports no torch: `status` and `report` read results only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.precisions import Precision
@@ -141,15 +142,16 @@ class Tryout(Result):
         blocks: The blocks of the full model that it keeps.
         untrained: Its score before.
         learned: And after.
-        overlap: Share × 100 of nearest texts in common with the full model where `best` was scored; it tells apart what
-            agreement does not, and goes first (benchmarks/lean). None where labels choose, and in files of earlier
-            versions.
+        overlap: Share × 100 of nearest texts in common with the full model where `best` was scored; None where labels
+            choose.
+        low: Lower end of the 95 % interval of that agreement; None likewise.
     """
 
     blocks: Blocks
     untrained: float
     learned: float
     overlap: float | None = None
+    low: float | None = None
 
     @property
     def best(self) -> float:
@@ -157,16 +159,22 @@ class Tryout(Result):
         return max(self.untrained, self.learned)
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """What subsets of one size are compared by."""
-        return (self.overlap or 0.0, self.best)
-
-    @property
     def sentence(self) -> str:
         """Both scores where the one before learning counts, and nearest texts in common."""
         before = f" ({self.untrained:.2f} before, which counts)" if self.untrained > self.learned else ""
         common = "" if self.overlap is None else f", {self.overlap:.1f} % of nearest texts in common"
         return f"{', '.join(map(str, self.blocks))}: {self.learned:.2f}{before}{common}"
+
+
+def best_tryout(tryouts: Sequence[Tryout]) -> Tryout:
+    """The one that is to learn from all texts: where labels choose, that with the highest score.
+
+    Else, of those whose agreement is not below the interval of the highest, the one with most nearest texts in common:
+    these tell apart what agreement does not (benchmarks/lean).
+    """
+    first = max(tryouts, key=lambda one: one.best)
+    alike = [one for one in tryouts if first.low is not None and one.best >= first.low]
+    return max(alike, key=lambda one: one.overlap or 0.0, default=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
