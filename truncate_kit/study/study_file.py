@@ -179,7 +179,7 @@ def _check_queries(task: StudyTask, *, judged: bool) -> None:
     key = next((key for key, value in idle.items() if value is not None), None)
     if key is not None:
         what = "has queries that choose and report" if searched else "has no retrieval folder"
-        raise UsageError(f"{task.name} {what}, and {key}.", hint=f"Leave out {key}.")
+        raise UsageError(f"{task.name} {what}, where {key} means nothing.", hint=f"Leave out {key}.")
     known_name("search metric", task.search_metric or "ndcg", SEARCH_METRICS)
 
 
