@@ -44,10 +44,10 @@ def is_unfinished(folder: Path) -> bool:
 def run_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process; the lock goes with the process, however it ends.
 
-    A folder that was made for it goes again where what was to be done there fails before it has written anything.
+    Folders that were made for it go again where what was to be done there fails before it has written anything.
     Raises `FileProblemError` when another process holds it or the folder cannot be made.
     """
-    made = not folder.exists()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A link is not followed and nothing is emptied: whoever made the folder may have put something else there.
@@ -67,5 +67,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         except BaseException:
             if made and folder.is_dir() and [path.name for path in folder.iterdir()] == [".lock"]:
                 (folder / ".lock").unlink()
-                folder.rmdir()
+                with contextlib.suppress(OSError):  # others have put something beside it
+                    for place in made:
+                        place.rmdir()
             raise

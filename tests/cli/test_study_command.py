@@ -46,3 +46,9 @@ def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study
 @pytest.mark.parametrize("place", ["/sys/truncate-kit", "graded.csv/study"])
 def test_a_place_that_cannot_be_written_to(study, tmp_path, place, capfd):
     assert fails(capfd, "study", study, "--workspace", tmp_path / place).startswith("Error: Cannot write ")
+
+
+def test_data_that_is_not_there_leaves_no_workspace(study, tmp_path, capsys):
+    (tmp_path / "graded.csv").unlink()
+    assert "graded.csv" in fails(capsys, "study", study, "--workspace", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
