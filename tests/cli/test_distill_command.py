@@ -119,7 +119,7 @@ def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeyp
     monkeypatch.setattr(VERBOSITY, "verbose", True)  # as --verbose does, without another distillation
     _show(result, Workspace(tmp_path))
     line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
-    assert "beaten" in line
+    assert "(12.34)" in line
 
 
 @pytest.mark.parametrize(

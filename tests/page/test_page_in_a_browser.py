@@ -79,10 +79,14 @@ def test_a_heading_sorts_by_number_both_ways_by_mouse_and_keyboard(browser, made
     tab = Tab(browser).open(made)
     heading = "document.querySelectorAll('#speed thead button')[3]"
     before = column(tab, 3)
-    measured = [cell for cell in before if cell != "–"]
-    rising = sorted(measured, key=lambda cell: float(cell.replace(",", "")))
-    assert rising != measured
-    missing = ["–"] * (len(before) - len(measured))
+    value = {cell: float(cell.replace(",", "")) for cell in before if cell != "–"}
+    rising = sorted(value, key=lambda cell: value[cell])
+    assert rising != list(value)
+    # A score that another graph beats stands in brackets.
+    least = f"document.querySelector('#speed table').tBodies[0].rows[{before.index(rising[0])}].cells[3]"
+    rising[0] = f"({rising[0]})"
+    tab.evaluate(f"{least}.textContent = '{rising[0]}'")
+    missing = ["–"] * (len(before) - len(value))
     tab.evaluate(f"{heading}.click()")
     assert column(tab, 3) == rising + missing
     tab.evaluate(f"{heading}.focus()")

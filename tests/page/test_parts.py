@@ -88,8 +88,9 @@ def test_every_graph_of_a_distillation_is_shown_and_the_beaten_ones_are_marked()
     first, second, third = made.frontier.points
     beaten = replace(made, frontier=replace(made.frontier, points=(first, replace(second, dominated=True), third)))
     found = Elements(beaten._repr_html_()).text
-    assert "All 3 that were measured" in found
-    assert found.count("beaten") == Elements(made._repr_html_()).text.count("beaten") + 2  # the row, and under its mark
+    assert "All 3 graphs" in found
+    assert f"({second.score:.2f})" in found
+    assert "in brackets: another one beats it" in found
     assert "Hollow: 1 of 3" in found
     assert "hollow: another one beats it" in found
     assert "Hollow" not in Elements(made._repr_html_()).text

@@ -104,7 +104,7 @@ def measure_frontier(
         timings = side_by_side(calls, min(TEXTS, len(scored.evaluator.texts())))
     graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
     speed = dict(zip(graphs, zip(timings.texts_per_second, timings.speedup_intervals(0), strict=True), strict=True))
-    timed = _marked([_timed(one, *speed[one.blocks, one.precision, one.words]) for one, _ in points])
+    timed = _marked([_timed(one, *speed[one.graph]) for one, _ in points])
     return Frontier(
         points=tuple(
             one if one.dominated else replace(one, agreement=scored.report.agreement_of(reported))  # takes a second
@@ -122,14 +122,14 @@ def with_earlier(frontier: Frontier, earlier: Sequence[Frontier]) -> Frontier:
 
     Their speeds stand beside the full model's of that time, and are put beside the one of now.
     """
-    points = {(one.blocks, one.precision, one.dims, one.words): one for one in frontier.points}
+    points = {(one.graph, one.dims): one for one in frontier.points}
     measured = {one.blocks for one in frontier.points}
     for other in earlier:
         pace = frontier.points[0].texts_per_second / other.points[0].texts_per_second
         for one in other.points:
             if one.blocks not in measured:
                 faster = replace(one, texts_per_second=one.texts_per_second * pace)
-                points.setdefault((one.blocks, one.precision, one.dims, one.words), faster)
+                points.setdefault((one.graph, one.dims), faster)
     full, *rest = points.values()
     return replace(frontier, points=_marked([full, *sorted(rest, key=lambda one: -len(one.blocks))]))
 

@@ -256,6 +256,11 @@ class FrontierPoint(Result):
     interval: tuple[float, float] | None = None
     speedup_interval: tuple[float, float] | None = None
 
+    @property
+    def graph(self) -> tuple[Blocks, Precision, int]:
+        """Blocks, precision and words: points of one graph differ in their dimensions."""
+        return self.blocks, self.precision, self.words
+
     def beats(self, other: "FrontierPoint") -> bool:
         """Whether it is nowhere worse, and better somewhere; scores are compared in hundredths, as they are printed.
 

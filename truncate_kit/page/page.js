@@ -2,7 +2,7 @@
 (() => {
   // The number that a cell begins with, whatever stands around it; null for words.
   const numberIn = (text) => {
-    const found = text.replace(/,/g, "").replace("−", "-").match(/^[×+\s]*(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/i);
+    const found = text.replace(/,/g, "").replace("−", "-").match(/^[×+(\s]*(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/i);
     return found ? Number(found[1]) : null;
   };
   const compare = (one, other) => {

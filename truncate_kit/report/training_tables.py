@@ -1,5 +1,7 @@
 """The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
 
+from collections.abc import Mapping, Sequence
+
 from truncate_kit.cells import TableCells, number
 from truncate_kit.distillation.distill_result import DistillResult, taught_by
 from truncate_kit.distillation.step_results import Agreement, Frontier, FrontierPoint, SubsetSearch
@@ -74,41 +76,48 @@ def rules_table(search: SubsetSearch, metric: str) -> TableCells:
 def frontier_table(
     frontier: Frontier, metric: str, taken: FrontierPoint | None = None, *, every: bool = False
 ) -> TableCells:
-    """One row for each point that no other one beats, and for the full model's float32 graph.
+    """One row for each graph with its scores by dimensions, where no other point beats one of them; the full model's.
 
     Args:
         frontier: The points.
         metric: What scores are, in words.
-        taken: The point that the budget takes, which has a row.
-        every: A row for each point instead, the beaten ones marked.
+        taken: The point that the budget takes, whose graph has a row.
+        every: A row for each graph.
     """
     full = frontier.points[0]
-    shown = [one for one in frontier.points if every or one in (full, taken) or not one.dominated]
-    measure = f"score ({metric}), speed, size and dimensions together"
-    if every:
-        title = f"All {len(shown)} that were measured; another one beats those marked in {measure}"
-    else:
-        title = f"The full model's graph, and those of {len(frontier.points)} that no other beats in {measure}"
+    widths = sorted({one.dims for one in frontier.points}, reverse=True)
+    graphs: dict[tuple[object, ...], dict[int, FrontierPoint]] = {}
+    for one in frontier.points:
+        graphs.setdefault(one.graph, {})[one.dims] = one
+    kept = {one.graph for one in frontier.points if every or one in (full, taken) or not one.dominated}
+    shown = [row for graph, row in graphs.items() if graph in kept]
+    title = f"{'All' if every else f'{len(shown)} of'} {len(graphs)} graphs, with scores ({metric}) by dimensions"
+    if any(one.dominated for row in shown for one in row.values()):
+        title += "; in brackets: another one beats it in score, speed, size and dimensions together"
     if frontier.words is not None:
         title += f"; {frontier.covered:.1f} % of held-out texts need no further words"
     title += f"; speed 1 is {full.texts_per_second:,.0f} texts a second"
     return TableCells(
         title,
-        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB", "result", "texts/s"),
-        [
-            (
-                ", ".join(map(str, one.blocks)),
-                one.precision,
-                str(one.dims),
-                f"{one.words:,}",
-                f"{one.score:.2f}",
-                f"{one.texts_per_second / full.texts_per_second:.2f} ×",
-                f"{one.megabytes:.1f}",
-                "chosen" if one == taken else "beaten" if one.dominated else "",
-                f"{one.texts_per_second:,.0f}",
-            )
-            for one in shown
-        ],
+        ("blocks", "precision", "words", *(f"{dims} dims" for dims in widths), "speed", "MB", "result", "texts/s"),
+        [_graph_row(row, widths, full, taken) for row in shown],
+    )
+
+
+def _graph_row(
+    points: Mapping[int, FrontierPoint], widths: Sequence[int], full: FrontierPoint, taken: FrontierPoint | None
+) -> tuple[str, ...]:
+    graph = next(iter(points.values()))
+    scores = {dims: f"({one.score:.2f})" if one.dominated else f"{one.score:.2f}" for dims, one in points.items()}
+    return (
+        ", ".join(map(str, graph.blocks)),
+        graph.precision,
+        f"{graph.words:,}",
+        *(scores.get(dims, "–") for dims in widths),
+        f"{graph.texts_per_second / full.texts_per_second:.2f} ×",
+        f"{graph.megabytes:.1f}",
+        f"chosen at {taken.dims}" if taken is not None and taken in points.values() else "",
+        f"{graph.texts_per_second:,.0f}",
     )
 
 
