@@ -1,4 +1,4 @@
-"""The figure of the README: where a model falls and what cutting it there gives, and speed against quality.
+"""The figure of the README: where scores of a model drop and what cutting it there gives, and speed against quality.
 
     python -m benchmarks.demo.front
 
@@ -36,7 +36,7 @@ def draw_layers(axes: Axes) -> None:
     for model, color, label in ((STAYS, GREY, "BERT"), (FALLS, VERMILION, "ELECTRA")):
         means, spreads = ([float(row[key]) for row in rows if row["model"] == model] for key in ("test", "test_std"))
         axes.errorbar(range(len(means)), means, yerr=spreads, marker="o", capsize=3, color=color, label=label)
-    best = max(range(len(means)), key=means.__getitem__)  # of the last model, the one that falls
+    best = max(range(len(means)), key=means.__getitem__)  # of the last model, whose scores drop
     gain = means[best] - means[-1]
     axes.annotate(
         f"cut after block {best}:\n{gain:.1f} points more",
@@ -47,7 +47,7 @@ def draw_layers(axes: Axes) -> None:
     )
     whole_axis(axes, "fine-tuned at layer")
     axes.set_ylabel("Spearman × 100, test")
-    axes.set_title("The end of an ELECTRA falls\n(miniatures, STS Benchmark, 3 seeds)", loc="left")
+    axes.set_title("Scores of an ELECTRA drop at its end\n(miniatures, STS Benchmark, 3 seeds)", loc="left")
     axes.legend(loc="lower left")
 
 
