@@ -10,6 +10,7 @@ from tests.support.retrieval import judged_folder, write_lines
 from tests.support.training import SHORT, without_dropout
 from truncate_kit.data import read_retrieval
 from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.sweep.finetune import Preparation, finetune
@@ -111,14 +112,27 @@ def test_too_few_queries_are_one_sentence_and_a_hint(tmp_path, splits, problem):
     assert found.value.hint
 
 
-def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path):
+def alike(measure, one, other):
+    """How alike two vectors are, by its formula."""
+    if measure == "dot":
+        return float((one * other).sum())
+    if measure == "euclidean":
+        return -float((one - other).square().sum().sqrt())
+    return float((one * other).sum() / (one.square().sum() * other.square().sum()).sqrt())
+
+
+@pytest.mark.parametrize("measure", ["cosine", "dot", "euclidean"])
+def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path, measure):
+    """By the measure that the model is searched by: cosines over the temperature, others as they are."""
     encoder = without_dropout(load_encoder(tiny_folder("bert")))
+    encoder.settings["similarity_fn_name"] = measure
     data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
     examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
     batch = [0, 1, 2, 3, 7, 9, 10, 11]
     rows = [data.train.pairs[place] for place in batch]
     answers = {(pair.first, pair.second) for pair in data.train}
     sides = [encoder.vectors([getattr(row, side) for row in rows]).double() for side in ("first", "second")]
+    temperature = TEMPERATURE if measure == "cosine" else 1
     losses, left_out = [], 0
     for at, row in enumerate(rows):
         total = 0.0
@@ -126,14 +140,24 @@ def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path)
             if other != at and (row.first, document.second) in answers:
                 left_out += 1
                 continue
-            cosine = torch.nn.functional.cosine_similarity(sides[0][at], sides[1][other], dim=0)
-            total += math.exp(float(cosine) / TEMPERATURE)
-        own = torch.nn.functional.cosine_similarity(sides[0][at], sides[1][at], dim=0)
-        losses.append(math.log(total) - float(own) / TEMPERATURE)
+            total += math.exp(alike(measure, sides[0][at], sides[1][other]) / temperature)
+        losses.append(math.log(total) - alike(measure, sides[0][at], sides[1][at]) / temperature)
     assert left_out > 4
     expected = pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert float(examples.loss(encoder.train(), batch).detach()) == expected
     assert not examples.separable  # parts of a batch have other negatives
+
+
+def test_vectors_of_length_1_are_learned_by_cosine_whatever_compares_them(tiny_folder, tmp_path):
+    encoder = without_dropout(load_encoder(tiny_folder("bert")))
+    encoder.tail = torch.nn.ModuleList([Normalize()])
+    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
+    losses = []
+    for measure in ("cosine", "dot"):
+        encoder.settings["similarity_fn_name"] = measure
+        examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
+        losses.append(float(examples.loss(encoder.train(), range(8)).detach()))
+    assert losses[0] == losses[1]
 
 
 def test_steps_on_it_let_the_queries_that_teach_find_their_documents(tiny_folder, tmp_path):

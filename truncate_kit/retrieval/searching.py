@@ -9,6 +9,8 @@ from torch import Tensor
 
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import TextEncoder, check_text_encoder
 from truncate_kit.progress import Progress, silent
@@ -91,6 +93,12 @@ def measure_of(encoder: TextEncoder) -> str:
             f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
         )
     return measure
+
+
+def measure_of_lengths(encoder: Encoder) -> str:
+    """The same, but cosine for a model whose vectors all have length 1: their directions are all it compares."""
+    normalized = any(isinstance(module, Normalize) for module in encoder.tail)
+    return "cosine" if normalized else measure_of(encoder)
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, length_batches, original_order
+from truncate_kit.retrieval.searching import MEASURES
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
@@ -31,6 +32,7 @@ def contrastive_loss(
     temperature: float,
     own_weight: float = 0.0,
     others: Tensor | None = None,
+    measure: str = "cosine",
 ) -> Tensor:
     """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
@@ -45,13 +47,13 @@ def contrastive_loss(
         own_weight: w, of an anchor's own negative; 0 is the equation as printed, the authors' code has 1.
         others: (b, b), True where p_j is a positive of a_i as well, though not its own, and so left out of the sum;
             None where there are none.
+        measure: Of `MEASURES`, in the place of cos.
 
     Returns:
         0-d, at least 0.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
-    anchors, against = nn.functional.normalize(anchors, dim=-1), nn.functional.normalize(against, dim=-1)
-    logits = anchors @ against.T / temperature
+    logits = MEASURES[measure](anchors, against) / temperature
     if others is not None:
         logits[:, : len(anchors)] = logits[:, : len(anchors)].masked_fill(others, -torch.inf)
     if negatives is not None and own_weight:
@@ -123,21 +125,24 @@ class ContrastiveTexts:
 class QueriesWithDocuments(Pairs):
     """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
 
-    Those that answer the query as well are no negatives of it.
+    Those that answer the query as well are no negatives of it. Where the model compares vectors by more than their
+    directions, so does the loss, and without a temperature: these measures have no bounds that it would widen.
 
     Args:
         queries: Token ids of the two texts of each of `pairs`.
         documents: Token ids of the two texts of each of `pairs`.
+        pairs: The texts themselves.
+        measure: Of `MEASURES`.
     """
 
     separable = False  # each query is held against all documents of its batch
 
-    def __init__(self, queries: list[Ids], documents: list[Ids], pairs: Sequence[TextPair]) -> None:
+    def __init__(self, queries: list[Ids], documents: list[Ids], pairs: Sequence[TextPair], measure: str) -> None:
         super().__init__(queries, documents, [pair.target for pair in pairs], None)
         answers: dict[str, set[str]] = {}
         for pair in pairs:
             answers.setdefault(pair.first, set()).add(pair.second)
-        self._pairs, self._answers = tuple(pairs), answers
+        self._pairs, self._answers, self._measure = tuple(pairs), answers, measure
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """See `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
@@ -146,7 +151,9 @@ class QueriesWithDocuments(Pairs):
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
         """See `Pairs`."""
-        return contrastive_loss(first, second, None, TEMPERATURE, others=self._others(batch).to(first.device))
+        others = self._others(batch).to(first.device)
+        temperature = TEMPERATURE if self._measure == "cosine" else 1.0
+        return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
 
     def _others(self, batch: Sequence[int]) -> Tensor:
         """(b, b): whether the document of another row answers the query of a row, too."""

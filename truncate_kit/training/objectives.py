@@ -128,9 +128,11 @@ def _graded(train: "TrainPairs") -> "Examples":
 
 
 def _searched(train: "TrainPairs") -> "Examples":
+    from truncate_kit.retrieval.searching import measure_of_lengths
     from truncate_kit.training.contrastive import QueriesWithDocuments
 
-    return QueriesWithDocuments(train.first, train.second, train.pairs.pairs)
+    measure = measure_of_lengths(train.encoder)
+    return QueriesWithDocuments(train.first, train.second, train.pairs.pairs, measure)
 
 
 def _labelled(train: "TrainPairs") -> "Examples":
