@@ -1,5 +1,6 @@
 """Distillation of a real miniature: it learns, keeps to its budget, and survives being killed."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
+from tests.support.families import make_tiny
 from tests.support.files import words_folder
+from tests.support.pairs import made_texts, word_splits
 from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
 from truncate_kit.data.learned import keys_of, pair_keys, read_learned
-from truncate_kit.distillation import search_plan, speed, teacher
+from truncate_kit.distillation import search_plan, speed, teacher, tryout_texts
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.distilling import distill
@@ -20,7 +23,7 @@ from truncate_kit.distillation.learning import Learning
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.step_results import HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.distillation.student import ids_of
-from truncate_kit.distillation.texts import TextStore
+from truncate_kit.distillation.texts import FEWEST_TEXTS, TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
 from truncate_kit.encoders import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
@@ -53,12 +56,27 @@ def _no_graphs():
 @pytest.fixture(scope="module")
 def texts():
     pairs = load_pairs(BUNDLED)
-    return list(dict.fromkeys(pairs.texts()))[:1200]
+    return list(dict.fromkeys(pairs.texts()))[:600]
 
 
 @pytest.fixture(scope="module")
 def full():
     return truncate(load_encoder("mini-bert", max_length=32), 4)
+
+
+@pytest.fixture(scope="module")
+def few(texts):
+    """As many as distillation takes at least."""
+    return texts[:FEWEST_TEXTS]
+
+
+@pytest.fixture
+def tiny(tiny_folder):
+    """Three random blocks: for what does not depend on how much is learned."""
+    return load_encoder(tiny_folder("bert"))
+
+
+TINY_TEXTS = made_texts(FEWEST_TEXTS + 10)  # some are held out by their pairs
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +115,13 @@ def test_the_same_call_again_learns_nothing(full, texts, learned):
 
 
 @pytest.fixture
-def short_run(full, texts, tmp_path):
+def short_run(tiny, tmp_path):
     """A function from settings to what a distillation to two blocks in one workspace gives, and its tasks."""
 
     def run(settings):
         seen = []
         options = {"budget": Budget(blocks="2"), "settings": settings}
-        result = distill(full, texts[:300], out=tmp_path, progress=lambda *step: seen.append(step[0]), **options)
+        result = distill(tiny, TINY_TEXTS, out=tmp_path, progress=lambda *step: seen.append(step[0]), **options)
         return result, {"Searching subsets", "Timing"} & set(seen)
 
     return run
@@ -147,9 +165,9 @@ def test_a_busy_machine_is_said_and_timed_anew(short_run, monkeypatch):
     assert run() == ([], False)
 
 
-def test_learning_that_makes_it_worse_is_said(full, texts, tmp_path):
+def test_learning_that_makes_it_worse_is_said(full, few, tmp_path):
     settings = replace(SHORT, held_out=42, learning_rate=0.05)
-    result = distill(full, texts[:300], out=tmp_path, budget=Budget(blocks="1,3"), settings=settings)
+    result = distill(full, few, out=tmp_path, budget=Budget(blocks="1,3"), settings=settings)
     before, after, steps = result.candidate.untrained, result.student.best, result.student.steps
     assert after <= before
     said = f"Learning has not helped these blocks: {before:.2f} before, {after:.2f} after {steps} steps. Give more"
@@ -159,7 +177,7 @@ def test_learning_that_makes_it_worse_is_said(full, texts, tmp_path):
 def test_every_size_has_its_agreement_with_an_interval(full, learned):
     out, result = learned
     store = TextStore(out / "distillation/texts")
-    report = np.random.default_rng(0).permutation(len(store))[:120][60:]
+    report = np.random.default_rng(0).permutation(len(store))[:60][30:]
     ids = ids_of(store, report)
     reported = AgreementEvaluator(ids, full.encode_ids(ids))
     for row in result.candidates:
@@ -235,18 +253,16 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     assert "chosen for" not in replace(labelled, scores=kept).sentence
 
 
-def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):
+def test_a_frontier_is_measured_once_and_stays(tiny, tmp_path):
     def run(frontier, seen):
         settings = replace(SHORT, held_out=42, frontier=frontier)
-        some = texts[:300]
         budget = Budget(blocks="1,3")
-        return distill(
-            full, some, out=tmp_path, budget=budget, settings=settings, progress=lambda *step: seen.append(step[0])
-        )
+        options = {"budget": budget, "settings": settings, "progress": lambda *step: seen.append(step[0])}
+        return distill(tiny, TINY_TEXTS, out=tmp_path, **options)
 
     assert run(False, []).frontier is None
     measured = run(True, seen := []).frontier
-    assert {point.blocks for point in measured.points} == {(1, 2, 3, 4), (1, 3)}
+    assert {point.blocks for point in measured.points} == {(1, 2, 3), (1, 3)}
     assert "Measuring graphs" in seen
     for frontier in (False, True):
         assert run(frontier, seen := []).frontier == measured
@@ -254,37 +270,36 @@ def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):
     assert DistillResult.read(tmp_path / "lean" / DISTILLED.file_name).frontier == measured
 
 
-def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks(full, texts, tmp_path):
+def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks(tiny, tmp_path):
     def run(blocks, frontier):
         settings = replace(SHORT, held_out=42, frontier=frontier)
-        return distill(full, texts[:300], out=tmp_path, budget=Budget(blocks=blocks), settings=settings)
+        return distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks=blocks), settings=settings)
 
     first = run("1,3", True).frontier
-    run("2,4", False)
-    run("1,2", False)  # the weights of 2, 4 go with its end
-    result = run("1,4", True)
-    assert {one.blocks for one in result.frontier.points} == {(1, 2, 3, 4), (1, 3), (1, 2), (1, 4)}
+    run("1..1", False)
+    run("1,2", False)  # the weights of 1 alone go with its end
+    result = run("2,3", True)
+    assert {one.blocks for one in result.frontier.points} == {(1, 2, 3), (1, 3), (1, 2), (2, 3)}
     taken = {(one.precision, one.dims, one.words): one.score for one in result.frontier.points if one.blocks == (1, 3)}
     assert taken == {(one.precision, one.dims, one.words): one.score for one in first.points if one.blocks == (1, 3)}
     (lacking,) = (note for note in result.notes if "lacks" in note)
-    assert lacking == "The frontier lacks blocks 2, 4, which learned in other runs: their weights are gone."
+    assert lacking == "The frontier lacks blocks 1, which learned in other runs: their weights are gone."
 
 
-def test_a_size_shows_what_learned_best_in_earlier_runs(full, texts, tmp_path):
+def test_a_size_shows_what_learned_best_in_earlier_runs(tiny, tmp_path):
     """Also where blocks lead it that did not learn; those that are chosen now stand for their size nevertheless."""
-    pairs = load_pairs(BUNDLED)
-    data = replace(pairs, dev=replace(pairs.dev, pairs=pairs.dev.pairs[:60]), test=None)
+    data = replace(word_splits(), test=None)
 
     def run(blocks):
         settings = replace(SHORT, held_out=42, epochs=1)
-        return distill(full, texts[:300], out=tmp_path, budget=Budget(blocks=blocks), settings=settings, data=data)
+        return distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks=blocks), settings=settings, data=data)
 
-    first = run("3")
+    first = run("1")
     (leading,) = (row.blocks for row in first.search.best if len(row.blocks) == 2)
     assert first.candidates[1].blocks == leading
-    others = [blocks for blocks in ((2, 4), (3, 4), (1, 4)) if blocks != leading][:2]
+    others = [blocks for blocks in ((1, 2), (1, 3), (2, 3)) if blocks != leading]
     named = [run(",".join(map(str, blocks))) for blocks in others]
-    again = run("3")
+    again = run("1")
     assert again.chosen == first.chosen
     best = max((student for student in again.students if len(student.blocks) == 2), key=lambda one: one.best)
     assert best.blocks in others
@@ -341,21 +356,22 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert "before" not in result.tryout_sentence
 
 
-def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(texts, tmp_path):
-    full = truncate(load_encoder("mini-bert"), 4)
-    long = [" ".join(texts[place : place + 15]) for place in range(0, 900, 3)]
-    assert min(map(len, full.token_ids(long))) > FEW_TOKENS
+def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(tryout_texts, "FEW_TOKENS", tokens := 9)
+    long = [f"{first} {second}" for first, second in zip(TINY_TEXTS, made_texts(len(TINY_TEXTS), seed=1), strict=True)]
+    long = [f"{text} the cat sat on the mat" for text in long]
+    assert min(map(len, tiny.token_ids(long))) > tokens
     settings = replace(SHORT, held_out=42)
-    result = distill(full, long, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
-    assert len(result.tryouts) == 4
+    result = distill(tiny, long, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    assert len(result.tryouts) == 3
     assert result.chosen == best_tryout(result.tryouts).blocks
     store = TextStore(tmp_path / "distillation/texts")
-    cut, places, vectors = few_texts(full, store, np.arange(len(store)), np.zeros((len(store), full.width)))
+    cut, places, vectors = few_texts(tiny, store, np.arange(len(store)), np.zeros((len(store), tiny.width)))
     assert len(places) == len(store) // 10
-    assert set(cut.lengths()) == {FEW_TOKENS}
-    assert cut.ids(3) == [*store.ids(3)[: FEW_TOKENS - 1], store.ids(3)[-1]]
+    assert set(cut.lengths()) == {tokens}
+    assert cut.ids(3) == [*store.ids(3)[: tokens - 1], store.ids(3)[-1]]
     torch.testing.assert_close(
-        torch.from_numpy(vectors[3]).float(), full.encode_ids([cut.ids(3)])[0], atol=2e-3, rtol=2e-3
+        torch.from_numpy(vectors[3]).float(), tiny.encode_ids([cut.ids(3)])[0], atol=2e-3, rtol=2e-3
     )
 
 
@@ -370,10 +386,10 @@ def test_where_enough_texts_are_short_these_are_tried_as_they_are(full, learned)
 
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(full, texts, learned, tmp_path, monkeypatch):
     monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 0.0)
-    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 30)
+    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 24)
     result = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=SHORT)
-    assert (result.search.exact, result.search.num_texts) == (False, 30)
-    assert "on 30 texts that were cut short, by a beam." in result.search_sentence
+    assert (result.search.exact, result.search.num_texts) == (False, 24)
+    assert "on 24 texts that were cut short, by a beam." in result.search_sentence
     exact = {one.blocks: one.score for one in learned[1].search.leading}
     tried = [one for one in result.tryouts if one.blocks in exact]
     assert tried
@@ -435,8 +451,9 @@ def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(load_encoder(out / "lean"))
 
 
-def test_the_fewest_blocks_within_a_loss(full, texts, learned):
+def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     out, result = learned
+    out = shutil.copytree(out, tmp_path / "out")
     points = (100 - result.student.best + 0.03) / 3  # a point of score is three of agreement
     close = distill(full, texts, out=out, budget=Budget(within=points), settings=SHORT)
     assert close.holds
@@ -450,12 +467,12 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned):
     assert result.needed is None
 
 
-def test_steps_are_smaller_where_little_is_left_out(texts, tmp_path):
-    five = truncate(load_encoder("mini-bert", max_length=32), 5)
+def test_steps_are_smaller_where_little_is_left_out(tmp_path):
+    five = load_encoder(make_tiny("bert", tmp_path / "five", blocks=5))
     wanted = replace(SHORT, learning_rate=DistillSettings().rate(five.width) / 3, held_out=42)
     lean = []
     for name, settings in (("chosen", replace(wanted, learning_rate=None)), ("given", wanted)):
-        result = distill(five, texts[:300], out=tmp_path / name, budget=Budget(blocks="1,2,3,5"), settings=settings)
+        result = distill(five, TINY_TEXTS, out=tmp_path / name, budget=Budget(blocks="1,2,3,5"), settings=settings)
         assert result.learning_rate == wanted.learning_rate
         lean.append(load_encoder(tmp_path / name / "lean"))
     assert encoder_digest(lean[0]) == encoder_digest(lean[1])
@@ -472,7 +489,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     pairs = replace(pairs, dev=dev, test=test)
     held_back = pairs.dev.texts()[:60]
     budget = Budget(blocks="2,4")
-    result = distill(full, [*texts, *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
+    result = distill(full, [*texts[:400], *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     for row in result.candidates:  # where agreement chooses, that has an interval of its own
@@ -487,17 +504,17 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.texts.excluded >= 60
     assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert not result.notes
-    words = [" ".join(text.split()[:4]) for text in texts[:500]]
+    words = [" ".join(text.split()[:4]) for text in texts[:300]]
     again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)
     assert "The texts of bundled are longer than those learned from: 95 of 100 have up to" in again.notes[0]
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
 
 
-def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, texts, tmp_path):
+def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, few, tmp_path):
     words, settings = load_pairs(words_folder(tmp_path / "words")), replace(SHORT, seed=2)
     divided = split_pairs(words.train, 2, words.shares)
-    learned = [*texts[:300], *divided.dev.texts()]
+    learned = [*few, *divided.dev.texts()]
     result = distill(full, learned, out=tmp_path, budget=Budget(blocks="2,4"), settings=settings, data=words)
     assert result.metric == "Spearman × 100 on dev"
     assert result.full_score == pytest.approx(evaluate(full, divided.dev.pairs).spearman)
@@ -519,7 +536,7 @@ def test_pairs_that_cannot_choose_are_refused_first(full, texts, tmp_path):
 
 def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, texts, tmp_path):
     before_the_end = replace(SHORT, layer=3)
-    result = distill(full, texts[:600], out=tmp_path, budget=Budget(blocks="1,3"), settings=before_the_end)
+    result = distill(full, texts[:300], out=tmp_path, budget=Budget(blocks="1,3"), settings=before_the_end)
     assert max(result.chosen) == 3
     assert result.metric == "agreement with layer 3 of the full model"
     assert "with layer 3 of the full model" in result.sentence
@@ -541,9 +558,9 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert "from 2 to" in beyond.value.hint
 
 
-def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path):
+def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, few, tmp_path):
     settings = replace(SHORT, layer=2)
-    result = distill(full, texts[:600], out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    result = distill(full, few, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(full, 2))
     card = (tmp_path / "lean" / "README.md").read_text()
@@ -556,7 +573,7 @@ def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path
     assert "after learning" not in axes.get_legend_handles_labels()[1]
 
 
-def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, texts, tmp_path):
+def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, few, tmp_path):
     pairs = load_pairs(BUNDLED)
     cut = truncate(full, 1)
     some = pairs.dev.pairs[:60]
@@ -566,7 +583,7 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     its_own = [replace(pair, target=float(cosine)) for pair, cosine in zip(some, cosines, strict=True)]
     data = replace(pairs, dev=replace(pairs.dev, pairs=tuple(its_own)), test=None)
     fast = replace(SHORT, learning_rate=1e-2, warmup=0.0)
-    result = distill(full, texts, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
+    result = distill(full, few, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
     assert result.student.best == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
     assert result.notes[0].startswith("These blocks had")

@@ -1,9 +1,10 @@
-"""What transformers builds of a folder is kept: a tiny model takes longer to build than most tests have it for."""
+"""What transformers builds is kept, of a folder or of a shape: a tiny model takes longer to build than to use."""
 
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PretrainedConfig
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders import weights
 
@@ -41,19 +42,19 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts a copy of each tensor in its places."""
+    """Puts each tensor in its places."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[int, Tensor]) -> None:
         super().__init__(file)
-        self._copies = {key: self._copied(tensor) for key, tensor in tensors.items()}
-
-    @staticmethod
-    def _copied(tensor: Tensor) -> Tensor:
-        values = tensor.detach().clone()
-        return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+        self._tensors = tensors
 
     def persistent_load(self, key: int) -> Tensor:
-        return self._copies[key]
+        return self._tensors[key]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    values = tensor.detach().clone()
+    return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
 
 
 class _Original:
@@ -66,7 +67,29 @@ class _Original:
         self._structure, self._tensors = file.getvalue(), pickler.tensors
 
     def copy(self) -> Any:
-        return _Unpickler(io.BytesIO(self._structure), self._tensors).load()
+        return self._with({key: _copied(tensor) for key, tensor in self._tensors.items()})
+
+    def _with(self, tensors: dict[int, Tensor]) -> Any:
+        return _Unpickler(io.BytesIO(self._structure), tensors).load()
+
+
+class _Shape(_Original):
+    """A model without its weights."""
+
+    def __init__(self, model: nn.Module, names: AbstractSet[str]) -> None:
+        super().__init__(model)
+        own = model.state_dict(keep_vars=True)
+        self._weights = {name: (id(own[name]), isinstance(own[name], nn.Parameter)) for name in own.keys() & names}
+        for key, _ in self._weights.values():
+            self._tensors.pop(key, None)
+
+    def of(self, weights: Mapping[str, Tensor]) -> Any:
+        """With weights of these names, in the memory where they are."""
+        own = {
+            key: nn.Parameter(weights[name]) if learns else weights[name]
+            for name, (key, learns) in self._weights.items()
+        }
+        return self._with({key: _copied(tensor) for key, tensor in self._tensors.items()} | own)
 
 
 class _Kept:
@@ -91,9 +114,41 @@ class _Kept:
         return self._models[key].copy()
 
 
+class _Shapes:
+    """What models of weights that are there already are built from: each configuration and class once."""
+
+    def __init__(self) -> None:
+        self._shapes: OrderedDict[str, _Shape] = OrderedDict()
+
+    def model(self, kind: Any, weights: Mapping[str, Tensor], *, config: PretrainedConfig, **options: Any) -> Any:
+        if any(weight.dtype != options.get("dtype") for weight in weights.values()):
+            return _build(kind, None, config=config, state_dict=weights, **options)  # has them converted
+        shapes = [(name, weight.shape) for name, weight in weights.items()]
+        key = repr((kind, config.to_json_string(use_diff=False), shapes, sorted(options.items(), key=str)))
+        if key not in self._shapes:
+            with torch.random.fork_rng(devices=[]):
+                built = _build(kind, None, config=config, state_dict=weights, **options)
+            self._shapes[key] = _Shape(built, weights.keys())
+            while len(self._shapes) > MOST:
+                self._shapes.popitem(last=False)
+        self._shapes.move_to_end(key)
+        return self._shapes[key].of(weights)
+
+
+_build: Any = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]  # a class method's
+
+
 @contextmanager
 def remembered_models() -> Iterator[None]:
     """Whatever this package checks in a folder and in its weights is checked each time."""
+    shapes = _Shapes()
+
+    def from_pretrained(kind: Any, folder: Any, *args: Any, **options: Any) -> Any:
+        if folder is None and options.keys() == {"config", "state_dict", "attn_implementation", "dtype"}:
+            return shapes.model(kind, options.pop("state_dict"), **options)
+        return _build(kind, folder, *args, **options)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights, "AutoModel", _Kept())
+        patch.setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
         yield
