@@ -6,7 +6,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.training.configuration import TrainingSettings
 
 SETTINGS = TrainingSettings(epochs=3, batch_size=8, learning_rate=2e-3)
-SHORT = TrainingSettings(epochs=2, batch_size=16, learning_rate=2e-3)
+SHORT = TrainingSettings(epochs=2, batch_size=32, learning_rate=2e-3)
 
 
 def without_dropout(encoder: Encoder) -> Encoder:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
-from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import correlate
 from truncate_kit.report.sweep_figure import plot_sweep
@@ -21,8 +20,12 @@ from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.tasks import LabelledTask
+
+# Scores that depend on layer and seed; how well anything learns is not looked at.
+QUICK = TrainingSettings(epochs=1, batch_size=32, learning_rate=2e-3)
 
 
 def resamples(count):
@@ -112,10 +115,10 @@ def test_a_layer_with_fewer_seeds_takes_none_from_the_others():
 def test_a_quick_look_before_takes_nothing_from_the_certainty(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     asked = SweepSettings(layers="1,2", seeds=(0, 1))
-    found = finetune(encoder, data, out=tmp_path / "alone", settings=asked, training=SHORT)
-    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="0", seeds=(7,)), training=SHORT)
-    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="1", seeds=(0,)), training=SHORT)
-    again = finetune(encoder, data, out=tmp_path / "again", settings=asked, training=SHORT)
+    found = finetune(encoder, data, out=tmp_path / "alone", settings=asked, training=QUICK)
+    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="0", seeds=(7,)), training=QUICK)
+    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="1", seeds=(0,)), training=QUICK)
+    again = finetune(encoder, data, out=tmp_path / "again", settings=asked, training=QUICK)
     said = again.certainty.sentence  # layer 0 stands in the table as well
     assert said == found.certainty.sentence.replace("trained out", "compared")
     assert replace(again.certainty, sentence="") == replace(found.certainty, sentence="")
@@ -129,7 +132,7 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
 
     def swept(layers, seeds, out, pick="best-dev", within=None):
         settings = SweepSettings(layers=layers, seeds=tuple(range(seeds)), pick=pick, within=within)
-        return finetune(encoder, data, out=tmp_path / out, settings=settings, training=SHORT)
+        return finetune(encoder, data, out=tmp_path / out, settings=settings, training=QUICK)
 
     more = swept("1,2,3", 4, "again")
     fewer = swept("1,3", 1, "again")
@@ -155,7 +158,7 @@ def test_few_dev_pairs_do_not_rank_layers(tiny_folder, tmp_path, number, compare
     data = word_splits()
     data = replace(data, dev=replace(data.dev, pairs=data.dev.pairs[:number]))
     settings = SweepSettings(layers="1,2", seeds=(0,))
-    found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=SHORT)
+    found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=QUICK)
     assert (found.certainty is not None) == compared
 
 
@@ -163,9 +166,9 @@ def test_the_saved_seed_is_one_that_was_asked_for(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     for layers, seeds, out in (("2", (0, 1, 2), "one"), ("1,2", (0, 1, 2), "two")):
         settings = SweepSettings(layers=layers, seeds=seeds)
-        best = finetune(encoder, data, out=tmp_path / out, settings=settings, training=SHORT).chosen_seed
+        best = finetune(encoder, data, out=tmp_path / out, settings=settings, training=QUICK).chosen_seed
         other = next(seed for seed in seeds if seed != best)
-        again = finetune(encoder, data, out=tmp_path / out, settings=replace(settings, seeds=(other,)), training=SHORT)
+        again = finetune(encoder, data, out=tmp_path / out, settings=replace(settings, seeds=(other,)), training=QUICK)
         assert again.chosen_seed == other
         assert len(again.lean.seeds) == 3
 
@@ -173,8 +176,8 @@ def test_the_saved_seed_is_one_that_was_asked_for(tiny_folder, tmp_path):
 def test_after_a_search_the_certainty_is_by_all_seeds_of_what_it_trained(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     settings = SweepSettings(layers="auto", seeds=(0, 1, 2))
-    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
-    again = finetune(encoder, data, out=tmp_path, settings=replace(settings, seeds=(0,)), training=SHORT)
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=QUICK)
+    again = finetune(encoder, data, out=tmp_path, settings=replace(settings, seeds=(0,)), training=QUICK)
     assert found.chosen == again.chosen
     assert again.certainty == found.certainty
 
@@ -182,12 +185,12 @@ def test_after_a_search_the_certainty_is_by_all_seeds_of_what_it_trained(tiny_fo
 def test_the_bonus_for_depth_is_that_of_the_model_not_of_the_list(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     settings = SweepSettings(layers="1,2", seeds=(0,), pick="depth-bonus", within=30)
-    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=QUICK)
     first, second, _ = (row.dev for row in found.rows)
     assert found.chosen == (1 if first + 30 / 3 >= second + 30 * 2 / 3 else 2)
     assert Picker("depth-bonus", 30, None, 3).pick({1: 60.0, 2: 48.0}) == 1  # 15 a layer would take 2
     sweep = replace(settings, within=100)
-    assert finetune(encoder, data, out=tmp_path, settings=sweep, training=SHORT).chosen == 2
+    assert finetune(encoder, data, out=tmp_path, settings=sweep, training=QUICK).chosen == 2
 
 
 @pytest.mark.parametrize(("layers", "seeds"), [(2, 2), (2, 3), (4, 2), (8, 3)])
@@ -243,7 +246,7 @@ def test_layers_in_words(layers, words):
 
 def test_finetune_says_it_and_keeps_resamples_in_the_store_alone(tiny_folder, tmp_path):
     settings = SweepSettings(layers="1,2,3", seeds=(0, 1))
-    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=QUICK)
     assert result.certainty.compared == (1, 2, 3)
     assert result.certainty.best == result.chosen  # best-dev is the default
     assert result.certainty.sentence in (tmp_path / "lean" / "README.md").read_text()
@@ -253,9 +256,9 @@ def test_finetune_says_it_and_keeps_resamples_in_the_store_alone(tiny_folder, tm
 
 def test_lean_is_compared_with_full_by_the_seeds_that_both_have(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
-    finetune(encoder, data, out=tmp_path, settings=SweepSettings(layers="1", seeds=(0, 1)), training=SHORT)
+    finetune(encoder, data, out=tmp_path, settings=SweepSettings(layers="1", seeds=(0, 1)), training=QUICK)
     settings = SweepSettings(layers="2", seeds=(0,))
-    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=QUICK)
     assert (found.lean.seeds, found.full.seeds) == ((0,), (0, 1))
     of_first = {trial.layer: trial.test for trial in found.trials if trial.seed == 0}
     assert found.tests_of_shared_seeds == (of_first[2], of_first[found.full.layer])
