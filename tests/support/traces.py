@@ -5,7 +5,6 @@ are traced. So a stand-in with other weights is traced, and the model's own take
 """
 
 import copy
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from tests.support.exporters import spare_exporters
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.export import exporting, tracing
@@ -31,33 +31,6 @@ traced_anew = tracing._trace
 COMPUTED = ("deberta-v2", "gemma3_text")
 LARGE = 10_000_000  # parameters: only real models have as many, and each of them is exported as it is
 ROWS = 16  # of a stand-in's table of words: its graph looks up rows, however many there are
-
-
-@functools.cache
-def _spare_exporters() -> None:
-    """Let torch make its tables of operators, and onnxscript look for patterns, as often as they need to.
-
-    The tables are a fifth of a trace. For each node, and each pattern with several ends, onnxscript lists all nodes
-    before it compares this one with the first end: a tenth of a trace of few nodes, and a third of one of many.
-    """
-    from onnxscript.rewriter._basics import MatchResult
-    from onnxscript.rewriter.pattern import SimplePatternMatcher
-    from torch._export import utils
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
-    match = SimplePatternMatcher.match
-
-    @functools.wraps(match)
-    def match_if_it_may(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
-        end = self.pattern.output_nodes[0]
-        if end.op.matches(node.op_type) and end.domain.matches(node.domain):
-            return match(self, model, graph, node, **options)
-        return MatchResult().fail("The node is another operator than the first end of the pattern.")
-
-    # A method of a class that has no other way in; its further arguments are handed on, which types do not show.
-    SimplePatternMatcher.match = match_if_it_may  # type: ignore[assignment, method-assign]
 
 
 def _stand_in(encoder: Encoder) -> Encoder:
@@ -123,7 +96,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
     def remembered(encoder: Encoder) -> Any:
-        _spare_exporters()
+        spare_exporters()
         return kept(encoder, lambda: traced_anew(encoder))
 
     def graph(encoder: Encoder, target: Target = "cpu") -> Any:

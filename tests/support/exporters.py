@@ -1,0 +1,81 @@
+"""What torch's and onnxscript's exporters do again and again, they do once; the graphs that they give stay the same."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+# Of sizes, what tracing asks for tens of thousands of times: how long a batch is times the width, whether that is one.
+_ARITHMETIC = ("add", "sub", "mul", "eq", "ne", "ge", "gt", "le", "lt")
+
+
+@functools.cache
+def spare_exporters() -> None:
+    """Change both libraries in this process, from now on."""
+    _make_tables_once()
+    _compute_sizes_once()
+    _look_for_patterns_where_they_may_be()
+
+
+def _make_tables_once() -> None:
+    """Tables of operators are a fifth of a trace."""
+    from torch._export import utils
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
+
+
+def _compute_sizes_once() -> None:
+    """Sizes of each tensor are expressions of the batch and the length, of which there are few: a sixth of a trace."""
+    from torch.fx.experimental.sym_node import SymNode
+
+    for name in _ARITHMETIC:
+        setattr(SymNode, f"_{name}", _remembering(name, getattr(SymNode, f"_{name}")))
+
+
+def _remembering(name: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same function of two sizes, which computes once for each pair of expressions what depends on them alone."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from torch.fx.experimental.sym_node import _NO_HINT, SymNode
+
+    def parts(size: Any) -> tuple[object, ...]:
+        return size.expr, size.pytype, size.hint, size._optimized_summation
+
+    @functools.wraps(compute)
+    def computed(self: Any, other: Any) -> Any:
+        if get_proxy_mode():  # each operation becomes a node of the graph
+            return compute(self, other)
+        known: dict[Any, Any] = self.shape_env.__dict__.setdefault("_known_sizes", {})
+        key = (name, *parts(self), *parts(other))
+        if key not in known:
+            known[key] = compute(self, other)
+        size = known[key]
+        hint = _NO_HINT if size.hint is None else size.hint
+        summation = size._optimized_summation
+        # A new one each time: who traces tells sizes apart by their identity.
+        return SymNode(
+            size._expr, size.shape_env, size.pytype, hint, fx_node=size.fx_node, optimized_summation=summation
+        )
+
+    return computed
+
+
+def _look_for_patterns_where_they_may_be() -> None:
+    """For each node, and each pattern with several ends, onnxscript lists all nodes before it compares this one.
+
+    That is a tenth of a trace of few nodes, and a third of one of many.
+    """
+    from onnxscript.rewriter._basics import MatchResult
+    from onnxscript.rewriter.pattern import SimplePatternMatcher
+
+    match = SimplePatternMatcher.match
+
+    @functools.wraps(match)
+    def match_if_it_may(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        end = self.pattern.output_nodes[0]
+        if end.op.matches(node.op_type) and end.domain.matches(node.domain):
+            return match(self, model, graph, node, **options)
+        return MatchResult().fail("The node is another operator than the first end of the pattern.")
+
+    # A method of a class that has no other way in; its further arguments are handed on, which types do not show.
+    SimplePatternMatcher.match = match_if_it_may  # type: ignore[assignment, method-assign]
