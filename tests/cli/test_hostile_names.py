@@ -36,7 +36,7 @@ def check_said(*streams):
         assert not _CONTROLS.search(said), ascii(said)
 
 
-def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path):
+def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path, drawn):
     arguments = ("--data", evil / f"{EVIL}.csv", "--scale", "0,5", "--workspace", tmp_path)
     check_said(*run_both(capfd, "analyze", evil / EVIL, "--reference", "none", *arguments))
     check_said(*run_both(capfd, "cut", evil / EVIL, "--layer", 2, "--workspace", tmp_path))

@@ -9,12 +9,14 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "miniatures.ipynb"
 
 
-# What all tests do without (tests/support/economy.py): ten seconds of timing, above all.
+# What all tests do without (tests/support/economy.py), but for figures: ten seconds of timing, above all.
 ECONOMY = """
+from contextlib import ExitStack
 from pathlib import Path
-from tests.support.economy import economical
-economy = economical(Path({folder!r}))
-economy.__enter__()
+from tests.support.economy import drawing, economical
+economy = ExitStack()
+economy.enter_context(economical(Path({folder!r})))
+economy.enter_context(drawing())
 """
 
 

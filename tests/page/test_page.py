@@ -555,7 +555,7 @@ def test_the_page_of_a_combined_model_has_its_bench(lean, tmp_path):
     assert read_run(folder).bench == own
 
 
-def test_models_that_are_drawn_together_are_told_apart_by_their_names(lean, tmp_path):
+def test_models_that_are_drawn_together_are_told_apart_by_their_names(lean, tmp_path, drawn):
     """Both end at layer 5."""
     folder = write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3)))
     named(bench_of(a_quality(1, 3)), "run/combined").write(folder / "bench-2.json")
@@ -804,7 +804,7 @@ def test_one_prediction_is_told_where_two_say_the_same(lean, looked_at, tmp_path
         assert [line for line in grounds if line in ("Seen whole.", own.sentence)] == [expected]
 
 
-def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
+def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path, drawn):
     run = write_run(tmp_path / "run", lean, profile=looked_at, bench=bench_of(a_quality(1, 3)))
     page = page_of(run)
     assert len(page.of("script")) == 1
@@ -821,7 +821,7 @@ def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
     assert (run / "report.html").stat().st_size < 6 * 2**20
 
 
-def test_a_page_that_would_be_too_large_is_refused(lean, looked_at, tmp_path, monkeypatch):
+def test_a_page_that_would_be_too_large_is_refused(lean, looked_at, tmp_path, monkeypatch, drawn):
     run = write_run(tmp_path / "run", lean, profile=looked_at)
     size = write_page(run).file_bytes
     monkeypatch.setattr(writing, "MOST_BYTES", size)
@@ -839,7 +839,7 @@ def test_the_search_is_explained_where_there_was_one():
     assert "grey" not in layers_chart(replace(found, search=(), rankings={})).caption
 
 
-def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path):
+def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path, drawn):
     bench = bench_of(a_quality(1, 3))
     bench = replace(
         bench,

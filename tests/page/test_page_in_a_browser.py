@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import Tab, a_browser
+from tests.support.economy import drawing
 from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
@@ -34,7 +35,8 @@ def made(tiny_folder, tmp_path_factory):
     seen = profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS))
     notes = "</script><img src=x onerror=document.title='broken'>", "Scored on other pairs than those of --data."
     bench = replace(a_bench(), quality=a_quality(1, 3), notes=notes)
-    return Path(write_page(write_run(folder / "run", folder / "lean", profile=seen, bench=bench)).page)
+    with drawing():
+        return Path(write_page(write_run(folder / "run", folder / "lean", profile=seen, bench=bench)).page)
 
 
 @pytest.fixture(params=["made", "demo"])

@@ -25,6 +25,7 @@ from truncate_kit.evaluation import Evaluation
 from truncate_kit.page.parts import PARTS, sizes_part
 from truncate_kit.page.writing import write_page
 
+pytestmark = pytest.mark.usefixtures("drawn")
 DRAWINGS = {  # of each kind of result
     "LayerProfile": 3,
     "SweepResult": 1,

@@ -3,7 +3,6 @@
 import base64
 import functools
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from transformers.utils import logging
 
@@ -21,7 +21,6 @@ from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
 from truncate_kit.page import charts
-from truncate_kit.page.layout import Chart
 from truncate_kit.report import panel
 
 # A PNG of one white pixel.
@@ -42,18 +41,8 @@ def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
     return savefig
 
 
-def _drawn_once(draw: Callable[..., Chart]) -> Callable[..., Chart]:
-    """Each chart of a page once: what it is drawn of is what its function holds, and what is said of it."""
-    drawn: dict[object, Chart] = {}
-
-    def chart(name: str, label: str, caption: str, plot: Any, **options: Any) -> Chart:
-        held = pickle.dumps([cell.cell_contents for cell in plot.__closure__ or ()])
-        key = (name, label, caption, plot.__code__, held, *options.items())
-        if key not in drawn:
-            drawn[key] = draw(name, label, caption, plot, **options)
-        return drawn[key]
-
-    return chart
+def _undrawn(figure: Figure, name: str, label: str) -> Markup:
+    return Markup('<svg role="img" aria-label="{}"></svg>').format(label)
 
 
 class Quiet:
@@ -63,7 +52,7 @@ class Quiet:
         return 0.0
 
 
-_DRAWING = (Figure.savefig, panel._settle, charts._chart)
+_DRAWING = (Figure.savefig, panel._settle, charts.inline_svg)
 
 
 @contextmanager
@@ -72,7 +61,7 @@ def drawing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", _DRAWING[0])
         patch.setattr(panel, "_settle", _DRAWING[1])
-        patch.setattr(charts, "_chart", _DRAWING[2])
+        patch.setattr(charts, "inline_svg", _DRAWING[2])
         yield
 
 
@@ -87,8 +76,8 @@ def economical(folder: Path) -> Iterator[None]:
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
-    - Figures are plotted, but drawn only where a test asks for it (`drawing`): a PNG takes an eighth of a second.
-    - A chart of a page is drawn once: many tests write pages of the same results.
+    - Figures, and charts of pages, are plotted, but drawn only where a test asks for it (`drawing`): each takes an
+      eighth of a second.
     - transformers reports errors only, so that silencing it, at each load, changes nothing.
     - The commands are read from their functions once, as in a process of a user.
     """
@@ -102,7 +91,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(speed, "OtherWork", Quiet)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(panel, "_settle", lambda *_: None)
-        patch.setattr(charts, "_chart", _drawn_once(charts._chart))
+        patch.setattr(charts, "inline_svg", _undrawn)
         for module in (checks, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):

@@ -1,6 +1,7 @@
 """From results to one HTML file that opens without a network."""
 
 import base64
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ def in_notebook(result: Result) -> str:
     return _templates().get_template("notebook.html").render(section=part_of(result), style=style)
 
 
+@functools.cache
 def _templates() -> Environment:
     loader = FunctionLoader(_own_text)
     environment = Environment(
