@@ -20,7 +20,7 @@ from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
-from truncate_kit.page import charts
+from truncate_kit.page import charts, svg
 from truncate_kit.report import panel
 
 # A PNG of one white pixel.
@@ -52,7 +52,7 @@ class Quiet:
         return 0.0
 
 
-_DRAWING = (Figure.savefig, panel._settle, charts.inline_svg)
+_DRAWING = (Figure.savefig, panel._settle, svg.inline_svg)
 
 
 @contextmanager
