@@ -54,7 +54,7 @@ def test_every_task_is_done_once_and_by_several(engine):
     assert again[7][1] in processes
 
 
-def test_tasks_are_drawn_as_workers_become_free(engine):
+def test_tasks_are_drawn_as_workers_become_free(two_processes):
     drawn = []
 
     def numbers():
@@ -62,15 +62,15 @@ def test_tasks_are_drawn_as_workers_become_free(engine):
             drawn.append(number)
             yield number
 
-    run = engine.run(Squares(WEIGHTS), numbers(), lambda _: None)
+    run = two_processes.run(Squares(WEIGHTS), numbers(), lambda _: None)
     next(run)
     assert len(drawn) <= 3
     run.close()
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path, by):
-    said = []
+@pytest.mark.parametrize(("by", "started"), [(signal.SIGKILL, "engine"), (signal.SIGTERM, "two_processes")])
+def test_a_killed_worker_is_replaced_and_its_task_done_again(request, tmp_path, by, started):
+    said, engine = [], request.getfixturevalue(started)
     found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path, by=by), [1, DEADLY, 2], said.append))
     assert found[DEADLY][0] == 3 * DEADLY**2
     assert [message for message in said if isinstance(message, Lost)] == [Lost(DEADLY, f"it was ended by {by.name}")]
