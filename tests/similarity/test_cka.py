@@ -6,7 +6,7 @@ from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, Usa
 from truncate_kit.similarity.cka import cka_matrix
 from truncate_kit.similarity.streaming import StreamedCKA
 
-SIZES = [(300, 24, 20), (40, 90, 70), (600, 8, 12)]  # Gram form, more widths than texts, feature form
+SIZES = [(260, 24, 20), (40, 90, 70), (520, 8, 12)]  # Gram form, more widths than texts, feature form
 ESTIMATORS = ["debiased", "biased"]
 
 
