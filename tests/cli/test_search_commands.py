@@ -201,7 +201,7 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
     assert (tmp_path / "made/lean/model_int8.onnx").read_bytes() == lean
 
 
-def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path):
+def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path, drawn):
     full, home = tmp_path / "full", tmp_path / "home"
     save_encoder(load_encoder(tiny_folder("bert")), full)
     run(capfd, "cut", full, "--layer", 2, "--workspace", home)
