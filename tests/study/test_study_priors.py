@@ -14,11 +14,20 @@ from truncate_kit.study.study_file import read_study
 from truncate_kit.study.study_result import StudyResult
 from truncate_kit.sweep.finetune import Preparation, finetune
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training import configuration
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 
+WORD_EPOCHS = 6  # of fifty in the product, and each is stored
 ADAPTATION = "epochs = 1, batch_size = 16, learning_rate = 2e-3"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_epochs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configuration, "WORD_EPOCHS", WORD_EPOCHS)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +80,7 @@ def test_every_prior_and_the_control_have_rows_of_their_own(done):
 
 
 def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(home, done, tmp_path):
-    assert killed(home / "study.toml", tmp_path, later=0.05) >= 10
+    assert killed(home / "study.toml", tmp_path, later=0.02, writes=10, word_epochs=WORD_EPOCHS) >= 10
     assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
 
 
@@ -87,7 +96,7 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     encoder, data = load_encoder(study.models[0].model), complete_splits(load_pairs(home / "graded.csv"))
     training = study.tasks[0].training
     settings = SweepSettings(layers="1,2", seeds=(0,))
-    rates = TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-3)
+    rates = TrainingSettings(epochs=WORD_EPOCHS, batch_size=128, learning_rate=1e-3)
     prior = WordPrior(encoder, load_words(home / "words"), rates)
     words = finetune(
         encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Preparation(prior=prior)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from tests.support.processes import Program
 from truncate_kit.runs.journal import Journal
+from truncate_kit.training.configuration import WORD_EPOCHS
 
 _STUDY = """
 import os, sys
 from pathlib import Path
 from truncate_kit.study.study_file import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.training import configuration
 
 # The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,
 # when it is flushed, or when it is renamed, and when a record is about to be written.
@@ -22,26 +24,33 @@ def kill_in_writing(event, arguments):
         if left == 0:
             os.kill(os.getpid(), 9)
 
-left = int(sys.argv[3])
+left, configuration.WORD_EPOCHS = map(int, sys.argv[3:])
 if left:
     sys.addaudithook(kill_in_writing)
 run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
 """
 
 
-# Each write has three moments; as many as let the study get on by twenty writes between two kills.
-MOMENTS = (61, 62, 63)
+MOMENTS = 3  # of a write
 
 
-def killed(study: Path, out: Path, later: float = 0.03) -> int:
+def killed(study: Path, out: Path, *, later: float = 0.03, writes: int = 20, word_epochs: int = WORD_EPOCHS) -> int:
     """Run a study in `out`, killed in turn `later` seconds later each time and inside a write; how often it was.
 
     A file under its final name is always whole.
+
+    Args:
+        study: Its file.
+        out: Its folder.
+        later: Seconds.
+        writes: By as many the study gets on before it is killed inside one, in each of their moments in turn.
+        word_epochs: Epochs of a prior of words.
     """
     kills, instant = 0, 0.0
     while True:
         in_writing = kills % 2 == 1
-        running = Program(_STUDY, study, out, MOMENTS[kills // 2 % 3] if in_writing else 0)
+        moment = MOMENTS * writes + 1 + kills // 2 % MOMENTS
+        running = Program(_STUDY, study, out, moment if in_writing else 0, word_epochs)
         if not in_writing:
             instant += later
             time.sleep(instant)
