@@ -17,7 +17,7 @@ from truncate_kit.distillation.distilling import TEXTS
 from truncate_kit.distillation.frontier import own_pairs
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Frontier, FrontierPoint
-from truncate_kit.distillation.texts import TextStore
+from truncate_kit.distillation.texts import FEWEST_TEXTS, TextStore
 from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation import evaluate
@@ -275,6 +275,7 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
 
 def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):
     options = ["--texts", texts, "--blocks", "1,3", "--similarity", "1", "--states", "0.5", "--epochs", "2"]
+    options += ["--max-texts", FEWEST_TEXTS]
     alone = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "alone"]
     together = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "together"]
     code = f"from truncate_kit_cli.app import main; main({list(map(str, together))!r})"
@@ -289,7 +290,7 @@ def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, cap
 
 def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capfd):
     texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:300])))
+    texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:100])))
     encoder, source = load_encoder("mini-electra-discriminator"), ModelSource("mini-electra-discriminator")
 
     def aim(layer="auto", **budget):

@@ -14,7 +14,7 @@ from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.errors import DeviceError, FileProblemError
 from truncate_kit.page.writing import write_page
 from truncate_kit.priors import adapting
-from truncate_kit.training import retrieval_evaluator
+from truncate_kit.training import configuration, retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.working_folders import run_lock
 from truncate_kit_cli.app import main
@@ -290,7 +290,8 @@ def write_words(folder):
     (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
 
 
-def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
+def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, monkeypatch):
+    monkeypatch.setattr(configuration, "WORD_EPOCHS", 3)  # the fifty of the paper are looked at elsewhere
     words = single_file.parent / "words"
     words.mkdir()
     write_words(words)

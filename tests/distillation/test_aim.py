@@ -11,7 +11,7 @@ from truncate_kit.errors import UsageError
 
 @pytest.fixture(scope="module")
 def texts():
-    return list(dict.fromkeys(load_pairs(BUNDLED).texts()[:300]))
+    return list(dict.fromkeys(load_pairs(BUNDLED).texts()[:100]))
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from truncate_kit.export.exporting import export_graph
 
 @pytest.fixture(scope="module")
 def full():
-    return truncate(load_encoder("mini-bert", max_length=32), 4)
+    return truncate(load_encoder("mini-bert", max_length=32), 3)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     scored = Scored(
         evaluator, lambda encoder: store.ids_for(encoder, held_out[:30].tolist()), report, reported.tolist()
     )
-    found = measure_frontier([((1, 2, 3, 4), full), ((1, 3), lean)], scored, store, held_out)
+    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], scored, store, held_out)
     points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
     words, width = full.backbone.config.vocab_size, full.width
     kept = kept_pieces(full, {piece for place in range(60, len(store)) for piece in store.ids(place)})
@@ -57,7 +57,7 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     unseen = store.read(reported)
     in_torch = {
         (blocks, kept_words): model.vectors(unseen)
-        for blocks, whole in (((1, 2, 3, 4), full), ((1, 3), lean))
+        for blocks, whole in (((1, 2, 3), full), ((1, 3), lean))
         for kept_words, model in ((words, whole), (len(kept), keep_pieces(whole, kept)))
     }
     for one in found.points:

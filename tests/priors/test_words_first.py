@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.support.pairs import make_pairs, word_splits
-from tests.support.training import SETTINGS, without_dropout
+from tests.support.training import SHORT, without_dropout
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.priors.words import WordPrior
@@ -37,7 +37,7 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     prior = WordPrior(encoder, WORDS, TrainingSettings(epochs=2, batch_size=16, learning_rate=1e-3))
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
-        "training": dataclasses.replace(SETTINGS, epochs=3),
+        "training": dataclasses.replace(SHORT, epochs=3),
         "before": Preparation(prior=prior),
     }
     with pytest.raises(KeyboardInterrupt):
@@ -47,14 +47,14 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     again = finetune(encoder, word_splits(), out=tmp_path / "killed", progress=watcher, **how)
     undisturbed = finetune(encoder, word_splits(), out=tmp_path / "undisturbed", **how)
     assert not [task for task, _ in heard if task.startswith("words")]
-    assert heard[0] == ("layer 2, seed 1, 3 epochs", -(-64 // SETTINGS.batch_size) + 1)  # after the first epoch
+    assert heard[0] == ("layer 2, seed 1, 3 epochs", -(-64 // SHORT.batch_size) + 1)  # after the first epoch
     assert again.lean == undisturbed.lean
 
 
 def test_what_a_kill_left_beside_a_finished_trial_is_tidied_up(tiny_folder, tmp_path):
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
-        "training": dataclasses.replace(SETTINGS, epochs=1),
+        "training": dataclasses.replace(SHORT, epochs=1),
         "before": Preparation(
             prior=WordPrior(load_encoder(tiny_folder("bert")), WORDS, TrainingSettings(epochs=1, batch_size=16))
         ),
@@ -72,7 +72,7 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     encoder = without_dropout(load_encoder(tiny_folder("bert")))
     short = TrainingSettings(epochs=2, batch_size=16, learning_rate=1e-3)
     prior = WordPrior(encoder, WORDS, short)
-    training = dataclasses.replace(SETTINGS, epochs=2)
+    training = dataclasses.replace(SHORT, epochs=2)
     settings = SweepSettings(layers="2", seeds=(1,))
     result = finetune(
         encoder, word_splits(), out=tmp_path, settings=settings, training=training, before=Preparation(prior=prior)
@@ -98,7 +98,7 @@ def test_that_layers_were_ranked_without_the_words_is_said(tiny_folder, tmp_path
         word_splits(),
         out=tmp_path,
         settings=SweepSettings(seeds=(0,)),
-        training=dataclasses.replace(SETTINGS, epochs=1),
+        training=dataclasses.replace(SHORT, epochs=1),
         before=Preparation(prior=prior),
     )
     assert result.rankings

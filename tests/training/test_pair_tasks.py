@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import f1_score
 
 from tests.support.pairs import labelled_splits, make_pairs
-from tests.support.training import SETTINGS
+from tests.support.training import SETTINGS, SHORT
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import FileProblemError
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_kind_is_named(tiny_folder, tmp_path):
     ("objective", "cuts", "metric"), [("paraphrase", (0.4,), "F1"), ("entailment", (0.2, 0.6), "macro F1")]
 )
 def test_finetune_ends_with_a_model_and_says_the_metric(tiny_folder, tmp_path, objective, cuts, metric):
-    training = dataclasses.replace(SETTINGS, objective=objective, epochs=2)
+    training = dataclasses.replace(SHORT, objective=objective)
     result = finetune(
         load_encoder(tiny_folder("bert")),
         labelled_splits(cuts),
@@ -160,7 +160,7 @@ def test_word_pairs_keep_the_yardstick_of_the_same_seed(tiny_folder, tmp_path):
         data,
         out=tmp_path,
         settings=SweepSettings(layers="1", seeds=(0, 1, 2)),
-        training=dataclasses.replace(SETTINGS, epochs=2),
+        training=SHORT,
     )
     card = (tmp_path / "full/README.md").read_text()
     assert f"these weights: seed {result.chosen_seed}," in card
