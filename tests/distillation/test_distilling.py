@@ -253,16 +253,19 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     assert "chosen for" not in replace(labelled, scores=kept).sentence
 
 
-def test_a_frontier_is_measured_once_and_stays(tiny, tmp_path):
+def test_a_frontier_is_measured_once_and_stays(full, few, tmp_path):
+    three = truncate(full, 3)
+
     def run(frontier, seen):
         settings = replace(SHORT, held_out=42, frontier=frontier)
         budget = Budget(blocks="1,3")
         options = {"budget": budget, "settings": settings, "progress": lambda *step: seen.append(step[0])}
-        return distill(tiny, TINY_TEXTS, out=tmp_path, **options)
+        return distill(three, few, out=tmp_path, **options)
 
     assert run(False, []).frontier is None
     measured = run(True, seen := []).frontier
     assert {point.blocks for point in measured.points} == {(1, 2, 3), (1, 3)}
+    assert {point.words for point in measured.points} == {measured.words, measured.all_words}
     assert "Measuring graphs" in seen
     for frontier in (False, True):
         assert run(frontier, seen := []).frontier == measured
