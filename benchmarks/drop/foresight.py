@@ -13,7 +13,7 @@ weights, but for the level of CKA, which was changed for a snapshot that the bun
 logistic of both, fitted on all of them, is `LOG_ODDS` of the package; it is printed at the end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import log2
@@ -215,14 +215,10 @@ SELECTIONS: dict[str, Callable[[Foreseen], bool]] = {
 }
 
 
-def forecasts(cases: Sequence[Foreseen]) -> dict[str, np.ndarray]:
-    """Of each case by each forecast, fitted on the cases of other models of the same kind."""
-    found = {}
-    for name, forecast in FORECASTS.items():
-        found[name] = np.array(
-            [forecast([one for one in cases if one.case.run != mine.case.run], mine) for mine in cases]
-        )
-    return found
+def forecasts(cases: Sequence[Foreseen], names: Iterable[str] = FORECASTS) -> dict[str, np.ndarray]:
+    """Of each case by some forecasts, fitted on the cases of other models of the same kind."""
+    others = [[one for one in cases if one.case.run != mine.case.run] for mine in cases]
+    return {name: np.array(list(map(FORECASTS[name], others, cases))) for name in names}
 
 
 def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
@@ -285,9 +281,9 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
     truth = np.array([one.case.falls for one in kind], float)
     figure, panel = plt.subplots(figsize=(4.2, 4.0), layout="constrained")
     panel.plot([0, 1], [0, 1], ":", color="grey", linewidth=1)
-    found = forecasts(kind)
     # The first line is left of the second almost everywhere: numbers on the outer sides are on no line.
     sides = {"the confidence as it is": (-6, 4, "right"), "logistic of Spearman and rank": (6, -12, "left")}
+    found = forecasts(kind, sides)
     for name, (across, up, side) in sides.items():
         values, said, fell, counts = found[name], [], [], []
         for low, high in pairwise(BINS):

@@ -12,6 +12,7 @@ these in `benchmarks/miniatures/one-seed.csv`. A sweep that lacks layers is no c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -95,12 +96,12 @@ class Case:
         """What is left out together: a model with all its weights, and all random weights as one."""
         return RANDOM if self.weights == RANDOM else self.model
 
-    @property
+    @cached_property
     def dev(self) -> dict[int, float]:
         """Mean dev score by layer."""
         return {row.layer: row.dev for row in self.layers}
 
-    @property
+    @cached_property
     def test(self) -> dict[int, float]:
         """Mean test score by layer."""
         return {row.layer: row.test for row in self.layers}

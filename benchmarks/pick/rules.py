@@ -158,10 +158,10 @@ def gaps_without(model: str, cases: Sequence[Case]) -> Gaps:
 
 def by_model(cases: Sequence[Case], values: Sequence[float]) -> dict[str, float]:
     """Mean of the values over the cases of each model."""
-    return {
-        run: fmean(value for case, value in zip(cases, values, strict=True) if case.run == run)
-        for run in dict.fromkeys(case.run for case in cases)
-    }
+    of: dict[str, list[float]] = {}
+    for case, value in zip(cases, values, strict=True):
+        of.setdefault(case.run, []).append(value)
+    return {run: fmean(values) for run, values in of.items()}
 
 
 def fit(rule: Rule, cases: Sequence[Case], gaps: Gaps) -> Values:
