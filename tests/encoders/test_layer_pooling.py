@@ -81,16 +81,16 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(
 
 
 def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
-    encoder.pool_with(LayerPooling(16, layers=(0, 2), over="mean", last=True))
-    parts = [plain(tiny_folder("bert"), layers, "mean", "mean") for layers in ((2,), (0, 2))]
+    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
+    encoder.pool_with(LayerPooling(16, layers=(0, 1), over="mean", last=True))
+    parts = [plain(tiny_folder("bert"), layers, "mean", "mean") for layers in ((1,), (0, 1))]
     expected = torch.cat(parts, dim=1)
     torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=0)
     save_encoder(encoder, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert again.pooling_name == "last-layer-mean"
     assert encoder_digest(again) == encoder_digest(encoder)
-    encoder.pool_with(LayerPooling(16, layers=(0, 2), over="mean"))
+    encoder.pool_with(LayerPooling(16, layers=(0, 1), over="mean"))
     assert encoder_digest(again) != encoder_digest(encoder)
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
     assert peer.get_embedding_dimension() == 32
