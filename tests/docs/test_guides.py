@@ -39,9 +39,8 @@ from truncate_kit_cli.app import app, main
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more-training measure clusters study python"
 PAGES = ["README.md", *(f"docs/guides/{name}.md" for name in GUIDES.split()), "docs/json.md"]
-BLOCK = re.compile(
-    r"(?:<!-- (not run|without the hub|without a GPU|without a cluster): ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL
-)
+MARKS = ("not run", "without the hub", "without a GPU", "without a cluster", "refused where the CPU's fp16 strays")
+BLOCK = re.compile(rf"(?:<!-- ({'|'.join(MARKS)}): ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
 INSTALL = re.compile(r"pip install 'truncate-kit\[\w+\]'")
 PRINTED = re.compile(r"printf '([^']+)' \| ")
 LAUNCHED = re.compile(r"torchrun [^$]+\$\(which truncate-kit\)")  # a process of its own says the same
