@@ -182,3 +182,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # most of what tests make is freed without it
+
+
+def pytest_sessionfinish() -> None:
+    """pytest has it look through everything five times before a process ends."""
+    gc.freeze()
