@@ -303,8 +303,13 @@ def test_two_traces_give_the_same_graph(encoder, tmp_path, monkeypatch):
             for original in originals:
                 monkeypatch.setattr(*original)
         graph = build_graph(encoder)
+        assert any(node.metadata_props for node in graph.graph)
+        if trace is traced_anew:
+            save_graph(graph, tmp_path / "noted.onnx")
+            assert b"site-packages" in (tmp_path / "noted.onnx").read_bytes()
         strip_notes(graph)
         save_graph(graph, tmp_path / "model.onnx")
+        assert b"site-packages" not in (tmp_path / "model.onnx").read_bytes()
         made.append(described(onnx.load(tmp_path / "model.onnx")))
     assert made[0] == made[1]
     assert len(made[0][1]) > 20
