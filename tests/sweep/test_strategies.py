@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -25,9 +26,13 @@ from truncate_kit.training.tasks import LabelledTask
 LAYERS = (0, 1, 2, 3)
 
 
+def tiny(tiny_folder):
+    return without_dropout(load_encoder(tiny_folder("bert")))
+
+
 @pytest.fixture
 def encoder(tiny_folder):
-    return without_dropout(load_encoder(tiny_folder("bert")))
+    return tiny(tiny_folder)
 
 
 @pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "modernbert"])
@@ -101,7 +106,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     assert scores != pytest.approx(everything, abs=0.05)
 
 
-BATCH = 16
+BATCH = 32
 
 
 def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **options):
@@ -117,6 +122,20 @@ def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=Non
 
 
 STEPS, DEPTH = -(-64 // BATCH), 3
+
+
+@pytest.fixture(scope="module")
+def everything(tiny_folder, tmp_path_factory):
+    """All layers in four epochs."""
+    return tuned(tiny(tiny_folder), tmp_path_factory.mktemp("exhaustive"), "exhaustive", epochs=4)
+
+
+@pytest.fixture(scope="module")
+def ranked(tiny_folder, tmp_path_factory):
+    """The folder of a search by rankings."""
+    out = tmp_path_factory.mktemp("rankings")
+    tuned(tiny(tiny_folder), out, "rankings")
+    return out
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
@@ -214,8 +233,8 @@ def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
         ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 60, 2: 75, 3: 70}, {1, 2}),
     ],
 )
-def test_rankings_that_agree_decide_and_others_race(encoder, tmp_path, frozen, exits, raced):
-    tuned(encoder, tmp_path, "rankings")
+def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, frozen, exits, raced):
+    shutil.copytree(ranked, tmp_path, dirs_exist_ok=True)
     records = tmp_path / "trials" / "trials.jsonl"
     for name, scores in (("probe", frozen), ("multi-exit", exits)):
         replace_ranking(records, name, scores)
@@ -242,7 +261,7 @@ class Epochs(TrialWatcher):
 
 
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
-def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, tmp_path, strategy):
+def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, everything, tmp_path, strategy):
     watcher = Epochs()
     result = tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=watcher)
     raced = {trial.layer for trial in result.search}
@@ -255,7 +274,6 @@ def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(e
         (result.chosen, 0, done) for done in (1, 2, 3, 4)
     ]
     assert not list(tmp_path.rglob("*.checkpoint"))
-    everything = tuned(encoder, tmp_path / "exhaustive", "exhaustive", epochs=4)
     whole = {trial.layer: trial for trial in everything.trials}
     for trial in result.trials:
         assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer], seconds=0)

@@ -36,6 +36,8 @@ from truncate_kit.sweep.strategies import Search
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import parse_layers
 
+ONCE = dataclasses.replace(SHORT, epochs=1)  # where epochs are not looked at
+
 # Table of the bundled discriminator's README: dev by layer, predicted to fall from layer 6.
 DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
 
@@ -71,7 +73,7 @@ def test_a_new_row_is_a_rule_everywhere(monkeypatch, tiny_folder, tmp_path):
         Picker("centre")
     assert "middle" in problem.value.hint
     settings = SweepSettings(layers="1,2,3", pick="middle", within=100, seeds=(0,))
-    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=ONCE)
     assert result.chosen == 2
     assert result.choice == "Layer 2: the middle layer within 100 points (middle, of those that were asked for)."
 
@@ -89,7 +91,7 @@ def test_another_rule_among_finished_trials_trains_nothing(tiny_folder, tmp_path
         watcher = Planned()
         within = None if pick == "best-dev" else 100
         settings = SweepSettings(layers="1,2,3", pick=pick, within=within, seeds=(0, 1))
-        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT, progress=watcher)
+        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, progress=watcher)
         chosen[pick] = result.chosen
         assert len(watcher.trials) == (6 if pick == "small" else 0)
         assert load_encoder(tmp_path / "lean").depth == result.chosen
@@ -118,7 +120,7 @@ def test_a_search_that_ends_at_the_full_model_says_that_nothing_was_gained(setti
         word_splits(),
         out=tmp_path,
         settings=SweepSettings(**{"strategy": "exhaustive", "seeds": (0,)} | settings),
-        training=SHORT,
+        training=ONCE,
     )
     assert (result.chosen == result.full.layer == 3) == (settings.get("pick") != "small")
     beaten = any(row.dev > result.full.dev for row in result.layers)  # the rule passes them over
@@ -299,7 +301,7 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
         word_splits(),
         out=tmp_path,
         settings=settings,
-        training=SHORT,
+        training=ONCE,
         prediction=prediction,
     )
     assert result.chosen == 1
@@ -389,7 +391,7 @@ def test_a_shorter_run_takes_no_result_away(tiny_folder, tmp_path):
 def test_cls_pooling_leaves_out_the_layer_where_all_texts_are_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("electra"), pooling="cls")
     settings = SweepSettings(layers="all", seeds=(0,))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE)
     assert [row.layer for row in result.layers] == [1, 2, 3]
 
 
@@ -414,7 +416,7 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.combine_layers((0, 2, 3))
     settings = SweepSettings(layers="3", seeds=(0,))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE)
     lean = load_encoder(tmp_path / "lean")
     assert lean.combination == (0, 2, 3)
     trained = evaluate(lean, word_splits().test.pairs).spearman
@@ -457,7 +459,7 @@ def test_layer_0_is_left_out_where_places_are_relative_only(tiny_folder, tmp_pat
 def test_parameters_of_a_pooling_over_layers_are_counted(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.pool_with(LayerAttentionPooling(encoder.width))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(seeds=(0,)), training=SHORT)
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(seeds=(0,)), training=ONCE)
     assert result.lean.parameters == load_encoder(tmp_path / "lean").num_parameters
 
 
@@ -476,7 +478,7 @@ def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, 
     full = load_encoder(tiny_folder("bert"))
     cut = truncate(full, 2)
     settings = SweepSettings(layers="all", seeds=(0,))
-    options = {"settings": settings, "training": SHORT}
+    options = {"settings": settings, "training": ONCE}
     result = finetune(
         cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full, words="words of | mine"), **options
     )
@@ -505,7 +507,7 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
     settings = SweepSettings(layers="1", seeds=(1,))
 
     def scores(folder, out):
-        result = finetune(load_encoder(folder), word_splits(), out=tmp_path / out, settings=settings, training=SHORT)
+        result = finetune(load_encoder(folder), word_splits(), out=tmp_path / out, settings=settings, training=ONCE)
         return [(row.layer, row.dev, row.test) for row in result.layers]
 
     first, second = scores(tiny_folder("bert"), "both"), scores(other, "both")
