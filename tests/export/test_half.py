@@ -21,13 +21,23 @@ from truncate_kit.export.tracing import build_graph
 
 # One of each kind of computation: fused attention, relative positions as a bias, groups of blocks, both disentangled
 # attentions, layers that attend otherwise, and decoders with biases, with rotary positions, and with scaled states.
-KINDS = ["bert", "mpnet", "albert-grouped", "deberta", "deberta-v3", "modernbert", "gpt2", "llama", "embeddinggemma"]
+# Each with as many blocks as in test_parity.py, which shares its trace.
+KINDS = {
+    "bert": 2,
+    "mpnet": 1,
+    "albert-grouped": 2,
+    "deberta": 1,
+    "deberta-v3": 1,
+    "modernbert": 2,
+    "gpt2": 2,
+    "llama": 1,
+    "embeddinggemma": 2,
+}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_float16_stays_close_and_says_what_is_wide(name, tiny_folder, tmp_path):
-    # Two blocks, as other tests export them too: in some families the second attends otherwise, or has other weights.
-    encoder = truncate(load_encoder(tiny_folder(name)), 1 if name == "deberta" else 2)
+@pytest.mark.parametrize(("name", "layer"), KINDS.items())
+def test_float16_stays_close_and_says_what_is_wide(name, layer, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name)), layer)
     report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
     graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
     assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT] * 2
@@ -43,9 +53,12 @@ def test_float16_stays_close_and_says_what_is_wide(name, tiny_folder, tmp_path):
     assert 0 < report.half.largest_value < 65504
 
 
-@pytest.mark.parametrize(("name", "pooling"), [("bert", "cls"), ("bert", "last"), ("bert", "max"), ("llama", "last")])
-def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, pooling, tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder(name), pooling=pooling), 1)
+@pytest.mark.parametrize(
+    ("name", "layer", "pooling"),
+    [("gte", 1, "cls"), ("xlm-roberta", 1, "last"), ("distilbert", 3, "max"), ("qwen3", 1, "last")],
+)
+def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, layer, pooling, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name), pooling=pooling), layer)
     encoder.tail.append(Normalize())
     report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
     assert report.half.islands["Div"] == 1  # the vector by its length
@@ -57,7 +70,7 @@ def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, pooling, ti
 
 
 def test_pooling_that_ends_the_graph_is_exported(tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder("bert"), pooling="cls"), 1)
+    encoder = truncate(load_encoder(tiny_folder("camembert"), pooling="cls"), 1)
     export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
     graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
     assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT] * 2
@@ -112,7 +125,7 @@ def test_every_form_of_the_mask_gives_the_same_vectors(tiny_folder, tmp_path):
 
 
 def test_a_graph_without_fused_attention_keeps_its_mask(tiny_folder):
-    graph = build_graph(truncate(load_encoder(tiny_folder("mpnet")), 2))
+    graph = build_graph(truncate(load_encoder(tiny_folder("mpnet")), 1))
     before = [node.name for node in graph.graph]
     assert set_mask(graph, "lengths") == "unfused"
     assert [node.name for node in graph.graph] == before

@@ -228,9 +228,11 @@ def _is_large(value):
     return value.const_value.size > 1024
 
 
-@pytest.mark.parametrize("name", ["albert", "gpt2", "deberta-v2", "modernbert", "qwen2", "roberta"])
-def test_other_families_in_int8(name, tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder(name)), 2)
+@pytest.mark.parametrize(
+    ("name", "layer"), [("albert", 2), ("gpt2", 2), ("deberta-v2", 1), ("modernbert", 2), ("qwen2", 2), ("roberta", 2)]
+)
+def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name)), layer)
     report = export_onnx(
         encoder, tmp_path / "out", ExportSettings(precision="int8", budget=60), search_pairs=graded(encoder)
     )
