@@ -34,7 +34,7 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "
 def texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "texts.txt"
-    file.write_text("".join(f"{one} {other} {third}\n" for one in WORDS for other in WORDS for third in ("cat", "mat")))
+    file.write_text("".join(f"{one} {other} mat\n" for one in WORDS for other in WORDS))
     return file
 
 
@@ -53,7 +53,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
         texts.parent / "held.csv",
         "--verbose",
     )
-    assert "448 distinct texts" in out
+    assert "223 distinct texts" in out
     assert "2 texts of evaluation sets compared as whole texts, 2 found and left out." in out
     assert "2 blocks of 3 (1, 3)" in out
     assert "choices of blocks tried" in out
@@ -80,7 +80,7 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
     lines[0] = json.dumps({"_id": "d0", "title": "", "text": ""})
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     command = ("distill", tiny_folder("bert"), "--texts", folder, "--texts", texts, "--blocks", "1,3", "--json")
-    assert json.loads(run(capfd, *command))["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 450
+    assert json.loads(run(capfd, *command))["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 225
     store = TextStore(texts.parent / "exported" / TEXTS)
     read = store.read(range(len(store)))
     assert read[: len(DOCUMENTS) - 1] == list(read_retrieval(folder).documents[1:])  # titles belong to them
@@ -177,8 +177,8 @@ def test_queries_have_their_own_weight(texts, tiny_folder, capfd):
     assert heavy["settings"]["query_weight"] == 5
     scores = [found["students"][-1]["scores"] for found in (plain, heavy)]
     assert scores[0] != scores[1]
-    limited = json.loads(run(capfd, *command, "--max-texts", "300"))
-    assert (limited["texts"]["num_texts"], limited["texts"]["num_queries"]) == (300 + len(WORDS) * 3, len(WORDS) * 3)
+    limited = json.loads(run(capfd, *command, "--max-texts", "210"))
+    assert (limited["texts"]["num_texts"], limited["texts"]["num_queries"]) == (210 + len(WORDS) * 3, len(WORDS) * 3)
 
 
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
@@ -257,9 +257,9 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
     out = run(capfd, "export", "--onnx", "--precision", "int8", "--json")
     task = json.loads(out)["task"]
-    assert (task["data"], task["num_pairs"]) == (f"cosines of {model}/test", 23)
+    assert (task["data"], task["num_pairs"]) == (f"cosines of {model}/test", 21)
     full, lean, store = load_encoder(model), load_encoder("exported/lean"), TextStore(texts.parent / "exported" / TEXTS)
-    report = np.random.default_rng(0).permutation(len(store))[:45][22:]
+    report = np.random.default_rng(0).permutation(len(store))[:42][21:]
     pairs = own_pairs(full, store.read(report)).pairs
     assert task["spearman_before"] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
     _, err = run_both(capfd, "export", "--onnx")
