@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from truncate_kit.priors import adapting
 from truncate_kit.training import configuration, retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.working_folders import run_lock
+from truncate_kit_cli import finetune
 from truncate_kit_cli.app import main
 from truncate_kit_cli.finetune import _teacher
 from truncate_kit_cli.priors import Priors
@@ -53,7 +55,7 @@ def single_file(tmp_path):
 
 
 def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file, drawn):
-    code, _, err = run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
+    code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
     assert code == 0, err
     assert "was divided into train " in err
     warning = complete_splits(load_pairs(single_file)).overlap.warning()
@@ -80,7 +82,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert "which finetune cut from" in err
     assert "at layer 1" in err
 
-    code, out, _ = run("evaluate", tiny_folder("electra"), "--json")  # a model from elsewhere has seen none of it
+    code, out, _ = run("evaluate", tiny_folder("bert"), "--json")  # a model from elsewhere has seen none of it
     assert json.loads(out)["num_pairs"] == len(load_pairs(single_file, divide=False).train)
 
     lines = single_file.read_text().splitlines()
@@ -95,7 +97,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     code, out, err = run("export", "--onnx", "--json")
     assert json.loads(out)["task"]["num_pairs"] == held_out, err
     few = ("--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1, "--workspace", "another")
-    code, out, err = run("bench", tiny_folder("electra"), "--full", "exported/full", "--data", changed, *few, "--json")
+    code, out, err = run("bench", tiny_folder("bert"), "--full", "exported/full", "--data", changed, *few, "--json")
     assert json.loads(out)["scored"]["num_pairs"] == held_out, err
     code, out, err = run("bench", "--json", "--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1)
     assert json.loads(out)["scored"]["num_pairs"] == held_out, err
@@ -268,7 +270,9 @@ def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, ti
     assert "bundled" in err
 
 
-def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path):
+def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path, monkeypatch):
+    assert finetune.WORDS.epochs == 50
+    monkeypatch.setattr(finetune, "WORDS", replace(finetune.WORDS, epochs=7))  # that these reach the trials is asked
     folder = tmp_path / "words"
     folder.mkdir()
     words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
@@ -277,7 +281,7 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     code, out, err = run("finetune", tiny_folder("bert"), "--data", folder, "--layer", 1, "--seeds", 1, "--json")
     assert code == 0, err
     training = json.loads(out)["training"]
-    assert (training["epochs"], training["batch_size"]) == (50, 128)
+    assert (training["epochs"], training["batch_size"]) == (7, 128)
     code, _, err = run("evaluate")
     assert code == 0, err
     assert "only test counts" in err
