@@ -58,12 +58,12 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
         "contrast",
         tiny_folder("bert"),
         *("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv"),
-        *("--layer", "2", "--chunk-size", "4", "--sentences", tmp_path / "show.txt"),
+        *("--layer", "1", "--chunk-size", "4", "--sentences", tmp_path / "show.txt"),
         *options(files, out),
     )
     result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
     assert "layer-wise attention (CLS over means, with the last CLS), through a tanh" in " ".join(shown.split())
-    assert "2 of 3" in shown
+    assert "1 of 3" in shown
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown
     assert not (out / "sweep.json").exists()

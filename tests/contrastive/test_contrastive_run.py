@@ -250,11 +250,12 @@ def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data
 
 
 def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
-    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="mean"), seed=0)
+    full = load_encoder(minilm)
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean"), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
-    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="mean", mlp=False), seed=0)
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean", mlp=False), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
-    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="cls"), seed=0)
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="cls"), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
 
 
