@@ -72,10 +72,13 @@ def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
         assert evaluator.score(encoder)[0] == pytest.approx(100 * expected)
 
 
-@pytest.mark.parametrize(("objective", "cuts", "epochs"), [("paraphrase", (0.4,), 12), ("entailment", (0.2, 0.6), 4)])
-def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objective, cuts, epochs):
-    full, data = load_encoder(tiny_folder("bert")), labelled_splits(cuts, train=200)
-    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=epochs)
+@pytest.mark.parametrize(
+    ("objective", "cuts", "train", "epochs", "rate"),
+    [("paraphrase", (0.4,), 100, 12, 4e-3), ("entailment", (0.2, 0.6), 60, 4, 1e-2)],
+)
+def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objective, cuts, train, epochs, rate):
+    full, data = load_encoder(tiny_folder("bert")), labelled_splits(cuts, train=train)
+    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=epochs, learning_rate=rate)
 
     def run():
         encoder = truncate(full, 2)
