@@ -142,15 +142,15 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
     assert "that were compared" in fewer.certainty.sentence or "one that was compared" in fewer.certainty.sentence
     assert fewer.seeds_in_words == "2 seeds"
     # Of a layer that has fewer, those that all of them have.
-    swept("2", 2, "mixed")
-    mixed = swept("1,2", 1, "mixed")
-    alone = swept("1,2", 1, "alone")
+    swept("2", 3, "mixed")
+    mixed = swept("1,2", 2, "mixed")
+    alone = swept("1,2", 2, "alone")
     assert (mixed.chosen, mixed.choice, mixed.certainty) == (alone.chosen, alone.choice, alone.certainty)
-    assert [len(row.seeds) for row in mixed.rows] == [1, 2, 2]
-    assert "1 to 2 seeds" in sweep_table(mixed).title
+    assert [len(row.seeds) for row in mixed.rows] == [2, 3, 3]
+    assert "2 to 3 seeds" in sweep_table(mixed).title
     axes = Figure().add_subplot()
     plot_sweep(axes, mixed)
-    assert any("1 to 2 seeds" in label for label in axes.get_legend_handles_labels()[1])
+    assert any("2 to 3 seeds" in label for label in axes.get_legend_handles_labels()[1])
 
 
 @pytest.mark.parametrize(("number", "compared"), [(19, False), (20, True)])
