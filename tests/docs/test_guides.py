@@ -30,8 +30,7 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import load_pairs
-from truncate_kit.distillation import learning, speed
-from truncate_kit.distillation.texts import FEWEST_TEXTS
+from truncate_kit.distillation import speed
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.word_pieces import keep_words
 from truncate_kit.training import configuration
@@ -93,7 +92,6 @@ def files(tmp_path_factory):
     for split in ("train", "dev", "test"):
         pairs_file(home / "stsb" / f"{split}.csv", "score", (0, 1, 2, 3, 4, 5))
     texts = [f"{one} {other} {third}" for one in ("the", "a", "on", "under") for other in NOUNS for third in NOUNS]
-    texts = texts[: FEWEST_TEXTS + 10]  # some are held out by a folder's own
     # What models adapt to, and what contrasts learn from, need fewer than a distillation.
     for name, some in (("texts", texts), ("sentences", texts), ("domain", texts[::4]), ("raw", texts[::4])):
         (home / f"{name}.txt").write_text("\n".join(some) + "\n")
@@ -147,7 +145,6 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     monkeypatch.setattr("webbrowser.open", lambda address: address.startswith("file:"))
     monkeypatch.setattr(configuration, "WORD_EPOCHS", 2)  # no option says how often words are read before pairs
-    monkeypatch.setattr(learning, "EVALUATIONS", 4)  # nor how often what learns is scored
     done, refused = set(), set()
     for page in PAGES:
         for words, text, refusal in to_run(page):
