@@ -26,7 +26,9 @@ session_folder = Path()  # of all processes of this run; the tests set it
 # A request is a program with its arguments, and files: for stdout, for stderr, for its number and exit code, and those
 # that the program takes by their numbers.
 _SERVER = """
-import atexit, gc, importlib, json, os, pkgutil, random, signal, socket, sys, tempfile, threading
+import atexit, gc, importlib, json, os, pkgutil, random, resource, signal, socket, sys, tempfile, threading
+# It may be a test of a disk that is full that starts this one.
+resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (resource.getrlimit(resource.RLIMIT_FSIZE)[1],))
 import torch, scipy.stats, transformers.models.bert.modeling_bert, transformers.models.electra.modeling_electra
 import typer._adapters  # as the first command that is read does
 import truncate_kit
