@@ -173,15 +173,15 @@ from tests.support.pair_runs import pair_run
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 run = pair_run(sys.argv[1], batch_size=32)
-run.examples._first = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._first] * 20
-run.examples._second = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._second] * 20
-run.examples._targets = run.examples._targets.repeat(20)
+run.examples._first = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._first] * 40
+run.examples._second = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._second] * 40
+run.examples._targets = run.examples._targets.repeat(40)
 run.backward(range(2))
 run.optimiser.zero_grad()
-run.micro_batch = 640
+run.micro_batch = 1280
 held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (60 << 20), resource.RLIM_INFINITY))
-loss = float(run.backward(range(640)))
+loss = float(run.backward(range(1280)))
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 gradients = [one.grad for one in run.trained.parameters() if one.grad is not None]
 print(json.dumps([loss, run.micro_batch, all(bool(one.isfinite().all()) for one in gradients)]))
@@ -193,5 +193,5 @@ def test_a_step_with_little_memory_left(tiny_folder):
     loss, size, finite = json.loads(out)
     assert finite
     assert 0 < loss < 2
-    assert 1 <= size < 640, err
-    assert "not enough memory for a batch of 640" in err
+    assert 1 <= size < 1280, err
+    assert "not enough memory for a batch of 1280" in err
