@@ -1,51 +1,29 @@
 """What torch's and onnxscript's exporters do again and again, they do once; the graphs that they give stay the same."""
 
 import functools
-import typing
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import _ops
-from torch.fx import config as fx_config
-from torch.fx.graph import _PyTreeCodeGen
-from torch.fx.graph_module import GraphModule
 
-# Classes and modules, names in them, and what these names stood for: those that decide what a graph becomes.
-originals: list[tuple[Any, str, Any]] = []
+# Classes, names of their methods, and the methods that they had: those that decide what a graph becomes.
+originals: list[tuple[type, str, Callable[..., Any]]] = []
 # Of sizes, what tracing asks for tens of thousands of times: how long a batch is times the width, whether that is one.
 _ARITHMETIC = ("add", "sub", "mul", "eq", "ne", "ge", "gt", "le", "lt")
-
-_tracing = ContextVar("_tracing", default=False)
-
-
-@contextmanager
-def uncompiled_graphs() -> Iterator[None]:
-    """Graphs of torch that nobody calls are not compiled meanwhile."""
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
 
 
 @functools.cache
 def spare_exporters() -> None:
     """Change both libraries in this process, from now on."""
     _make_tables_once()
-    _annotate_at_little_cost()
-    _note_no_lines_of_source()
-    _compile_what_is_called()
     _compute_sizes_once()
     _compare_kinds_of_outputs_alone()
     _look_for_patterns_where_they_may_be()
 
 
-def _change(owner: Any, name: str, method: Any) -> None:
+def _change(owner: type, name: str, method: Callable[..., Any]) -> None:
     originals.append((owner, name, getattr(owner, name)))
     setattr(owner, name, method)
 
@@ -56,39 +34,8 @@ def _make_tables_once() -> None:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
-
-
-def _annotate_at_little_cost() -> None:
-    """Annotations of functions that register kernels are evaluated thousands of times: a thirtieth of a trace."""
-    vars(_ops)["Callable"] = typing.Callable  # remembers what it was asked for
-
-
-def _note_no_lines_of_source() -> None:
-    """Which lines each node comes from, a sixteenth of a trace, is in notes that exports take out."""
-    _change(fx_config, "do_not_emit_stack_traces", True)
-
-
-def _compile_what_is_called() -> None:
-    """Each pass writes the code of its graph anew and compiles it, and nearly no graph is called: a twelfth of a trace.
-
-    Most are run by interpreters.
-    """
-    compiled = GraphModule.recompile
-
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compiled(self)
-        return type(self).forward(self, *args, **kwargs)
-
-    @functools.wraps(compiled)
-    def recompile(self: Any) -> Any:
-        if not _tracing.get() or isinstance(self._graph._codegen, _PyTreeCodeGen):  # whose signature is asked for
-            return compiled(self)
-        self._code = ""
-        type(self).forward = called
-        return None
-
-    _change(GraphModule, "recompile", recompile)
+    make = functools.cache(ONNXRegistry.from_torchlib)
+    ONNXRegistry.from_torchlib = staticmethod(make)  # type: ignore[method-assign]  # there is no other way in
 
 
 def _compute_sizes_once() -> None:

@@ -19,7 +19,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from tests.support.exporters import spare_exporters, uncompiled_graphs
+from tests.support.exporters import spare_exporters
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.export import exporting, tracing
@@ -97,8 +97,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def remembered(encoder: Encoder) -> Any:
         spare_exporters()
-        with uncompiled_graphs():
-            return kept(encoder, lambda: traced_anew(encoder))
+        return kept(encoder, lambda: traced_anew(encoder))
 
     def graph(encoder: Encoder, target: Target = "cpu") -> Any:
         if encoder.num_parameters > LARGE:
