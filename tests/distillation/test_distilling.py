@@ -360,7 +360,7 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
 
 
 def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(tryout_texts, "FEW_TOKENS", tokens := 9)
+    monkeypatch.setattr(tryout_texts, "FEW_TOKENS", tokens := 9)  # the tiny model reads no text of as many as it is
     long = [f"{first} {second}" for first, second in zip(TINY_TEXTS, made_texts(len(TINY_TEXTS), seed=1), strict=True)]
     long = [f"{text} the cat sat on the mat" for text in long]
     assert min(map(len, tiny.token_ids(long))) > tokens
