@@ -91,6 +91,13 @@ def splitting_tokenizer(kind: str, made_as: Any = None) -> PreTrainedTokenizerBa
         backend.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token=unknown)
     backend.train_from_iterator(texts, trainer)
+    # Trainers number the pieces of these kinds anew in each process: sorted, a seed draws the same model.
+    pieces = special + sorted(set(backend.get_vocab()) - set(special))
+    if kind == "word-piece":
+        backend.model = models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token=unknown)
+    elif kind == "unigram":
+        scores = dict(json.loads(backend.to_str())["model"]["vocab"])
+        backend.model = models.Unigram([(piece, round(scores[piece], 3)) for piece in pieces], special.index(unknown))
     if kind == "byte-level":  # as RoBERTa has it; the others have templates
         backend.post_processor = processors.Sequence(
             [processors.ByteLevel(), processors.RobertaProcessing(("</s>", 2), ("<s>", 0))]
