@@ -390,6 +390,7 @@ def test_where_enough_texts_are_short_these_are_tried_as_they_are(full, learned)
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp_path, monkeypatch):
     texts, options = made_texts(500), {"budget": Budget(blocks="2"), "settings": SHORT}  # 25 of them choose
     exact = {one.blocks: one.score for one in distill(tiny, texts, out=tmp_path / "all", **options).search.leading}
+    # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 22)
     result = distill(tiny, texts, out=tmp_path / "fewer", **options)
