@@ -122,9 +122,10 @@ def test_left_padding_changes_nothing(tiny_folder):
 
 @pytest.mark.parametrize(
     ("name", "layer", "over", "tokens", "fused"),
-    [("bert", 1, "max", "mean", 1), ("electra", 1, "mean", "max", 1), ("llama", 1, "max", "last", 0)],
+    [("bert", 2, "max", "mean", 2), ("electra", 1, "mean", "max", 1), ("llama", 1, "max", "last", 0)],
 )
 def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, over, tokens, fused, tmp_path):
+    """That of BERT has the layers of the one in tests/cli/test_combine_command.py, which shares its trace."""
     save_encoder(combined(tiny_folder(name), (0, layer), over, tokens), tmp_path / "m", model_card="kept")
     used = load_encoder(tmp_path / "m")
     before = used.vectors(TEXTS)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tests.support.exporters import spare_exporters
 from truncate_kit.encoders import Encoder, encoder_digest
-from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.export import exporting, tracing
 from truncate_kit.precisions import Target
 
@@ -106,9 +105,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
-        computed = (
-            encoder.heads is not None or isinstance(encoder.pooler, LayerAttentionPooling) or model_type in COMPUTED
-        )
+        computed = encoder.heads is not None or model_type in COMPUTED
         if computed or encoder.num_parameters > LARGE:
             return remembered(encoder)
         stand_in = _stand_in(encoder)
