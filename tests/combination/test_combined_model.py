@@ -1,5 +1,6 @@
 """A combination is a model: saved, reloaded without this package, exported, and the mean over just its layers."""
 
+import functools
 import json
 
 import pytest
@@ -21,14 +22,19 @@ TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blu
 WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]
 
 
-def plain(folder, layers, pooled="mean"):
-    """Mean over layers of pooled states, one text at a time and unpadded, by transformers alone."""
+@functools.cache  # nothing changes the folders that it is asked about
+def hidden_states(folder):
+    """All layers' states of each text, one at a time and unpadded, by transformers alone."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
+        return [model(input_ids=row, output_hidden_states=True).hidden_states for row in ids]
+
+
+def plain(folder, layers, pooled="mean"):
+    """Mean over layers of pooled states."""
     rows = []
-    for text in TEXTS:
-        ids = torch.tensor([tokenizer(text)["input_ids"]])
-        with torch.no_grad():
-            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+    for hidden in hidden_states(folder):
         chosen = torch.stack([hidden[layer][0] for layer in layers])
         rows.append(chosen.mean(dim=0).mean(dim=0) if pooled == "mean" else chosen.mean(dim=0)[0])
     return torch.stack(rows)

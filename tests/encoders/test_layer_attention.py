@@ -1,5 +1,6 @@
 """Layer-wise attention pooling against a plain loop over layers: saved, reloaded without this package, exported."""
 
+import functools
 import json
 import math
 
@@ -34,13 +35,19 @@ def with_attention(folder, **settings):
     return encoder
 
 
-def states_of(folder, pooler):
-    """CLS (or last token's) and mean states of all layers for each text, by transformers alone, in float64."""
+@functools.cache  # nothing changes the folders that it is asked about
+def hidden_states(folder):
+    """All layers' states of each text, by transformers alone."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    for text in TEXTS:
-        with torch.no_grad():
-            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
-        hidden = [*output.hidden_states[:-1], output.last_hidden_state]
+    with torch.no_grad():
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
+        outputs = [model(input_ids=row, output_hidden_states=True) for row in ids]
+    return [[*output.hidden_states[:-1], output.last_hidden_state] for output in outputs]
+
+
+def states_of(folder, pooler):
+    """CLS (or last token's) and mean states of all layers for each text, in float64."""
+    for hidden in hidden_states(folder):
         token = 0 if pooler.settings["token"] == "cls" else -1
         yield [state[0, token].double() for state in hidden], [state[0].double().mean(dim=0) for state in hidden]
 

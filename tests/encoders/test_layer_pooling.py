@@ -1,5 +1,6 @@
 """Maximum and mean over layers against a plain loop: saved, reloaded without this package, truncated, exported."""
 
+import functools
 import json
 
 import pytest
@@ -35,16 +36,24 @@ CASES = [
 ]
 
 
-def plain(folder, layers, over, tokens):
-    """One text at a time, without padding, by transformers alone: the norm, the tokens, then the layers."""
+@functools.cache  # nothing changes the folders that it is asked about
+def normed_states(folder):
+    """All layers' states of each text after the norm, one text at a time, without padding, by transformers alone."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     norm = FINAL_NORMS.get(model.config.model_type)
-    rows = []
+    texts = []
     for text in TEXTS:
         with torch.no_grad():
             output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
             below = [state if norm is None else getattr(model, norm)(state) for state in output.hidden_states[:-1]]
-        hidden = [state[0] for state in (*below, output.last_hidden_state)]
+        texts.append([state[0] for state in (*below, output.last_hidden_state)])
+    return texts
+
+
+def plain(folder, layers, over, tokens):
+    """The tokens, then the layers."""
+    rows = []
+    for hidden in normed_states(folder):
         pooled = [TOKENS.get(tokens, lambda rows: rows[-1])(hidden[layer]) for layer in layers]
         found = pooled[0]
         for state in pooled[1:]:
