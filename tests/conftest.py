@@ -22,6 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # threads that load weights cost more than tiny weights
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time waiting for threads when the cores are busy
+gc.set_threshold(50_000, 20, 20)  # imports make hardly any garbage: a fifth of their time went into looking for it
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +182,6 @@ def pytest_collection_finish() -> None:
     """What the libraries hold stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # most of what tests make is freed without it
 
 
 def pytest_sessionfinish() -> None:

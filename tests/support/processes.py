@@ -27,6 +27,7 @@ session_folder = Path()  # of all processes of this run; the tests set it
 # that the program takes by their numbers.
 _SERVER = """
 import atexit, gc, importlib, json, os, pkgutil, random, resource, signal, socket, sys, tempfile, threading
+gc.disable()  # imports make hardly any garbage: a fifth of their time went into looking for it
 # It may be a test of a disk that is full that starts this one.
 resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (resource.getrlimit(resource.RLIMIT_FSIZE)[1],))
 import torch, scipy.stats, transformers.models.bert.modeling_bert, transformers.models.electra.modeling_electra
@@ -46,6 +47,7 @@ with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
     load_encoder(make_tiny("bert", Path(folder) / "model"))  # transformers compiles its tables of weights' names once
 gc.collect()
 gc.freeze()
+gc.enable()
 
 def next_request():
     # Comes back in a process of its own.
