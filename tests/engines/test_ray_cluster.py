@@ -47,7 +47,9 @@ def cluster() -> Iterator:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
-    patiently(lambda: cluster.add_node(num_cpus=1, num_gpus=1, include_dashboard=False, object_store_memory=STORE))
+    head = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": STORE}
+    spared = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # processes of Ray's own
+    patiently(lambda: cluster.add_node(**head, **spared))
     yield cluster
     cluster.shutdown()
 
@@ -106,6 +108,13 @@ def test_a_cluster_without_room_is_said_and_left(cluster):
     assert not ray.is_initialized()
 
 
+def test_tasks_have_shares_of_a_gpu(cluster, engine):
+    """Before what runs on CPUs: Ray starts a process for each task on a GPU, and ends one that waits for others."""
+    with RayCluster(cluster.address, gpus=0.5) as sharing:
+        found = dict(sharing.run(Squares(WEIGHTS), [1], lambda _: None))
+    assert {number: (square, device) for number, (square, _, device) in found.items()} == {1: (3, "cuda")}
+
+
 def test_tasks_give_and_tell_what_they_do_here(engine):
     said = []
     found = dict(engine.run(Squares(WEIGHTS, seconds=0.3), range(1, 9), said.append))
@@ -118,12 +127,10 @@ def test_tasks_give_and_tell_what_they_do_here(engine):
         list(engine.run(Squares(WEIGHTS), [WRONG, 2], said.append))
 
 
-def test_a_killed_worker_and_shares_of_a_gpu(cluster, engine, tmp_path):
+def test_a_killed_workers_task_is_done_again(engine, tmp_path):
     said = []
-    with RayCluster(cluster.address, gpus=0.5) as sharing:
-        found = dict(sharing.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
-    assert found[DEADLY][0] == 3 * DEADLY**2
-    assert {device for _, _, device in found.values()} == {"cuda"}
+    found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
+    assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in (1, DEADLY)}
     assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
 
 
