@@ -1,6 +1,11 @@
 """Where the program begins: nothing that takes time is imported before an interruption is caught."""
 
+import gc
 import sys
+
+GARBAGE_AFTER = 10_000
+"""Objects more than there were until Python looks for garbage, 700 by itself. Imports make hardly any: looking for it
+takes a tenth of the time in which a command loads torch and transformers (benchmarks/startup)."""
 
 
 def main() -> None:
@@ -9,6 +14,7 @@ def main() -> None:
         sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
         sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
         raise SystemExit(1)
+    gc.set_threshold(GARBAGE_AFTER)
     try:
         from .app import main as run
 

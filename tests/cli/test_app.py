@@ -16,6 +16,7 @@ from truncate_kit import __version__
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.errors import LayerOutOfRangeError
 from truncate_kit_cli.app import COMMANDS, PANELS, app, main
+from truncate_kit_cli.entry import GARBAGE_AFTER
 from truncate_kit_cli.examples import EXAMPLES
 from truncate_kit_cli.problems import describe, interruption
 
@@ -128,6 +129,15 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert loading
     said = [line for line in err.splitlines() if not line.startswith("import time:")]
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
+
+
+def test_the_program_seldom_looks_for_garbage():
+    """Importing leaves that to whoever imports."""
+    shown = "import atexit, gc; atexit.register(lambda: print(gc.get_threshold()[0])); before = gc.get_threshold()"
+    ours = "import truncate_kit_cli.app; assert gc.get_threshold() == before"
+    code = f"{shown}; {ours}; from truncate_kit_cli.entry import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, check=True)
+    assert int(done.stdout.split()[-1]) == GARBAGE_AFTER
 
 
 def test_windows_gets_a_sentence_instead_of_a_missing_module():

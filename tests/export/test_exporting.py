@@ -21,7 +21,7 @@ from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.export import tracing
-from truncate_kit.export.checks import check_graph
+from truncate_kit.export.checks import check_graph, check_score
 from truncate_kit.export.export_report import Exports
 from truncate_kit.export.exporting import export_graph, export_onnx
 from truncate_kit.export.graph_files import save_graph, strip_notes
@@ -85,6 +85,17 @@ def test_score_is_that_of_torch_before_and_after(exported, encoder):
     assert task.pearson_before == pytest.approx(100 * np.corrcoef(cosines, [1, 2, 5, 0, 3])[0, 1], abs=1e-3)
     assert task.pearson_after == pytest.approx(task.pearson_before, abs=0.01)
     assert task.spearman_after == pytest.approx(task.spearman_before, abs=0.01)
+
+
+@pytest.mark.parametrize(("shift", "moved"), [(0.05, "Pearson"), (0.5, "Spearman")])
+def test_a_score_that_moves_is_refused(shift, moved, exported, encoder):
+    """A small shift of all states leaves the ranks, and a larger one does not; without a shift nothing moves."""
+    graph, pairs, other = OnnxEncoder.load(exported[0]), pair_set([1, 2, 5, 0, 3]), copy.deepcopy(encoder)
+    assert check_score(other, graph, pairs).num_pairs == 5
+    with torch.no_grad():
+        other.backbone.encoder.layer[-1].output.LayerNorm.bias += shift
+    with pytest.raises(ModelError, match=rf"{moved} on tiny is .*, and .* in torch"):
+        check_score(other, graph, pairs)
 
 
 def test_normalize_scales_to_length_one(exported, encoder):
