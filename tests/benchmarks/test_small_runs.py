@@ -31,7 +31,7 @@ def test_heads_learn_relations_first(tiny_folder, data, tmp_path, monkeypatch, c
     rows = [f"{pair.first},{pair.second},{LABELS[place % 3]}" for place, pair in enumerate(make_pairs(18, seed=5))]
     nli.write_text("\n".join(["sentence1,sentence2,label", *rows]))
     texts.write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, seed=9)))
-    save_encoder(truncate(load_encoder(tiny_folder("gpt2")), 1), tmp_path / "cut")  # heads are traced anew each time
+    save_encoder(truncate(load_encoder(tiny_folder("gpt2")), 1), tmp_path / "cut")  # a trace of one block
     asked = ["--data", str(data), "--texts", str(texts), "--model", f"tiny={tmp_path / 'cut'}"]
     asked += ["--score", "sigmoid", "--seeds", "1", "--epochs", "1", "--pretraining-epochs", "1", "--max-length", "32"]
     frozen.main(asked)

@@ -26,7 +26,7 @@ from truncate_kit.precisions import Target
 
 traced_anew = tracing._trace
 
-# Types of models whose graphs hold values that the tracer computed from weights, as those of all heads do.
+# Types of models whose graphs hold values that the tracer computed from weights, as heads with a score `exp` do.
 COMPUTED = ("deberta-v2", "gemma3_text")
 LARGE = 10_000_000  # parameters: only real models have as many, and each of them is exported as it is
 ROWS = 16  # of a stand-in's table of words: its graph looks up rows, however many there are
@@ -105,7 +105,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
-        computed = encoder.heads is not None or model_type in COMPUTED
+        computed = model_type in COMPUTED or (encoder.heads is not None and encoder.heads.score.kind == "exp")
         if computed or encoder.num_parameters > LARGE:
             return remembered(encoder)
         stand_in = _stand_in(encoder)
