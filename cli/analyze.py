@@ -14,7 +14,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.layer_profile import LayerProfile
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.models import Encoder
 
 SETTINGS = AnalysisSettings()
 
@@ -111,7 +111,7 @@ def analyze(
 
 def _reference(name: str, named: str | None, *, max_length: int | None, device: str | None) -> "Encoder | None":
     """The reference named, or the usual one of a miniature; None where there is none or none is wanted."""
-    from truncate_kit.encoders import default_reference, load_encoder
+    from truncate_kit.models import default_reference, load_encoder
 
     wanted = default_reference(name) if named is None else named
     if wanted is None or wanted == "none":

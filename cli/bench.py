@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.data import PairSet, RetrievalSet
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.models import Encoder
 
     Model = Path | Encoder
 
@@ -144,7 +144,7 @@ def _scored_on(
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[Model, Model]":
     """A shape cut at a layer and as it is; twice as it is where it is wanted whole."""
-    from truncate_kit.encoders import load_config, random_encoder, truncated_config
+    from truncate_kit.models import load_config, random_encoder, truncated_config
 
     config = load_config(config_name)
     full = random_encoder(config, name=config_name)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from truncate_kit.combination.settings import CombineSettings
+from truncate_kit.methods.bert_lc.settings import CombineSettings
 
 from . import options
 from .options import data_option, layers_option, refuse, use_threads
@@ -14,9 +14,9 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.combination.report import CombinationReport
-    from truncate_kit.encoders import Encoder
-    from truncate_kit.encoders.tail import Dense
+    from truncate_kit.methods.bert_lc.report import CombinationReport
+    from truncate_kit.models import Encoder
+    from truncate_kit.models.tail import Dense
 
 
 SETTINGS = CombineSettings()
@@ -70,12 +70,12 @@ def combine(
     as_json: options.Json = False,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
-    from truncate_kit.combination.bert_lc import combine as run
-    from truncate_kit.combination.bert_lc import write_combination
     from truncate_kit.data import PairSplits
-    from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
-    from truncate_kit.runs.output import output_folder
+    from truncate_kit.methods.bert_lc.bert_lc import combine as run
+    from truncate_kit.methods.bert_lc.bert_lc import write_combination
+    from truncate_kit.models import find_pooler_head, load_pooler_head
+    from truncate_kit.training.output import output_folder
 
     settings = CombineSettings(
         over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=splits
@@ -111,10 +111,10 @@ def combine(
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
     """Write the figures and, where a folder can hold it, the model; what to say of the model."""
-    from truncate_kit.combination.card import combination_card
-    from truncate_kit.combination.model import combined_encoder
-    from truncate_kit.encoders import save_encoder
     from truncate_kit.errors import ModelError
+    from truncate_kit.methods.bert_lc.card import combination_card
+    from truncate_kit.methods.bert_lc.model import combined_encoder
+    from truncate_kit.models import save_encoder
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 
     draw_sizes(report, workspace.combination / "sizes.png")

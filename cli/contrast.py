@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.bounds import first_seeds
-from truncate_kit.contrastive.poolings import TABLE_2
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.errors import UsageError, known_name
+from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
 from truncate_kit.wording import counted
 
@@ -19,9 +19,9 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.contrastive.contrastive_result import ContrastiveResult
     from truncate_kit.data import PairSplits, TripletSet
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+    from truncate_kit.models import Encoder
 
 SETTINGS = ContrastiveSettings()
 SEEDS = len(SETTINGS.seeds)
@@ -143,7 +143,7 @@ def contrast(
     as_json: options.Json = False,
 ) -> None:
     """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
-    from truncate_kit.contrastive.running import finetune_contrastive
+    from truncate_kit.methods.contrast.running import finetune_contrastive
     from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
@@ -207,7 +207,7 @@ def _pooling(name: str, attend: str | None, last_cls: bool | None) -> dict[str, 
 
 def _generator(name: str | None, settings: ContrastiveSettings, encoder: "Encoder") -> "Encoder | None":
     """The model of `--generator`. Raises `UsageError` where the objective has none."""
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.models import load_encoder
 
     filling = [row.name for row in OBJECTIVES.values() if row.fills_words]
     if settings.objective not in filling:
@@ -254,8 +254,8 @@ def _shown(sentences: Path | None, pairs: "PairSplits") -> Sequence[str]:
 
 def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[str]) -> Path | None:
     """The figure of the attention over layers, where the saved model has one."""
-    from truncate_kit.contrastive.weights import layer_weights
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.methods.contrast.weights import layer_weights
+    from truncate_kit.models import load_encoder
     from truncate_kit.report.attention_figure import draw_attention
 
     if not _attends(settings):
@@ -267,7 +267,7 @@ def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[s
 
 def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) -> None:
     """The result as JSON, or as a table and sentences."""
-    from truncate_kit.contrastive.card import pooling_words
+    from truncate_kit.methods.contrast.card import pooling_words
     from truncate_kit.wording import points
 
     if workspace.quiet:

@@ -14,7 +14,7 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.runs.cutting import CutResult
+    from truncate_kit.training.cutting import CutResult
 
 
 def cut(
@@ -51,7 +51,7 @@ def save_cut(
     Raises `UsageError` where a model that is no cut would give way to it.
     """
     from truncate_kit.data import read_texts
-    from truncate_kit.runs.cutting import cut as run
+    from truncate_kit.training.cutting import cut as run
 
     _check_replaceable(source, workspace)
     raw = None if texts is None else read_texts(texts)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.distillation.distill_result import DistillResult
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.methods.distill.distill_result import DistillResult
+    from truncate_kit.models import Encoder
 
 USUAL = DistillSettings()
 _DIGITS = 10  # more are no layer's number
@@ -121,8 +121,8 @@ def distill(
     if not texts:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
     from truncate_kit.data import iter_texts
-    from truncate_kit.distillation.distilling import distill as run
-    from truncate_kit.distillation.texts import RawTexts
+    from truncate_kit.methods.distill.distilling import distill as run
+    from truncate_kit.methods.distill.texts import RawTexts
     from truncate_kit.training.distributed import joined
 
     if data is None:
@@ -198,7 +198,7 @@ def _aim(
     layer: str, encoder: "Encoder", source: ModelSource, texts: list[Path], budget: Budget, workspace: Workspace
 ) -> int | None:
     """The layer whose vectors are learned, None for the last; by default the one before a predicted drop."""
-    from truncate_kit.distillation.aim import find_aim
+    from truncate_kit.methods.distill.aim import find_aim
 
     named = _layer_named(layer)
     if named is not None or layer == "last":

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
-from truncate_kit.suites.registry import SUITES
-from truncate_kit.suites.settings import FEWEST_ROWS
+from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation.settings import FEWEST_ROWS
 from truncate_kit.vectors import VectorFormat
 
 from . import options
@@ -17,7 +17,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
-    from truncate_kit.evaluation import ModelScore
+    from truncate_kit.evaluation.graded import ModelScore
 
 FORM = VectorFormat()
 
@@ -135,9 +135,9 @@ def evaluate(
 def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.distillation.notes import note_of_searched
+    from truncate_kit.evaluation.evaluating import evaluate_retrieval
+    from truncate_kit.methods.distill.notes import note_of_searched
     from truncate_kit.report.search_tables import search_sentences, search_table
-    from truncate_kit.retrieval.evaluating import evaluate_retrieval
     from truncate_kit.workspace.leakage import chosen_there
 
     data = read_retrieval(run.data, split=split)
@@ -155,7 +155,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
 
 def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":
     """The score on a split, by default on the one to measure on; says where the model was chosen on the same pairs."""
-    from truncate_kit.evaluation import ModelScore, evaluate
+    from truncate_kit.evaluation.graded import ModelScore, evaluate
     from truncate_kit.vectors import StoredVectors
     from truncate_kit.workspace.leakage import chosen_there
     from truncate_kit.workspace.seen import seen_among

@@ -17,8 +17,8 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.encoders import Encoder
     from truncate_kit.export.export_report import ExportReport
+    from truncate_kit.models import Encoder
 
 SETTINGS = ExportSettings()
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import UsageError
-from truncate_kit.sweep.picking import PICK_RULES, Picker
-from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.strategies import STRATEGIES, check_strategy
+from truncate_kit.methods.tmft.picking import PICK_RULES, Picker
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import SEARCH, described
 from truncate_kit.workspace.sources import LearnedSource, ModelSource
@@ -25,10 +25,10 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from truncate_kit.analysis.drop import DropPrediction
     from truncate_kit.data import PairSplits
-    from truncate_kit.encoders import Encoder
-    from truncate_kit.similarity.drop import DropPrediction
-    from truncate_kit.sweep.sweep_result import SweepResult
+    from truncate_kit.methods.tmft.sweep_result import SweepResult
+    from truncate_kit.models import Encoder
     from truncate_kit.training.distributed import Group
     from truncate_kit.training.tasks import Teacher
 
@@ -104,10 +104,10 @@ def finetune(
     as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
-    from truncate_kit.encoders import truncate
-    from truncate_kit.sweep.finetune import Preparation, check_sweep
-    from truncate_kit.sweep.finetune import finetune as run
-    from truncate_kit.sweep.trials import kept_encoder
+    from truncate_kit.methods.tmft.finetune import Preparation, check_sweep
+    from truncate_kit.methods.tmft.finetune import finetune as run
+    from truncate_kit.methods.tmft.trials import kept_encoder
+    from truncate_kit.models import truncate
     from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
@@ -217,7 +217,7 @@ def _adapted(
 
     Both may take long: no other command leaves a model here meanwhile, which training would then replace.
     """
-    from truncate_kit.sweep.predicting import sweep_prediction
+    from truncate_kit.methods.tmft.predicting import sweep_prediction
 
     with workspace.held() if group.leads else nullcontext(), progress_bar(quiet=workspace.quiet) as progress:
         workspace.note_replaced(source)
@@ -229,10 +229,10 @@ def _adapted(
 
 def _show(result: "SweepResult", workspace: Workspace) -> None:
     """The result as JSON, or as sentences, a table and a figure."""
+    from truncate_kit.analysis.drop import NOT_PREDICTED
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
-    from truncate_kit.runs.card import add_figure
-    from truncate_kit.similarity.drop import NOT_PREDICTED
+    from truncate_kit.training.card import add_figure
     from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.curve)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import ColumnsError, DataError, UsageError
-from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
+from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
 from . import options
 from .options import (
@@ -25,7 +25,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet
-    from truncate_kit.frozen.frozen_report import FrozenReport
+    from truncate_kit.methods.frozen.frozen_report import FrozenReport
 
 SETTINGS = FrozenSettings()
 SEEDS = len(SETTINGS.seeds)
@@ -111,7 +111,7 @@ def freeze(
 ) -> None:
     """Train heads over the states of all blocks, computed once, and no block itself."""
     from truncate_kit.data import read_texts
-    from truncate_kit.frozen.run import finetune_frozen
+    from truncate_kit.methods.frozen.run import finetune_frozen
 
     check_push(push_to, public)
     workspace = Workspace(folder, quiet=as_json)

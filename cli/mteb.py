@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from truncate_kit.suites.registry import MeasuredModel
+from truncate_kit.evaluation.registry import MeasuredModel
 
 from .output import progress_bar
 from .suites import Evaluated, show_report, write_report
@@ -16,7 +16,7 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
     """The tasks of these names, before anything is loaded. Raises `UsageError`."""
     # mteb makes the folder of its own result cache when it is imported, which nobody asked for.
     os.environ.setdefault("MTEB_CACHE", tempfile.gettempdir())
-    from truncate_kit.mteb.running import find_tasks
+    from truncate_kit.evaluation.running import find_tasks
 
     return find_tasks(names)
 
@@ -28,9 +28,9 @@ def run_mteb(
 
     max_length: tokens that the one to compare with reads of each text, too.
     """
+    from truncate_kit.evaluation.mteb_report import MtebComparison
+    from truncate_kit.evaluation.running import evaluate_mteb
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
-    from truncate_kit.mteb.mteb_report import MtebComparison
-    from truncate_kit.mteb.running import evaluate_mteb
 
     encoders = [(run.name, run.encoder)]
     if against is not None:

@@ -13,8 +13,8 @@ from .options import given, training_option
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.encoders import Encoder
-    from truncate_kit.priors.words import WordPrior
+    from truncate_kit.methods.priors.words import WordPrior
+    from truncate_kit.models import Encoder
     from truncate_kit.progress import Progress
     from truncate_kit.training.distributed import Group
 
@@ -59,7 +59,7 @@ class Priors:
         if self.texts is None:
             return encoder
         from truncate_kit.data import read_texts
-        from truncate_kit.priors.adapting import AdaptationSettings, adapted
+        from truncate_kit.methods.priors.adapting import AdaptationSettings, adapted
 
         settings = AdaptationSettings(precision=self.precision, **given(epochs=self.epochs))
         raw, place = read_texts(self.texts), workspace.folder / "adapted"
@@ -82,7 +82,7 @@ class Priors:
         if self.words is None:
             return None
         from truncate_kit.data import load_words
-        from truncate_kit.priors.words import WordPrior
+        from truncate_kit.methods.priors.words import WordPrior
         from truncate_kit.training.configuration import word_training
 
         words = load_words(self.words)

@@ -10,7 +10,7 @@ from .options import results_option
 from .output import note, print_json, say
 
 if TYPE_CHECKING:
-    from truncate_kit.page.writing import PageReport
+    from truncate_kit.report.writing import PageReport
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
-    from truncate_kit.page.writing import write_page
+    from truncate_kit.report.writing import write_page
 
     found = write_page(run, other, out=out)
     if as_json:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 RESULTS = {
     "analyze": "analysis.layer_profile.LayerProfile",
-    "finetune": "sweep.sweep_result.SweepResult",
+    "finetune": "methods.tmft.sweep_result.SweepResult",
     "export": "export.export_report.ExportReport",
     "bench": "bench.bench_report.BenchReport",
-    "distill": "distillation.distill_result.DistillResult",
-    "contrast": "contrastive.contrastive_result.ContrastiveResult",
-    "freeze": "frozen.frozen_report.FrozenReport",
-    "combine": "combination.report.CombinationReport",
-    "cut": "runs.cutting.CutResult",
+    "distill": "methods.distill.distill_result.DistillResult",
+    "contrast": "methods.contrast.contrastive_result.ContrastiveResult",
+    "freeze": "methods.frozen.frozen_report.FrozenReport",
+    "combine": "methods.bert_lc.report.CombinationReport",
+    "cut": "training.cutting.CutResult",
     "evaluate": "evaluation.ModelScore retrieval.evaluating.RetrievalScore",  # and the reports that the page shows
-    "compare": "retrieval.comparing.RetrievalComparison",
+    "compare": "evaluation.comparing.RetrievalComparison",
     "encode": "serving.encoded_file.EncodedFile",
-    "study": "study.study_result.StudyResult",
-    "report": "page.writing.PageReport",
+    "methods.study": "methods.study.study_result.StudyResult",
+    "report": "report.writing.PageReport",
     "status": "workspace.contents.Contents",
     "doctor": "doctor.facts.Diagnosis",
 }
@@ -33,7 +33,7 @@ def schema_text(command: str) -> str:
 
 def made_schema(command: str) -> str:
     """The same, made from the classes."""
-    from truncate_kit.page.run import report_kinds
+    from truncate_kit.report.run import report_kinds
     from truncate_kit.results import json_schema
 
     places = (name.rpartition(".") for name in RESULTS[command].split())

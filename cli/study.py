@@ -13,7 +13,7 @@ from .priors import check_shared
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.study.study_result import StudyResult
+    from truncate_kit.methods.study.study_result import StudyResult
 
 
 def study(
@@ -44,8 +44,8 @@ def study(
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, retrieval, search_metric, read_earlier,
     published, models.
     """
-    from truncate_kit.study.running import adapt_all, run_study
-    from truncate_kit.study.study_file import read_study
+    from truncate_kit.methods.study.running import adapt_all, run_study
+    from truncate_kit.methods.study.study_file import read_study
     from truncate_kit.training.distributed import joined
 
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
@@ -70,10 +70,10 @@ def study(
 
 def _write(result: "StudyResult", out: Path) -> None:
     """Tables and figures of what is there: a study that is stopped leaves those of its finished models."""
+    from truncate_kit.methods.study.plan import figure_name
+    from truncate_kit.methods.study.study_result import STUDY_FILE
     from truncate_kit.report.study_figures import draw_cka, draw_curves, draw_layers, draw_pareto
     from truncate_kit.report.study_tables import write_tables
-    from truncate_kit.study.plan import figure_name
-    from truncate_kit.study.study_result import STUDY_FILE
 
     result.write(out / STUDY_FILE)
     write_tables(result, out)
@@ -87,8 +87,8 @@ def _write(result: "StudyResult", out: Path) -> None:
 
 def show(result: "StudyResult", out: Path) -> None:
     """The best layers of each task, and where everything is."""
+    from truncate_kit.methods.study.study_result import summaries
     from truncate_kit.report.study_tables import PAGE, SCORES, last_cells
-    from truncate_kit.study.study_result import summaries
 
     lines = summaries(result)
     for task in result.tasks():

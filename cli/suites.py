@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import UsageError, known_name
+from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
 from truncate_kit.measurement import file_for
-from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
 
 from .freeze import CODES
 from .options import refuse
@@ -17,8 +17,8 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import SeenPairs
-    from truncate_kit.encoders import Encoder
     from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.models import Encoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from .output import note
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
-    from truncate_kit.encoders import Encoder
     from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.models import Encoder
 
 
 class Workspace(places.Workspace):
@@ -78,8 +78,8 @@ class Workspace(places.Workspace):
         self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
     ) -> "Encoder | OnnxEncoder":
         """The model to encode with, in torch or as a graph."""
-        from truncate_kit.encoders import Encoder, dropped_head
         from truncate_kit.export.runtime import load_text_encoder
+        from truncate_kit.models import Encoder, dropped_head
 
         own = {"pooling": source.pooling, "precision": graph, "device": device}
         encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
@@ -89,8 +89,8 @@ class Workspace(places.Workspace):
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
-        from truncate_kit.encoders import dropped_head, load_encoder
         from truncate_kit.hardware import check_precision
+        from truncate_kit.models import dropped_head, load_encoder
         from truncate_kit.pair_keys import merged
         from truncate_kit.workspace.records import known_of
 

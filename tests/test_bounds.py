@@ -11,18 +11,18 @@ from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bounds import Bounds, first_seeds, shown
-from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.engines import Processes
 from truncate_kit.errors import UsageError
+from truncate_kit.evaluation.settings import TransferSettings
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.hardware import check_threads
-from truncate_kit.priors.adapting import AdaptationSettings
-from truncate_kit.study.study_file import read_study
-from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.priors.adapting import AdaptationSettings
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 
 HUGE = 10**30

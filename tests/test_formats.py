@@ -11,21 +11,21 @@ import pytest
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.combination.report import CombinationReport
-from truncate_kit.contrastive.contrastive_result import ContrastiveResult, LayerWeights
-from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import FileProblemError, TruncateKitError
+from truncate_kit.evaluation.sts import StsReport
 from truncate_kit.export.record import read_exports
-from truncate_kit.frozen.frozen_report import FrozenReport
+from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
+from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.frozen.frozen_report import FrozenReport
+from truncate_kit.methods.study.study_result import StudyResult
+from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.results import FORMAT
-from truncate_kit.runs.cutting import CutResult
-from truncate_kit.runs.journal import RECORDS_FILE
-from truncate_kit.runs.store import RunStore
-from truncate_kit.runs.trial import Trial
 from truncate_kit.serving.encoded_file import EncodingNote
-from truncate_kit.study.study_result import StudyResult
-from truncate_kit.suites.sts import StsReport
-from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.training.cutting import CutResult
+from truncate_kit.training.journal import RECORDS_FILE
+from truncate_kit.training.store import RunStore
+from truncate_kit.training.trial import Trial
 from truncate_kit.workspace.places import Workspace
 
 KEPT = Path(__file__).parent / "formats"

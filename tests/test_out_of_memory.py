@@ -12,8 +12,8 @@ import torch
 from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
 from truncate_kit import memory
-from truncate_kit.encoders import load_encoder
 from truncate_kit.memory import in_halves, is_out_of_memory
+from truncate_kit.models import load_encoder
 from truncate_kit.representations import layer_states
 
 TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
@@ -143,7 +143,7 @@ def test_an_objective_of_the_whole_batch_is_not_cut(tiny_folder, monkeypatch):
 _BOUNDED = """
 import json, resource, sys, logging
 import torch
-from truncate_kit.encoders import load_encoder
+from truncate_kit.models import load_encoder
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 encoder = load_encoder(sys.argv[1])

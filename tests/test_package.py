@@ -13,9 +13,9 @@ import pytest
 
 import truncate_kit
 from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
-from truncate_kit.encoders import load_encoder, save_encoder
-from truncate_kit.runs.cutting import CutResult
-from truncate_kit.runs.model_origins import METHODS
+from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.training.cutting import CutResult
+from truncate_kit.training.model_origins import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "transformers", "scipy", "datasets", "mteb"}
@@ -83,11 +83,11 @@ def test_what_reads_results_only_imports_no_torch(tiny_folder, tmp_path):
     folder = write_run(tmp_path / "exported", tmp_path / "model", distilled=a_distillation(), **made)
     assert all(method.read(folder) is not None for method in METHODS)
     read = f"import pathlib\n[method.read(pathlib.Path({str(folder)!r})) for method in METHODS]"
-    loaded = modules_after(f"from truncate_kit.runs.model_origins import METHODS\n{read}")
+    loaded = modules_after(f"from truncate_kit.training.model_origins import METHODS\n{read}")
     assert {f"truncate_kit.{method.kind.partition(':')[0]}" for method in METHODS} <= loaded
     assert not {*HEAVY, "matplotlib"} & (loaded | modules_after(command("status", "--workspace", str(folder))))
     loaded = modules_after(command("report", str(folder)))
-    assert "truncate_kit.page.charts" in loaded
+    assert "truncate_kit.report.charts" in loaded
     assert "AutoModel.from_pretrained" in (folder / "report.html").read_text()
     assert not HEAVY & loaded
 
@@ -121,7 +121,7 @@ def test_every_module_can_be_imported():
 def test_bundled_models_are_small_and_half_precision():
     from safetensors.torch import load_file
 
-    folders = sorted((ROOT / "truncate_kit/encoders/miniatures").iterdir())
+    folders = sorted((ROOT / "truncate_kit/models/miniatures").iterdir())
     encoders = ["mini-bert", "mini-electra-discriminator", "mini-electra-generator"]
     assert [folder.name for folder in folders] == [*encoders, "mini-gpt2"]
     for folder in folders:
@@ -132,7 +132,7 @@ def test_bundled_models_are_small_and_half_precision():
 def test_every_bundled_model_has_a_card_with_the_sources_of_its_text_and_its_licence():
     terms = [line for line in (ROOT / "LICENSE-WEIGHTS.md").read_text().splitlines() if line.startswith("| ")]
     assert len(terms) > 10
-    for folder in (ROOT / "truncate_kit/encoders/miniatures").iterdir():
+    for folder in (ROOT / "truncate_kit/models/miniatures").iterdir():
         card = (folder / "README.md").read_text()
         assert card.startswith("---\nlanguage: en\n")
         assert f"# {folder.name}\n" in card

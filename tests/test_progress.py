@@ -7,7 +7,8 @@ import logging
 import truncate_kit
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
-from truncate_kit import SweepSettings, finetune, load_encoder, profile
+from truncate_kit import SweepSettings, finetune, profile
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.progress import Bars, ProgressOption, TrialWatcher, WatchOption, reporter, silent, watcher_of
 
 

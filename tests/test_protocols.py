@@ -4,11 +4,11 @@ import inspect
 
 import pytest
 
-from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.frozen.settings import FrozenSettings
-from truncate_kit.suites.retrieval import score_retrieval
-from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.evaluation.retrieval import score_retrieval
+from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.frozen.settings import FrozenSettings
 
 
 def test_layer_combination():

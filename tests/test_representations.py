@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.support.families import TINY_CONFIGS, make_tiny
-from truncate_kit.encoders import layers_held, load_encoder, truncate
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, UsageError
+from truncate_kit.models import layers_held, load_encoder, truncate
 from truncate_kit.representations import (
     BATCH_TOKENS,
     WINDOW_TEXTS,

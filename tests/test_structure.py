@@ -114,6 +114,6 @@ TIME_OF_DAY = (
 def test_the_time_of_day_is_asked_for_only_by_the_page():
     # A clock that is set back or forward would otherwise make a checkpoint late, or a file newer than it is.
     asking = [str(path.relative_to(ROOT)) for path in MODULES if re.search(TIME_OF_DAY, path.read_text())]
-    assert asking == ["truncate_kit/page/origins.py"]
+    assert asking == ["truncate_kit/report/origins.py"]
     taken = [path for path in MODULES if re.search(r"^from (time|datetime) import .*\btime\b", path.read_text(), re.M)]
     assert taken == []

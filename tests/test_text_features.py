@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
-from truncate_kit.combination.model import combined_encoder
-from truncate_kit.contrastive.model import poolable_encoder
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import LabelledSet
-from truncate_kit.encoders import load_encoder, save_encoder
-from truncate_kit.encoders.tail import Normalize
 from truncate_kit.encoding import text_features
+from truncate_kit.evaluation.transfer import score_transfer
+from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.contrast.model import poolable_encoder
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.tail import Normalize
 from truncate_kit.representations import layer_states
-from truncate_kit.suites.transfer import score_transfer
 
 TEXTS = sentences(12)
 

@@ -8,7 +8,7 @@ import torch
 
 from truncate_kit.data import read_pairs
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.vectors import PRECISIONS, StoredVectors, VectorFormat
 
 VECTORS = torch.randn((50, 20), generator=torch.Generator().manual_seed(0))

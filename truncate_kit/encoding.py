@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
-from truncate_kit.evaluation import TextEncoder, check_text_encoder
+from truncate_kit.evaluation.graded import TextEncoder, check_text_encoder
+from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import iter_states, layer_states
 from truncate_kit.vectors import one_row_each

@@ -7,7 +7,7 @@ DEFAULT_MINIATURE = "mini-electra-discriminator"
 DEFAULT_REFERENCE = "mini-bert"
 
 _ALIKE = 0.8  # a slip or two in a name
-_FOLDER = Path(__file__).parent / "encoders/miniatures"
+_FOLDER = Path(__file__).parent / "models/miniatures"
 
 
 def miniature_names() -> tuple[str, ...]:

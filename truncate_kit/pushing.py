@@ -13,7 +13,7 @@ from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.pair_keys import SEEN_FILE
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.results import Result
-from truncate_kit.runs.model_origins import CUT, DISTILLED
+from truncate_kit.training.model_origins import CUT, DISTILLED
 
 # Locks, half-written files, records for the workspace, which name files of this machine, and what was learned from.
 _LEFT_OUT = [".*", "**/.*", "*.tmp", CUT.file_name, DISTILLED.file_name, SEEN_FILE]

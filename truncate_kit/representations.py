@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import (
+from truncate_kit.memory import in_halves
+from truncate_kit.models import (
     Encoder,
     PoolingMode,
     check_encoder,
@@ -17,8 +18,7 @@ from truncate_kit.encoders import (
     pool,
     truncate,
 )
-from truncate_kit.encoders.encoder import RawStates
-from truncate_kit.memory import in_halves
+from truncate_kit.models.encoder import RawStates
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.text_lists import listed_texts
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.combination.bert_lc import combine
-from truncate_kit.combination.report import BASELINES, CombinationReport
-from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import Encoder, find_pooler_head, load_encoder, load_pooler_head
-from truncate_kit.encoders.tail import Dense
 from truncate_kit.hardware import usable_cores
+from truncate_kit.methods.bert_lc.bert_lc import combine
+from truncate_kit.methods.bert_lc.report import BASELINES, CombinationReport
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.models import Encoder, find_pooler_head, load_encoder, load_pooler_head
+from truncate_kit.models.tail import Dense
 from truncate_kit.wording import points
 
 REPORTS = Path(__file__).parent / "reports.jsonl"

@@ -17,10 +17,10 @@ from benchmarks.combine.run import add_options, asked_model, asked_settings, cel
 from benchmarks.common import new_parser, print_table
 from benchmarks.published import published
 from benchmarks.records import Records
-from truncate_kit.combination.bert_lc import combine
-from truncate_kit.combination.report import BASELINES, CombinationReport
 from truncate_kit.data import PairSet, StsSet, find_sts
 from truncate_kit.hardware import usable_cores
+from truncate_kit.methods.bert_lc.bert_lc import combine
+from truncate_kit.methods.bert_lc.report import BASELINES, CombinationReport
 from truncate_kit.wording import points
 
 HERE = Path(__file__).parent

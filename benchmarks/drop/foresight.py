@@ -28,12 +28,12 @@ from benchmarks.drop.scoring import FEATURES, logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from benchmarks.pick.rules import by_model, interval
+from truncate_kit.analysis.drop import LEAST_RANK
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.encoders import default_reference, load_encoder
-from truncate_kit.similarity.drop import LEAST_RANK
+from truncate_kit.models import default_reference, load_encoder
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"
@@ -186,7 +186,7 @@ def fitted(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
 
 
 def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
-    """What `truncate_kit.similarity.drop.LOG_ODDS` is: fitted on all cases of similarity with signs."""
+    """What `truncate_kit.analysis.drop.LOG_ODDS` is: fitted on all cases of similarity with signs."""
     places = (SPEARMAN, RANK)
     weights = fitted([one for one in cases if one.case.similarity], places)
     return float(weights[0]), *map(float, weights[1:] / UNITS[list(places)])

@@ -31,8 +31,8 @@ from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder
-from truncate_kit.study.study_result import DROP_POINTS
+from truncate_kit.methods.study.study_result import DROP_POINTS
+from truncate_kit.models import Encoder, load_encoder, random_encoder
 from truncate_kit.training.configuration import TrainingSettings
 
 HERE = Path(__file__).parent

@@ -18,13 +18,13 @@ import torch
 from benchmarks.common import new_parser
 from truncate_kit.bench.running import random_ids
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.encoders import Encoder, load_encoder
-from truncate_kit.encoders.text_reader import padded
 from truncate_kit.export.embeddings import fuse_embeddings
 from truncate_kit.export.graph_files import OUTPUT, save_graph
 from truncate_kit.export.masks import set_mask
 from truncate_kit.export.sessions import open_session
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.models.text_reader import padded
 
 SHAPES = ((1, 8), (1, 16), (1, 64), (16, 16), (4, 64))
 FORMS = {

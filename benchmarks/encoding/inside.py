@@ -11,9 +11,9 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.common import timed
-from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.text_reader import padded
 from truncate_kit.export.shapes import token_batches
+from truncate_kit.models import Encoder
+from truncate_kit.models.text_reader import padded
 
 
 def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:

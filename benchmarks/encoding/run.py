@@ -29,13 +29,13 @@ from benchmarks.encoding.inside import operators, product_ceiling
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
-from truncate_kit.encoders import Encoder, load_encoder, truncate
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json
+from truncate_kit.models import Encoder, load_encoder, truncate
 from truncate_kit.other_work import OtherWork
 from truncate_kit.precisions import GRAPH_FILES
 

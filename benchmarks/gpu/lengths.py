@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.common import new_parser
 from truncate_kit.data import load_pairs, read_texts
-from truncate_kit.encoders import load_encoder
+from truncate_kit.models import load_encoder
 
 COUNT = 4096
 

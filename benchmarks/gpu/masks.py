@@ -24,7 +24,6 @@ from truncate_kit.bench.guarding import ContestantError, Guarded
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import Runner, random_ids
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.encoders import Encoder
 from truncate_kit.export.casting import narrow
 from truncate_kit.export.checks import odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
@@ -32,6 +31,7 @@ from truncate_kit.export.graph_files import STATES, save_graph
 from truncate_kit.export.half import to_half, wide_nodes
 from truncate_kit.export.masks import set_mask
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import Encoder
 from truncate_kit.precisions import GRAPH_FILES
 
 # `multihead_…`: products for queries, keys and values outside the attention node, whose rules differ.

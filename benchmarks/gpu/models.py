@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
 
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.models import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.precisions import GRAPH_FILES, Precision
 
 LENGTHS = Path(__file__).with_name("lengths.json")

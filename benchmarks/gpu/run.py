@@ -43,10 +43,10 @@ from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import ENCODE_BATCH, Runner, encode_in_chunks
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.encoders import load_encoder
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
+from truncate_kit.models import load_encoder
 from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 

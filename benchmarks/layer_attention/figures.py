@@ -18,16 +18,16 @@ import torch
 from benchmarks.common import named_model, new_parser, print_table, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of
-from truncate_kit.contrastive.contrastive_result import LayerWeights
-from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.data import find_sts, load_pairs
-from truncate_kit.encoders import Encoder, load_encoder, truncate
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.methods.contrast.contrastive_result import LayerWeights
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.weights import layer_weights
+from truncate_kit.models import Encoder, load_encoder, truncate
 from truncate_kit.report import panel
 from truncate_kit.report.attention_figure import draw_attention
-from truncate_kit.suites.sts import score_sts
 
 HERE = Path(__file__).parent
 SENTENCES = ("You should do it.", "People on motorcycles wearing racing gear ride around a racetrack.")

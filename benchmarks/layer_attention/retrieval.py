@@ -20,12 +20,12 @@ from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of, span
 from benchmarks.published import published
 from benchmarks.records import Records
-from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import load_pairs, read_retrieval
-from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.models import load_encoder
 from truncate_kit.results import Result
-from truncate_kit.suites.retrieval import RetrievalReport, score_retrieval
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "retrieval.jsonl"

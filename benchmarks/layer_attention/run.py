@@ -30,15 +30,15 @@ from benchmarks.common import named_model, names, new_parser, print_table
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.published import published
 from benchmarks.records import Records
-from truncate_kit.contrastive.contrastive_result import ContrastiveResult
-from truncate_kit.contrastive.poolings import TABLE_2
-from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, StsSet, TripletSet, find_sts, load_pairs, raw_texts
-from truncate_kit.encoders import Encoder, load_encoder
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.sts import StsScore, score_sts
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.results import Result
-from truncate_kit.suites.sts import StsScore, score_sts
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 from truncate_kit.wording import points
 

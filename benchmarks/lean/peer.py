@@ -21,10 +21,10 @@ from torch import nn
 
 from benchmarks.common import new_parser, write_rows
 from benchmarks.lean.texts import corpus_lines, mixed
-from truncate_kit.distillation.settings import DistillSettings
-from truncate_kit.distillation.student import TaughtTexts, student_run
-from truncate_kit.distillation.texts import RawTexts, store_texts
-from truncate_kit.encoders import Encoder, keep, load_encoder, save_encoder
+from truncate_kit.methods.distill.settings import DistillSettings
+from truncate_kit.methods.distill.student import TaughtTexts, student_run
+from truncate_kit.methods.distill.texts import RawTexts, store_texts
+from truncate_kit.models import Encoder, keep, load_encoder, save_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer

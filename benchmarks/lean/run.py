@@ -14,10 +14,10 @@ import torch
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
 from benchmarks.lean.texts import learned_lines, mixed, questions
-from truncate_kit.distillation.distilling import distill
-from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.texts import RawTexts
-from truncate_kit.encoders import keep, load_encoder
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.texts import RawTexts
+from truncate_kit.models import keep, load_encoder
 
 ROWS = Path(__file__).parent / "rows.csv"
 COLUMNS = (

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from truncate_kit.data import find_sts, load_pairs, read_retrieval
-from truncate_kit.evaluation import TextEncoder
-from truncate_kit.retrieval.comparing import compare
-from truncate_kit.suites.sts import score_sts
+from truncate_kit.evaluation.comparing import compare
+from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.evaluation.sts import score_sts
 
 MEAN_OF = ("STS12", "STS14", "STS15", "SICK-R")
 SEARCHED = {"trecqa": "trecqa-test", "cranfield": "cranfield"}

@@ -24,11 +24,11 @@ from benchmarks.records import trial_runner
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import load_encoder
 from truncate_kit.files import write_json
+from truncate_kit.methods.study.loading import load_model
+from truncate_kit.methods.study.plan import StudyModel
+from truncate_kit.models import load_encoder
 from truncate_kit.report.panel import open_panel, whole_axis, write_panel
-from truncate_kit.study.loading import load_model
-from truncate_kit.study.plan import StudyModel
 from truncate_kit.training.configuration import TrainingSettings
 
 HERE = Path(__file__).parent

@@ -2,7 +2,7 @@
 
 Replaced-token detection (Clark et al. 2020, ELECTRA): a generator fills in masked words, and a discriminator finds the
 words that are not the original ones. The hidden tokens, the generator's loss and its head are those of
-`truncate_kit.priors`. The next word (Radford et al. 2019, GPT-2) has the word embeddings as output weights.
+`truncate_kit.methods.priors`. The next word (Radford et al. 2019, GPT-2) has the word embeddings as output weights.
 """
 
 import math
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
-from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
-from truncate_kit.priors.masked_head import MaskedHead
-from truncate_kit.priors.masking import HiddenWords, MaskedEvaluator
+from truncate_kit.methods.priors.masked_head import MaskedHead
+from truncate_kit.methods.priors.masking import HiddenWords, MaskedEvaluator
+from truncate_kit.models import Batch, Encoder, evaluating, length_batches
 from truncate_kit.training.examples import Ids, SingleTexts
 
 EVALUATED_TOGETHER = 64

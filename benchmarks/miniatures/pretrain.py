@@ -47,10 +47,10 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.miniatures.bundle import RUNS
 from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_lines
 from benchmarks.miniatures.objectives import CausalEvaluator, CausalTexts, ElectraEvaluator, ElectraHeads, electra_loss
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder
 from truncate_kit.files import replacing, write_json
-from truncate_kit.priors.masked_head import load_masked_head
-from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
+from truncate_kit.methods.priors.masked_head import load_masked_head
+from truncate_kit.methods.priors.masking import MaskedEvaluator, MaskedTexts
+from truncate_kit.models import Encoder, load_encoder, random_encoder
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
 

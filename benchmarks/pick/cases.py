@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.pick.measure import TASKS
-from truncate_kit.runs.journal import Journal
-from truncate_kit.runs.trial import Trial
-from truncate_kit.study.study_result import DROP_ERRORS, DROP_POINTS
-from truncate_kit.sweep.certainty import spread_over_seeds, variance_of_mean
-from truncate_kit.sweep.picking import Picker
+from truncate_kit.methods.study.study_result import DROP_ERRORS, DROP_POINTS
+from truncate_kit.methods.tmft.certainty import spread_over_seeds, variance_of_mean
+from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.training.journal import Journal
+from truncate_kit.training.trial import Trial
 
 HERE = Path(__file__).parent
 CASES, MEASURED = HERE.parent / "cases.csv", HERE / "measured.csv"

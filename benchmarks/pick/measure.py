@@ -27,8 +27,8 @@ from transformers import AutoModel, AutoTokenizer
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from benchmarks.pick.second_dev import halves
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
-from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
-from truncate_kit.sweep.ranking import RankingOrder, RankingWork
+from truncate_kit.methods.tmft.ranking import RankingOrder, RankingWork
+from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
 from truncate_kit.training.configuration import Precision, TrainingSettings
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun

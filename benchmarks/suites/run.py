@@ -16,9 +16,9 @@ import transformers
 
 from benchmarks.common import new_parser, numbers, print_table
 from truncate_kit.data import find_sts
-from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.evaluation.sts import StsReport, score_sts
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.results import Result
-from truncate_kit.suites.sts import StsReport, score_sts
 
 HERE = Path(__file__).parent
 # sentence-transformers/all-MiniLM-L6-v2, MTEB

@@ -15,11 +15,11 @@ from scipy.stats import spearmanr
 
 from benchmarks.common import new_parser
 from truncate_kit.data import find_transfer
-from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation.fitting import accuracies, divisions, inner_divisions
+from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.transfer_task import layered_task, prepare_task
+from truncate_kit.models import load_encoder
 from truncate_kit.progress import silent
-from truncate_kit.suites.fitting import accuracies, divisions, inner_divisions
-from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.transfer_task import layered_task, prepare_task
 
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True)

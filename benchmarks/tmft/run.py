@@ -31,14 +31,14 @@ from benchmarks.records import trial_runner
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import PairSplits, load_pairs
-from truncate_kit.encoders import Encoder, default_reference, layers_held, load_encoder, parameters_kept
-from truncate_kit.runs.trial import Trial
-from truncate_kit.sweep.picking import PICK_RULES, Picker
-from truncate_kit.sweep.running import CONFIDENT
-from truncate_kit.sweep.strategies import STRATEGIES, Candidates
-from truncate_kit.sweep.trials import TrialRunner
+from truncate_kit.methods.tmft.picking import PICK_RULES, Picker
+from truncate_kit.methods.tmft.running import CONFIDENT
+from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates
+from truncate_kit.methods.tmft.trials import TrialRunner
+from truncate_kit.models import Encoder, default_reference, layers_held, load_encoder, parameters_kept
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.trial import Trial
 
 HERE = Path(__file__).parent
 ANALYSED_TEXTS = 2000  # as the command line does

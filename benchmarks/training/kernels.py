@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from benchmarks.common import new_parser
 from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.encoders import load_encoder
 from truncate_kit.hardware import processor_name
+from truncate_kit.models import load_encoder
 from truncate_kit.training import contrastive
 from truncate_kit.training.kernels import FasterOnCPU, dropout, linear, onednn_pays
 

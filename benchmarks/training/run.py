@@ -32,8 +32,8 @@ from torch import Tensor
 
 from benchmarks.common import machine, named_model, new_parser, spread_out
 from truncate_kit.data import PairSet, load_pairs
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.files import write_json
+from truncate_kit.models import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.training import loop
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.examples import Ids, Pairs, cosine_mse

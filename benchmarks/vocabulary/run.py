@@ -16,10 +16,10 @@ from benchmarks.common import machine, new_parser, print_table, read_rows, write
 from benchmarks.suites.run import bundled_minilm
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.data.texts import iter_texts
-from truncate_kit.encoders import Encoder, load_encoder
-from truncate_kit.encoders.word_pieces import piece_ids
-from truncate_kit.evaluation import evaluate
-from truncate_kit.runs.cutting import cut_vocabulary
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.models.word_pieces import piece_ids
+from truncate_kit.training.cutting import cut_vocabulary
 
 HERE = Path(__file__).parent
 TABLE = HERE / "vocabulary.csv"

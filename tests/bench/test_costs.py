@@ -6,8 +6,8 @@ import pytest
 
 from truncate_kit.bench.bench_report import Timing
 from truncate_kit.bench.gains import costs
-from truncate_kit.encoders import load_encoder
-from truncate_kit.encoders.tail import Dense
+from truncate_kit.models import load_encoder
+from truncate_kit.models.tail import Dense
 
 
 def timing(role, scenario, rate):

@@ -14,9 +14,9 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import PeakMemory
 from truncate_kit.bench.memory import MemoryRequest, peak_memory
 from truncate_kit.bench.peer_runner import PeerRunner
-from truncate_kit.encoders import load_encoder, random_encoder
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import load_encoder, random_encoder
 
 _MEBI = 2**20
 

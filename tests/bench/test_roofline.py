@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.bench import roofline
 from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops, slower_in_bf16
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder, truncate
+from truncate_kit.models import Encoder, load_encoder, random_encoder, truncate
 
 
 def _counted(encoder: Encoder, batch_size: int, length: int) -> int:

@@ -25,7 +25,14 @@ from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.bench.yardstick import _swept
 from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
-from truncate_kit.encoders import (
+from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.export.exporting import export_graph
+from truncate_kit.export.record import check_record
+from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.measurement import file_for
+from truncate_kit.models import (
     encoder_digest,
     load_config,
     load_encoder,
@@ -34,15 +41,8 @@ from truncate_kit.encoders import (
     truncate,
     truncated_config,
 )
-from truncate_kit.errors import DeviceError, ModelError, UsageError
-from truncate_kit.evaluation import evaluate
-from truncate_kit.export.exporting import export_graph
-from truncate_kit.export.record import check_record
-from truncate_kit.hardware import INSTRUCTIONS
-from truncate_kit.measurement import file_for
 from truncate_kit.other_work import OtherWork
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
-from truncate_kit.retrieval.evaluating import evaluate_retrieval
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 

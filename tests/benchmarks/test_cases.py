@@ -11,7 +11,7 @@ from benchmarks.common import read_rows, write_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import cases, rules, searches
 from tests.support.trials import read_trials
-from truncate_kit.similarity.drop import LOG_ODDS, drop_probability
+from truncate_kit.analysis.drop import LOG_ODDS, drop_probability
 
 
 @pytest.fixture(scope="module")

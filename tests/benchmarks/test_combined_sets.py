@@ -7,10 +7,10 @@ from benchmarks.combine import sets
 from benchmarks.published import published
 from benchmarks.records import Records
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combination.report import BASELINES, LAST, CombinationReport
-from truncate_kit.combination.searching import divide
 from truncate_kit.data import find_sts
-from truncate_kit.encoders import load_encoder
+from truncate_kit.methods.bert_lc.report import BASELINES, LAST, CombinationReport
+from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.models import load_encoder
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.frozen import path
 from benchmarks.published import published
 from tests.support.pairs import make_pairs
-from truncate_kit.contrastive.poolings import TABLE_2
-from truncate_kit.encoders import load_encoder
-from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.models import load_encoder
 
 
 def test_table_2_has_a_published_figure_for_every_named_pooling():

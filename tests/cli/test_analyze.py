@@ -14,7 +14,7 @@ from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import encoder_digest, load_encoder
+from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.encoders import load_encoder, resolve, save_encoder, truncate
+from truncate_kit.models import load_encoder, resolve, save_encoder, truncate
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.sources import DataSource, ModelSource
 from truncate_kit_cli.app import main

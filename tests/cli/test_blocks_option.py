@@ -13,15 +13,15 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import encoder_digest, keep, load_encoder
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.priors.adapting import AdaptationSettings, adapt
-from truncate_kit.runs.cutting import CutResult
-from truncate_kit.sweep.finetune import Preparation, finetune
-from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.models import encoder_digest, keep, load_encoder
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.cutting import CutResult
 
 TEXTS = ["the cat sat on the mat", "a dog ran under a tree", "a red cat"]
 BAD = [

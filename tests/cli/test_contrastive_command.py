@@ -9,10 +9,10 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import in_two_processes
 from tests.support.pairs import make_pairs, word_triplets
-from truncate_kit.contrastive.contrastive_result import ContrastiveResult, LayerWeights
-from truncate_kit.contrastive.weights import layer_weights
-from truncate_kit.encoders import load_encoder
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
+from truncate_kit.methods.contrast.weights import layer_weights
+from truncate_kit.models import load_encoder
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from tests.support.commands import fails, fails_on_a_full_disk, run
 from tests.support.files import model_graded_file
 from tests.support.records import QUANTIZED, TASK
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.record import read_exports, record_with
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.models import load_encoder, truncate
 
 FAST = ("--quick", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--threads", 1)
 

@@ -12,15 +12,15 @@ from tests.support.files import pairs_file
 from tests.support.made_results import a_distillation
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
-from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.distilling import TEXTS
-from truncate_kit.distillation.frontier import own_pairs
-from truncate_kit.distillation.settings import Budget
-from truncate_kit.distillation.step_results import Frontier, FrontierPoint
-from truncate_kit.distillation.texts import FEWEST_TEXTS, TextStore
-from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill.distilling import TEXTS
+from truncate_kit.methods.distill.frontier import own_pairs
+from truncate_kit.methods.distill.settings import Budget
+from truncate_kit.methods.distill.step_results import Frontier, FrontierPoint
+from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
+from truncate_kit.models import keep, load_encoder
 from truncate_kit.training.retrieval_evaluator import halves
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _aim, _show

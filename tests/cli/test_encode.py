@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit_cli.app import main
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(

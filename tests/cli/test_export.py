@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
-from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.working_folders import run_lock
 from truncate_kit_cli.workspace import Workspace
 
@@ -25,7 +25,7 @@ def write_pairs(path: Path) -> Path:
 def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
     minilm, minilm_export, minilm_graph, session_folder, tmp_path, capsys
 ):
-    """On all of the test set it has the published score: as a graph, in tests/suites."""
+    """On all of the test set it has the published score: as a graph, in tests/evaluation."""
     out, data = tmp_path / "out", session_folder / "minilm.csv"
     pairs = read_pairs(data).pairs
     report = minilm_export

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.commands import fails_on_a_full_disk, refused, run
 from tests.support.files import model_graded_file
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
 
 
 @pytest.fixture(scope="module")

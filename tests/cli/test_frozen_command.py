@@ -9,10 +9,10 @@ from matplotlib import image
 
 from tests.support.commands import refused, run
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.page.evidence import own_bench
-from truncate_kit.page.run import read_run
-from truncate_kit.page.writing import write_page
+from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.report.evidence import own_bench
+from truncate_kit.report.run import read_run
+from truncate_kit.report.writing import write_page
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]

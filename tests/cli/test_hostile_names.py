@@ -10,7 +10,7 @@ from tests.support.commands import fails, run_both
 from tests.support.files import pairs_file
 from truncate_kit.wording import harmless
 
-# A closing tag has a slash, which no name of a file has; tests/page has those.
+# A closing tag has a slash, which no name of a file has; tests/report has those.
 EVIL = (
     "<img src=x onerror=alert(1)>$\\frac{$ [x](javascript:y) | `a` \x1b]0;mine\x07 \u202edrow\u2028 **b** {{7*7}} <!--"
 )

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
-from truncate_kit.encoders import load_encoder
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
 from truncate_kit.progress import PlannedTrial, TrialEvent, announce
-from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.wording import lasting
 from truncate_kit_cli import output
 from truncate_kit_cli.live_progress import SHOWN_TRIALS, _Lines, _LiveTable, watching

@@ -8,10 +8,10 @@ from tests.support.commands import fails, run, run_both
 from tests.support.files import kept_in
 from tests.support.mteb_tasks import mteb_package, sts_task
 from tests.support.pairs import make_pairs
-from truncate_kit.encoders import load_encoder
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.page.run import suite_reports
+from truncate_kit.models import load_encoder
+from truncate_kit.report.run import suite_reports
 from truncate_kit.results import FORMAT
 from truncate_kit.workspace.places import Workspace
 

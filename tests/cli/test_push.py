@@ -10,11 +10,11 @@ import pytest
 from huggingface_hub import constants
 
 from tests.support.fake_hub import TOKEN, logged_in
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.pushing import push_folder
-from truncate_kit.runs.cutting import cut
+from truncate_kit.training.cutting import cut
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]

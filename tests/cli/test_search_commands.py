@@ -15,14 +15,14 @@ from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
-from truncate_kit.distillation.step_results import HeldOutScores
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.evaluation.comparing import compare
+from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.page.writing import write_page
+from truncate_kit.methods.distill.step_results import HeldOutScores
+from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.report.writing import write_page
 from truncate_kit.results import FORMAT
-from truncate_kit.retrieval.comparing import compare
-from truncate_kit.retrieval.evaluating import evaluate_retrieval
-from truncate_kit.runs.model_origins import DISTILLED
+from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
 from truncate_kit.workspace.own_pairs import search_pairs_of
 from truncate_kit.workspace.places import Workspace

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from truncate_kit.bench import roofline
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.working_folders import run_lock
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.app import main

@@ -12,13 +12,13 @@ import torch
 
 from tests.support.families import TEXTS, TINY_CONFIGS
 from tests.support.pair_runs import pair_run
-from truncate_kit.distillation.distilling import distill
-from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.runs.isolation import isolated
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.training.isolation import isolated
 from truncate_kit.training.loop import precision
 from truncate_kit_cli.app import main
 

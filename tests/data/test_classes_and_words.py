@@ -111,7 +111,7 @@ def test_every_seed_draws_its_own_splits(tmp_path):
 
 
 def test_targets_must_suit_the_objective(tmp_path, tiny_folder):
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.models import load_encoder
 
     encoder = load_encoder(tiny_folder("bert"))
     classes = tmp_path / "classes"

@@ -30,9 +30,9 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import load_pairs
-from truncate_kit.distillation import speed
-from truncate_kit.encoders import load_encoder
-from truncate_kit.encoders.word_pieces import keep_words
+from truncate_kit.methods.distill import speed
+from truncate_kit.models import load_encoder
+from truncate_kit.models.word_pieces import keep_words
 from truncate_kit.training import configuration
 from truncate_kit_cli.app import app, main
 

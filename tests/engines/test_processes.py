@@ -12,9 +12,9 @@ import torch
 
 from tests.support.processes import ForkedWorker, Program
 from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
-from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, Processes, Sequential, Steps, processes
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.models import load_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED = processes._started

@@ -21,15 +21,15 @@ from tests.support.commands import refused, run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
-from truncate_kit.distillation.teacher import teacher_vectors
-from truncate_kit.distillation.texts import RawTexts, store_texts
-from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, RayCluster, Steps, ray_cluster
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.methods.distill.teacher import teacher_vectors
+from truncate_kit.methods.distill.texts import RawTexts, store_texts
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.serving import encode_file
-from truncate_kit.study.running import run_study
-from truncate_kit.study.study_file import read_study
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.support.families import WORDS
-from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.encoders.text_reader import padded
 from truncate_kit.export.calibrating import best_zero, calibrate, divisor_of
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Rounding, quantize, quantized_inputs
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.text_reader import padded
 
 TEXTS = [" ".join(WORDS[(5 * i + j) % len(WORDS)] for j in range(2 + i % 6)) for i in range(24)]
 

@@ -16,9 +16,6 @@ from tests.support.commands import refused
 from tests.support.exporters import originals
 from tests.support.traces import traced_anew
 from truncate_kit.data import PairSet, PairSplits, TextPair
-from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
-from truncate_kit.encoders.saving import load_by_any_runtime
-from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.export import tracing
 from truncate_kit.export.checks import check_graph, check_score
@@ -30,6 +27,9 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.export.tracing import require_fusions as require
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models.saving import load_by_any_runtime
+from truncate_kit.models.tail import Normalize
 
 TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import save_graph
@@ -18,6 +16,8 @@ from truncate_kit.export.masks import set_mask
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.tail import Normalize
 
 # One of each kind of computation: fused attention, relative positions as a bias, groups of blocks, both disentangled
 # attentions, layers that attend otherwise, and decoders with biases, with rotary positions, and with scaled states.

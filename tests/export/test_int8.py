@@ -15,7 +15,6 @@ from scipy import stats
 
 from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.data import PairSet, TextPair
-from truncate_kit.encoders import load_encoder, random_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, odd_inputs
@@ -28,6 +27,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph, fold_constants
 from truncate_kit.hardware import INSTRUCTIONS, has_avx512, int8_instructions, multiplies_narrow
+from truncate_kit.models import load_encoder, random_encoder, truncate
 
 TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
 

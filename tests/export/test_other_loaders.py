@@ -14,9 +14,9 @@ import torch
 from tokenizers import Tokenizer
 
 from truncate_kit.bench.optimum_runner import OptimumRunner
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.models import load_encoder, truncate
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sat", "a red dog ran under the big blue tree", "not"]

@@ -10,16 +10,16 @@ from scipy import stats
 
 from tests.support.heads import with_heads
 from truncate_kit.data import PairSet, TextPair
-from truncate_kit.encoders import save_encoder
-from truncate_kit.encoders.text_reader import padded
 from truncate_kit.errors import ModelError
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.searching import Trials
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.models import save_encoder
+from truncate_kit.models.text_reader import padded
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]

@@ -8,7 +8,6 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
@@ -16,6 +15,7 @@ from truncate_kit.export.record import check_record
 from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 from truncate_kit.export.sessions import CudaOptions, open_session, run_bound
 from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
+from truncate_kit.models import load_encoder, truncate
 
 TEXTS = [
     "a",

@@ -14,7 +14,7 @@ from tests.fuzz.readers import Make, Reader, WrongError
 def _model(family: str) -> Path:
     """A tiny model of a family, saved as a sentence-transformers folder."""
     from tests.support.families import make_tiny
-    from truncate_kit.encoders import load_encoder, save_encoder
+    from truncate_kit.models import load_encoder, save_encoder
 
     home = Path(tempfile.mkdtemp(prefix="fuzz-models-"))
     make_tiny(family, home / "plain")
@@ -27,7 +27,7 @@ def _copy_of(family: str) -> Make:
 
 
 def _encode(folder: Path) -> None:
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.models import load_encoder
 
     vectors = load_encoder(folder / "m").vectors(["the cat", "a dog sat on the mat"]).numpy()
     if not np.isfinite(vectors).all():

@@ -28,7 +28,7 @@ def _memory(folder: Path) -> Any:
 
 def _cut(folder: Path) -> Any:
     from truncate_kit.results import read_or_pass_over
-    from truncate_kit.runs.cutting import CutResult
+    from truncate_kit.training.cutting import CutResult
 
     return read_or_pass_over(CutResult.read, folder / "cut.json")
 
@@ -47,8 +47,8 @@ def _exports(folder: Path) -> Any:
 
 
 def _trials(folder: Path) -> Any:
-    from truncate_kit.runs.store import RunStore
-    from truncate_kit.runs.trial import Trial
+    from truncate_kit.training.store import RunStore
+    from truncate_kit.training.trial import Trial
 
     found = RunStore(folder, STORE).all(Trial)
     known = RunStore(KEPT, STORE).all(Trial)
@@ -59,7 +59,7 @@ def _trials(folder: Path) -> Any:
 
 
 def _make_rows(folder: Path) -> None:
-    from truncate_kit.runs.rows import StoredRows
+    from truncate_kit.training.rows import StoredRows
 
     stored = StoredRows(folder / "v.npy", {"from": "a"}, num_rows=40, row_bytes=8, chunk=7, header=b"head")
     for start in stored.missing[:-1]:
@@ -67,7 +67,7 @@ def _make_rows(folder: Path) -> None:
 
 
 def _resume_rows(folder: Path) -> None:
-    from truncate_kit.runs.rows import StoredRows
+    from truncate_kit.training.rows import StoredRows
 
     stored = StoredRows(folder / "v.npy", {"from": "a"}, num_rows=40, row_bytes=8, chunk=7, header=b"head")
     for start in stored.missing:
@@ -90,13 +90,13 @@ def _read_checkpoint(folder: Path) -> Any:
 
 
 def _tensor(folder: Path) -> None:
-    from truncate_kit.runs.store import RunStore
+    from truncate_kit.training.store import RunStore
 
     RunStore(folder, STORE).tensor("states", lambda: torch.arange(60.0))
 
 
 def _read_tensor(folder: Path) -> Any:
-    from truncate_kit.runs.store import RunStore
+    from truncate_kit.training.store import RunStore
 
     found = RunStore(folder, STORE).read_tensor("states")
     return None if found is None else found.tolist()

@@ -23,8 +23,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.families import make_tiny
-from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.models import load_encoder, save_encoder
 
 TEXTS = ["the cat sat", "a dog ran on the big red tree and the mat", "The CAT", "not", "x" * 300, "the " * 60]
 ODD: tuple[Any, ...] = (

@@ -185,7 +185,7 @@ def _study(folder: Path) -> None:
 
 
 def _read_study(folder: Path) -> None:
-    from truncate_kit.study.study_file import read_study
+    from truncate_kit.methods.study.study_file import read_study
 
     study = read_study(folder / "study.toml")
     for task in study.tasks:
@@ -203,7 +203,7 @@ def _published(folder: Path) -> None:
 
 
 def _read_published(folder: Path) -> None:
-    from truncate_kit.study.published import read_published
+    from truncate_kit.methods.study.published import read_published
 
     if not all(math.isfinite(value) for value in read_published(str(folder / "f.csv")).values()):
         raise WrongError("a figure that is not finite")

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from benchmarks.miniatures import bundle, cards, evidence, pretrain
 from tests.support.families import WORDS
-from truncate_kit.encoders import load_encoder
+from truncate_kit.models import load_encoder
 
 MODELS = ("bert", "electra-discriminator", "electra-generator")
 LAYERS = range(4)

@@ -7,12 +7,12 @@ import numpy
 import pytest
 
 from tests.support.pairs import TEXTS, pairs_of
+from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.report.analysis_figure import draw_analysis
 from truncate_kit.report.analysis_table import analysis_table
-from truncate_kit.similarity.drop import DropPrediction
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.axes import Axes
 
-from truncate_kit.contrastive.contrastive_result import LayerWeights
+from truncate_kit.methods.contrast.contrastive_result import LayerWeights
 from truncate_kit.report.attention_figure import draw_attention
 
 

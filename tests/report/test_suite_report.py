@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from truncate_kit.evaluation.retrieval import RetrievalReport
+from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.sts import StsReport, StsScore
+from truncate_kit.evaluation.transfer_report import TooFewRows, TransferPoint, TransferReport, TransferScore
 from truncate_kit.report import suite_figure
 from truncate_kit.report.suite_figure import draw_transfer
-from truncate_kit.suites.retrieval import RetrievalReport
-from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.sts import StsReport, StsScore
-from truncate_kit.suites.transfer_report import TooFewRows, TransferPoint, TransferReport, TransferScore
 
 
 def point(fraction, **changes):

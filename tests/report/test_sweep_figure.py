@@ -6,8 +6,8 @@ from matplotlib import image
 from matplotlib import pyplot as plt
 
 from tests.support.made_results import a_sweep
+from truncate_kit.methods.tmft.sweep_result import Ranking, SweepResult
 from truncate_kit.report.sweep_figure import draw_sweep, plot_sweep
-from truncate_kit.sweep.sweep_result import Ranking, SweepResult
 
 
 def test_the_figure_is_a_png_of_the_promised_size(tmp_path):

@@ -8,11 +8,11 @@ from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
-from truncate_kit.encoders import load_encoder
+from truncate_kit.methods.study.study_result import StudyResult
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
 from truncate_kit.report.tensorboard import TensorboardLog
-from truncate_kit.study.study_result import StudyResult
-from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.settings import SweepSettings
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, FileProblemError, RowError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.runs.rows import StoredRows
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
+from truncate_kit.training.rows import StoredRows
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.working_folders import run_lock
 

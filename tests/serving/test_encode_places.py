@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import FileProblemError, UsageError
+from truncate_kit.models import load_encoder
 from truncate_kit.serving import encode_file
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from tests.support.distributed import gradients
-from truncate_kit.encoders import load_encoder
-from truncate_kit.priors.adapting import AdaptationSettings, adapted
-from truncate_kit.priors.masked_head import load_masked_head
-from truncate_kit.priors.masking import MaskedTexts
+from truncate_kit.methods.priors.adapting import AdaptationSettings, adapted
+from truncate_kit.methods.priors.masked_head import load_masked_head
+from truncate_kit.methods.priors.masking import MaskedTexts
+from truncate_kit.models import load_encoder
 from truncate_kit.training.distributed import Group
 
 _WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "red", "small", "tree", "blue"]

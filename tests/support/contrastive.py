@@ -8,10 +8,10 @@ from torch import Tensor
 
 from tests.support.distributed import gradients
 from tests.support.families import WORDS
-from truncate_kit.contrastive.model import poolable_encoder
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSet, TextPair
-from truncate_kit.encoders import Encoder, load_encoder
+from truncate_kit.methods.contrast.model import poolable_encoder
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import Group

@@ -18,10 +18,9 @@ from transformers.utils import logging
 from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
-from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
-from truncate_kit.page import charts, svg
-from truncate_kit.report import panel
+from truncate_kit.methods.distill import speed
+from truncate_kit.report import charts, panel, svg
 
 # A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import torch
 
-from truncate_kit.encoders import Encoder, LayerHeads, load_encoder, truncate
-from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore
+from truncate_kit.models import Encoder, LayerHeads, load_encoder, truncate
+from truncate_kit.models.layer_heads import BlockNetworks, PairScore
 
 CODES = (3, 3, 5)  # two runs of like width
 

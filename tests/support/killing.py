@@ -4,14 +4,14 @@ import time
 from pathlib import Path
 
 from tests.support.processes import Program
-from truncate_kit.runs.journal import Journal
 from truncate_kit.training.configuration import WORD_EPOCHS
+from truncate_kit.training.journal import Journal
 
 _STUDY = """
 import os, sys
 from pathlib import Path
-from truncate_kit.study.study_file import read_study
-from truncate_kit.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.running import run_study
 from truncate_kit.training import configuration
 
 # The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,

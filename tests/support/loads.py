@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
-from truncate_kit.encoders import weights
+from truncate_kit.models import weights
 
 LARGE = 12_000_000  # bytes, more than miniatures have; larger ones are read each time
 MOST = 64  # models that are kept

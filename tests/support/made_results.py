@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bench.bench_report import (
     BenchedModel,
     BenchReport,
@@ -15,14 +16,16 @@ from truncate_kit.bench.bench_report import (
     ScoredPairs,
 )
 from truncate_kit.bench.scenarios import timing
-from truncate_kit.combination.report import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.contrastive.contrastive_result import ContrastiveResult
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import overlap_of
-from truncate_kit.distillation.distill_result import Candidate, DistillResult, Student
-from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.step_results import (
+from truncate_kit.export.export_report import Check, ExportReport, TaskScore
+from truncate_kit.export.record import REPORT_FILE, record_with
+from truncate_kit.methods.bert_lc.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.distill.distill_result import Candidate, DistillResult, Student
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.step_results import (
     Agreement,
     Frontier,
     FrontierPoint,
@@ -30,18 +33,15 @@ from truncate_kit.distillation.step_results import (
     SubsetSearch,
     TextCounts,
 )
-from truncate_kit.export.export_report import Check, ExportReport, TaskScore
-from truncate_kit.export.record import REPORT_FILE, record_with
-from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
-from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.methods.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.tmft.certainty import Certainty
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.results import Result
-from truncate_kit.runs.model_origins import METHODS
-from truncate_kit.runs.trial import Trial
-from truncate_kit.similarity.drop import DropPrediction
-from truncate_kit.sweep.certainty import Certainty
-from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.model_origins import METHODS
+from truncate_kit.training.trial import Trial
 
 MACHINE = Machine(
     processor="Test",

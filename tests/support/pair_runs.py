@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.encoders import Encoder, load_encoder
+from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.examples import Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun

@@ -39,7 +39,7 @@ import truncate_kit_cli.app
 from pathlib import Path
 from tests.support.economy import economical
 from tests.support.families import make_tiny
-from truncate_kit.encoders import load_encoder
+from truncate_kit.models import load_encoder
 
 economy = economical(Path(sys.argv[2]))
 economy.__enter__()

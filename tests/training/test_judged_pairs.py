@@ -9,13 +9,13 @@ import torch
 from tests.support.retrieval import judged_folder, write_lines
 from tests.support.training import SHORT, without_dropout
 from truncate_kit.data import read_retrieval
-from truncate_kit.encoders import load_encoder
-from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.retrieval.evaluating import evaluate_retrieval
-from truncate_kit.sweep.finetune import Preparation, finetune
-from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.strategies import STRATEGIES
+from truncate_kit.models import load_encoder
+from truncate_kit.models.tail import Normalize
 from truncate_kit.training.contrastive import TEMPERATURE, contrastive_loss
 from truncate_kit.training.judged_pairs import read_judged
 from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries

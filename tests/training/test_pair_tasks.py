@@ -9,10 +9,10 @@ from sklearn.metrics import f1_score
 from tests.support.pairs import labelled_splits, make_pairs
 from tests.support.training import SETTINGS, SHORT
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import FileProblemError
-from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.examples import PairClassifier, cosine_entropy
 from truncate_kit.training.loop import TrainingRun

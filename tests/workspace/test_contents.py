@@ -13,13 +13,13 @@ import torch
 from tests.support.made_results import a_distillation
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, DivergedError, FileProblemError, UsageError
-from truncate_kit.runs.cutting import cut
-from truncate_kit.runs.store import RunStore
-from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder, truncate
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.cutting import cut
+from truncate_kit.training.store import RunStore
 from truncate_kit.working_folders import is_unfinished, run_lock, unfinished
 from truncate_kit.workspace.contents import clean, contents
 from truncate_kit.workspace.places import Workspace

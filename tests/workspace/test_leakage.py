@@ -12,24 +12,24 @@ from tests.support.files import pairs_file, words_folder
 from tests.support.made_results import a_distillation
 from tests.support.pairs import WORDS, make_pairs
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.combination.report import CombinationReport
-from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, RetrievalSet, TextPair, load_pairs, read_retrieval, split_pairs
 from truncate_kit.data.learned import keys_of, note_learned
-from truncate_kit.distillation.distilling import distill
-from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.step_results import HeldOutScores
-from truncate_kit.distillation.texts import RawTexts
-from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import DataError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.step_results import HeldOutScores
+from truncate_kit.methods.distill.texts import RawTexts
+from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.pair_keys import read_seen
-from truncate_kit.priors.words import WordPrior
-from truncate_kit.runs.cutting import cut
-from truncate_kit.runs.model_origins import DISTILLED
-from truncate_kit.sweep.finetune import Preparation, finetune
-from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.cutting import cut
+from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
 from truncate_kit.training.tasks import Teacher
 from truncate_kit.workspace.leakage import chosen_on, chosen_there, unseen

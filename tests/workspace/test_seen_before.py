@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from tests.support.pairs import WORDS, make_pairs
-from truncate_kit.contrastive.card import contrastive_card
-from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, raw_texts
 from truncate_kit.data.learned import keys_of, pair_keys
-from truncate_kit.distillation.distilling import distill
-from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.encoders import load_encoder
-from truncate_kit.evaluation import evaluate
-from truncate_kit.frozen.run import finetune_frozen
-from truncate_kit.frozen.settings import FrozenSettings
-from truncate_kit.page.run import read_run
-from truncate_kit.page.writing import write_page
-from truncate_kit.sweep.finetune import Preparation, finetune
-from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.contrast.card import contrastive_card
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.frozen.run import finetune_frozen
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
+from truncate_kit.report.run import read_run
+from truncate_kit.report.writing import write_page
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Teacher
 

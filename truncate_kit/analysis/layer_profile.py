@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from truncate_kit.analysis.curve import Curve, Row
+from truncate_kit.analysis.drop import NOT_PREDICTED, DropPrediction
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
 from truncate_kit.results import Result
-from truncate_kit.similarity.curve import Curve, Row
-from truncate_kit.similarity.drop import NOT_PREDICTED, DropPrediction
 from truncate_kit.wording import counted
 
 

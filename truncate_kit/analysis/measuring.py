@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truncate_kit.analysis.compare import LayerComparison, Variant, compare_layers, relative_layers, without_nan
+from truncate_kit.analysis.curve import Curve, Row
+from truncate_kit.analysis.preparing import outlier_dimensions
+from truncate_kit.analysis.scores import LayerStateScores, LayerTokenScores, StateScores, TokenScores
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.encoders import Encoder
+from truncate_kit.analysis.streamed_curve import StreamedCurve
+from truncate_kit.analysis.streaming import StreamedCKA
+from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress
 from truncate_kit.representations import StateBatch, iter_states_together, layer_states
-from truncate_kit.similarity.compare import LayerComparison, Variant, compare_layers, relative_layers, without_nan
-from truncate_kit.similarity.curve import Curve, Row
-from truncate_kit.similarity.preparing import outlier_dimensions
-from truncate_kit.similarity.scores import LayerStateScores, LayerTokenScores, StateScores, TokenScores
-from truncate_kit.similarity.streamed_curve import StreamedCurve
-from truncate_kit.similarity.streaming import StreamedCKA
 
 SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once
 

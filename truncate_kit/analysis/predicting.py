@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
+from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import TextPair
-from truncate_kit.encoders import Encoder, default_reference, load_encoder
 from truncate_kit.errors import DataError
-from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.models import Encoder, default_reference, load_encoder
 
 ANALYSED_TEXTS = 2000
 """Enough for intervals of a few hundredths, and a matter of seconds."""

@@ -6,21 +6,21 @@ from typing import NamedTuple
 
 import torch
 
+from truncate_kit.analysis.drop import DropPrediction, predict_drop
 from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.bounds import given_or
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
-from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, keep, parameters_kept
-from truncate_kit.encoders.digest import Digest
-from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
+from truncate_kit.evaluation.layers import Reader, search_layers
+from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
+from truncate_kit.evaluation.scores import QueryScores
+from truncate_kit.models import Encoder, check_encoder, encoder_digest, keep, parameters_kept
+from truncate_kit.models.digest import Digest
+from truncate_kit.models.pooler_files import LayerPooler
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.retrieval.layers import Reader, search_layers
-from truncate_kit.retrieval.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
-from truncate_kit.retrieval.scores import QueryScores
-from truncate_kit.similarity.drop import DropPrediction, predict_drop
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.data import PlacedPairs, TextPair
-from truncate_kit.evaluation import correlate, pair_similarities
+from truncate_kit.evaluation.graded import correlate, pair_similarities
 
 PAIRS_AT_A_TIME = 4_096  # pairs whose states are held at a time: of 13 layers of width 768, 330 MB
 # Cosines that differ by less are all the same: states are float32, cosines of equal states differ by 1e-13. It is wider

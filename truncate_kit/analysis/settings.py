@@ -8,8 +8,8 @@ from truncate_kit.errors import UsageError
 from truncate_kit.wording import counted
 
 if TYPE_CHECKING:  # they come with torch
-    from truncate_kit.encoders import PoolingMode
-    from truncate_kit.similarity.cka import Estimator, Kernel
+    from truncate_kit.analysis.cka import Estimator, Kernel
+    from truncate_kit.models import PoolingMode
 
 FEWEST_TEXTS = 4
 _COUNT, _LEVEL = Bounds(0, 100_000), Bounds(0, 0.999999, whole=False, above=True)
@@ -54,7 +54,7 @@ class AnalysisSettings:
     def __post_init__(self) -> None:
         check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
         if self.pooling is not None:
-            from truncate_kit.encoders.pooling import check_pooling
+            from truncate_kit.models.pooling import check_pooling
 
             check_pooling(self.pooling)
         if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
 from truncate_kit.bench.running import Runner
 from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
-from truncate_kit.encoders import Encoder
-from truncate_kit.evaluation import correlate, evaluate
+from truncate_kit.evaluation.graded import correlate, evaluate
+from truncate_kit.evaluation.scores import estimated
+from truncate_kit.models import Encoder
 from truncate_kit.pair_keys import numbers_of
-from truncate_kit.retrieval.scores import estimated
 from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from truncate_kit.bench.bench_report import Cost, Gain, Role, Timing
-from truncate_kit.encoders import Encoder
+from truncate_kit.models import Encoder
 from truncate_kit.vectors import PRECISIONS, VectorFormat
 
 BILLION = 1_000_000_000

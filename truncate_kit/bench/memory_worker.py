@@ -67,7 +67,7 @@ def _load_torch(request: Request) -> Callable[[], Callable[[], object]]:
     from truncate_kit.bench.backends import BACKENDS
     from truncate_kit.bench.runners import make_runner
     from truncate_kit.bench.running import random_ids
-    from truncate_kit.encoders import load_config, load_encoder, random_encoder
+    from truncate_kit.models import load_config, load_encoder, random_encoder
 
     if request["runtime"] == "sentence-transformers":
         import sentence_transformers  # noqa: F401  # counted with the libraries, before the model

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.running import AbsentError, Ids, encode_in_chunks
-from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.text_reader import padded
 from truncate_kit.errors import ModelError, TruncateKitError
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session, repeated
+from truncate_kit.models import Encoder
+from truncate_kit.models.text_reader import padded
 
 TENSORRT_TEXTS = 512  # of one batch, at most
 # What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError, first_line
 from truncate_kit.extras import require
+from truncate_kit.models import Encoder
 
 OPTIMUM_GRAPH = Path("onnx/model_O3.onnx")
 """Where `sentence_transformers.export_optimized_onnx_model(model, "O3", FOLDER)` writes it, beside the model."""

@@ -9,9 +9,9 @@ from torch import Tensor
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.roofline import synchronize
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError, first_line
 from truncate_kit.extras import require
+from truncate_kit.models import Encoder
 
 
 class PeerRunner:

@@ -6,8 +6,8 @@ from typing import cast
 
 import torch
 
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import UsageError
+from truncate_kit.models import Encoder
 
 LENGTHS = (16, 128)
 

@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from truncate_kit.bench.bench_report import Ceiling
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.encoders import Encoder
+from truncate_kit.models import Encoder
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.training.kernels import linear, onednn_pays
 

@@ -24,8 +24,8 @@ from truncate_kit.bench.scoring import score_all
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import PairSet, RetrievalSet, TextPair
-from truncate_kit.encoders import Encoder, resolve
 from truncate_kit.hardware import select_device
+from truncate_kit.models import Encoder, resolve
 from truncate_kit.other_work import QUIET, OtherWork
 from truncate_kit.precisions import Target
 from truncate_kit.progress import Progress, silent

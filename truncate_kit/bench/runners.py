@@ -11,9 +11,9 @@ from truncate_kit.bench.optimum_runner import OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.running import AbsentError, Runner
 from truncate_kit.bench.torch_runner import TorchRunner
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DeviceError
 from truncate_kit.hardware import check_precision
+from truncate_kit.models import Encoder
 
 
 def make_runner(

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.encoders import length_batches, original_order
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.models import length_batches, original_order
 
 Ids = Sequence[Sequence[int]]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled

@@ -14,7 +14,7 @@ from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
 from truncate_kit.bench.running import Runner, random_ids
 from truncate_kit.bench.timing import Stopwatch, interleaved
-from truncate_kit.encoders import Encoder
+from truncate_kit.models import Encoder
 
 Runners = Mapping[Key, Runner]
 WARM_UP_TEXTS = 64

@@ -8,13 +8,13 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
 from truncate_kit.bench.yardstick import blocks_kept, was_trained
-from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.file_digests import digest_of
+from truncate_kit.models import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.roofline import products_in, synchronize
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import first_line
 from truncate_kit.hardware import bf16_instructions
+from truncate_kit.models import Encoder
 from truncate_kit.precisions import PRECISIONS
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from truncate_kit.files import is_folder, local_path, model_folder_above, read_text, real_path
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import unsealed
-from truncate_kit.runs.model_origins import COMBINED, CUT, DISTILLED, SWEEP, Method
+from truncate_kit.training.model_origins import COMBINED, CUT, DISTILLED, SWEEP, Method
 
 if TYPE_CHECKING:
     from truncate_kit.bench.subjects import Subject

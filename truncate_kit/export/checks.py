@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.data import PairSet
-from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import ModelError, failed_check, first_line
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.export_report import Check, TaskScore
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.normalization import ends_normalized
@@ -20,6 +19,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.sessions import open_session
 from truncate_kit.hardware import usable_cores
+from truncate_kit.models import Encoder, evaluating
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.progress import Progress, silent
 

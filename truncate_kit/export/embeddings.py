@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.encoders.families import Family
 from truncate_kit.export.graph_files import MICROSOFT
 from truncate_kit.extras import require
+from truncate_kit.models.families import Family
 from truncate_kit.precisions import Precision
 
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))

@@ -9,8 +9,6 @@ from typing import Any
 from truncate_kit import __version__
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, check_set
-from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
@@ -36,10 +34,12 @@ from truncate_kit.extras import require
 from truncate_kit.file_digests import digest_of
 from truncate_kit.files import local_path, name_without_folders, replacing
 from truncate_kit.model_digests import model_digests
+from truncate_kit.models import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.models.saving import load_by_any_runtime
 from truncate_kit.pair_keys import merged, read_seen, write_seen
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.runs.isolation import without_autocast
+from truncate_kit.training.isolation import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

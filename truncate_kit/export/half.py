@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from truncate_kit.encoders.families import Family
 from truncate_kit.errors import failed_check
 from truncate_kit.export.casting import narrow
 from truncate_kit.export.export_report import HalfPrecision
 from truncate_kit.export.graph_files import EMBED_LIMIT
 from truncate_kit.export.graph_values import Feeds, watching
 from truncate_kit.export.quantizing import quantizable
+from truncate_kit.models.families import Family
 
 LARGEST = 65_504.0  # the largest float16
 _MASKED = -1e30  # below it, a score is masked

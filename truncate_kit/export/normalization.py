@@ -4,8 +4,8 @@ import copy
 
 from torch import nn
 
-from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.tail import Normalize
+from truncate_kit.models import Encoder
+from truncate_kit.models.tail import Normalize
 
 
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:

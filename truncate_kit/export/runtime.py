@@ -13,12 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.bounds import BATCH, check_number
-from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
-from truncate_kit.encoders.digest import Digest
-from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.text_reader import TextReader, padded
-from truncate_kit.encoders.tokenizer import load_reader
-from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
@@ -28,6 +22,12 @@ from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
+from truncate_kit.models import Encoder, LayerHeads, load_encoder
+from truncate_kit.models.digest import Digest
+from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.text_reader import TextReader, padded
+from truncate_kit.models.tokenizer import load_reader
+from truncate_kit.models.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.vectors import Rows, paired_rows
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import failed_check
 from truncate_kit.export.export_report import Check
+from truncate_kit.models import Encoder, evaluating
 from truncate_kit.wording import counted
 
 SCORE = "score"

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from truncate_kit.data import PairSet
-from truncate_kit.encoders import LayerHeads
-from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.errors import DataError, failed_check
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.calibrating import calibrate
 from truncate_kit.export.export_report import FloatLayer, Quantization
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
+from truncate_kit.models import LayerHeads
+from truncate_kit.models.text_reader import TextReader, padded
 from truncate_kit.progress import Progress, silent
 from truncate_kit.wording import in_points
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from truncate_kit.evaluation.registry import SuiteReport
+from truncate_kit.evaluation.transfer_report import TransferReport
 from truncate_kit.report.panel import BLUE, VERMILION, write_figure
-from truncate_kit.suites.registry import SuiteReport
-from truncate_kit.suites.transfer_report import TransferReport
 
 _LINES = (
     ("mean_as_is", "as it is", "#999999", ":"),

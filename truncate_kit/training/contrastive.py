@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.data import TextPair
-from truncate_kit.encoders import Encoder, length_batches, original_order
-from truncate_kit.retrieval.searching import MEASURES
+from truncate_kit.evaluation.searching import MEASURES
+from truncate_kit.models import Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu

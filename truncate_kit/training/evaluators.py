@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PlacedPairs
-from truncate_kit.encoders import Encoder
-from truncate_kit.evaluation import correlate, pair_similarities
+from truncate_kit.evaluation.graded import correlate, pair_similarities
+from truncate_kit.models import Encoder
 from truncate_kit.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.examples import Ids
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet
-from truncate_kit.encoders import Batch, Encoder
+from truncate_kit.models import Batch, Encoder
 
 Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -12,7 +12,7 @@ from truncate_kit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet, PairSplits
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.models import Encoder
     from truncate_kit.training.evaluators import VectorEvaluator
     from truncate_kit.training.examples import Examples, TrainPairs
 
@@ -55,7 +55,7 @@ class Objective:
 
     name: str  # as settings and options name it
     # `tmft` learns from labelled pairs at a layer, `contrast` by distinguishing a text's positive from everything else
-    # in a batch (`truncate_kit.contrastive`)
+    # in a batch (`truncate_kit.methods.contrast`)
     method: Method = "tmft"
     data: DataKind
     card: str  # what a model card says of the training
@@ -128,7 +128,7 @@ def _graded(train: "TrainPairs") -> "Examples":
 
 
 def _searched(train: "TrainPairs") -> "Examples":
-    from truncate_kit.retrieval.searching import measure_of_lengths
+    from truncate_kit.evaluation.searching import measure_of_lengths
     from truncate_kit.training.contrastive import QueriesWithDocuments
 
     measure = measure_of_lengths(train.encoder)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder
+from truncate_kit.models import Encoder
 
 
 class CompactVocabulary:

@@ -10,8 +10,8 @@ from pathlib import Path
 from truncate_kit.errors import UsageError
 from truncate_kit.files import all_below, remove_leftovers
 from truncate_kit.results import Result
-from truncate_kit.runs.journal import RECORDS_FILE, Journal
-from truncate_kit.runs.model_origins import CONTRAST, DISTILLED, HEADS, SWEEP
+from truncate_kit.training.journal import RECORDS_FILE, Journal
+from truncate_kit.training.model_origins import CONTRAST, DISTILLED, HEADS, SWEEP
 from truncate_kit.working_folders import is_unfinished, run_lock
 from truncate_kit.workspace.places import Workspace
 

@@ -11,7 +11,7 @@ from truncate_kit.workspace.places import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.encoders import Encoder
+    from truncate_kit.models import Encoder
 
 NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
 SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
@@ -26,11 +26,11 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
 
     None where it was not distilled, its texts are gone, or pairs were named before, which say more.
     """
-    from truncate_kit.distillation.distilling import TEXTS
-    from truncate_kit.distillation.learning import held_out_places
-    from truncate_kit.distillation.teacher import teacher_of
-    from truncate_kit.distillation.texts import TextStore
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.methods.distill.distilling import TEXTS
+    from truncate_kit.methods.distill.learning import held_out_places
+    from truncate_kit.methods.distill.teacher import teacher_of
+    from truncate_kit.methods.distill.texts import TextStore
+    from truncate_kit.models import load_encoder
 
     result = workspace.distilled()
     if result is None or workspace.remembered().data.name is not None:
@@ -72,7 +72,7 @@ def search_pairs_of(encoder: "Encoder", data: "RetrievalSet") -> "PairSplits":
 
 def _splits(encoder: "Encoder", halves: Sequence[Sequence[str]], name: str, note: str) -> "PairSplits":
     from truncate_kit.data import PairSplits
-    from truncate_kit.distillation.frontier import own_pairs
+    from truncate_kit.methods.distill.frontier import own_pairs
 
     dev, test = (
         replace(own_pairs(encoder, texts), name=f"{name}/{split}")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.runs.model_origins import COMBINED, CONTRAST, CUT, DISTILLED, HEADS, METHODS, SWEEP, Method
+from truncate_kit.training.model_origins import COMBINED, CONTRAST, CUT, DISTILLED, HEADS, METHODS, SWEEP, Method
 from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources
 
 if TYPE_CHECKING:
-    from truncate_kit.combination.report import CombinationReport
-    from truncate_kit.contrastive.contrastive_result import ContrastiveResult
-    from truncate_kit.distillation.distill_result import DistillResult
-    from truncate_kit.frozen.frozen_report import FrozenReport
-    from truncate_kit.runs.cutting import CutResult
-    from truncate_kit.sweep.sweep_result import SweepResult
+    from truncate_kit.methods.bert_lc.report import CombinationReport
+    from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+    from truncate_kit.methods.distill.distill_result import DistillResult
+    from truncate_kit.methods.frozen.frozen_report import FrozenReport
+    from truncate_kit.methods.tmft.sweep_result import SweepResult
+    from truncate_kit.training.cutting import CutResult
 
 Kind = TypeVar("Kind", bound=Result)
 

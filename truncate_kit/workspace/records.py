@@ -11,7 +11,7 @@ from truncate_kit.data.learned import read_learned
 from truncate_kit.files import is_there, local_path, real_path
 from truncate_kit.pair_keys import SEEN_FILE, Keys, merged, read_seen
 from truncate_kit.results import Result
-from truncate_kit.runs.model_origins import CONTRAST, DISTILLED, HEADS, METHODS, MODELS, SWEEP, Method
+from truncate_kit.training.model_origins import CONTRAST, DISTILLED, HEADS, METHODS, MODELS, SWEEP, Method
 from truncate_kit.workspace.places import Workspace
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from truncate_kit.errors import UsageError
-from truncate_kit.runs.model_origins import DISTILLED
+from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.workspace.places import Workspace
 
 

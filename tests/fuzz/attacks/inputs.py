@@ -37,7 +37,7 @@ def words_of(command: str, *more: str) -> tuple[str, ...]:
 
 def make_inputs(folder: Path) -> None:
     """Models `m`, `gpt2` and, as a sentence-transformers folder, `st`; data of every kind; a workspace `done`."""
-    from truncate_kit.encoders import load_encoder, save_encoder
+    from truncate_kit.models import load_encoder, save_encoder
     from truncate_kit_cli.app import main
 
     folder.mkdir()

@@ -1,0 +1,349 @@
+"""The profile of a model: published values of the miniatures, and definitions on tiny models."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import cka as plain
+from tests.support.pairs import TEXTS, made_texts, pairs_of
+from truncate_kit.analysis import profiling
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.data import TextPair, load_pairs, read_pairs
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.layer_attention import LayerAttentionPooling
+from truncate_kit.representations import layer_states
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
+
+
+@pytest.fixture(scope="module")
+def other(tiny_folder):
+    return load_encoder(tiny_folder("electra-generator"))
+
+
+@pytest.fixture(scope="module")
+def published(shared_models):
+    """Rows of the table that describes the miniatures, by name."""
+    lines = (shared_models / "README.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return {row[0]: [float(value) for value in row[1:]] for row in cells if "untrained" in row[0] or "CKA" in row[0]}
+
+
+@pytest.fixture(scope="module")
+def mini_bert(shared_models):
+    """The reference of the miniatures; the states of a batch that it has read before are kept, 190 MB in all."""
+    bert = load_encoder(shared_models / "mini-bert")
+    read, kept = bert.hidden_states, {}
+
+    def hidden_states(batch, *, raw=False):
+        key = raw, *((name, tuple(values.shape), values.numpy().tobytes()) for name, values in batch.items())
+        if key not in kept:
+            kept[key] = read(batch, raw=raw)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bert, "hidden_states", hidden_states)
+        yield bert
+
+
+@pytest.mark.parametrize(("name", "falls"), [("electra-discriminator", True), ("electra-generator", False)])
+def test_miniatures_show_what_was_published_of_them(name, falls, mini_bert, published, shared_models, shared_data):
+    pairs = load_pairs(shared_data / "stsb/en").test
+    found = profile(
+        load_encoder(shared_models / f"mini-{name}"),
+        reference=mini_bert,
+        pairs=pairs,
+        settings=AnalysisSettings(outliers=0),
+    )
+    short = name.removeprefix("electra-")
+    assert found.cka.values == pytest.approx(published[f"{short}, CKA to bert"], abs=0.011)
+    if falls:
+        assert found.spearman == pytest.approx(published["discriminator, untrained, test"], abs=0.11)
+    assert (found.num_texts, found.num_repeats, found.num_pairs) == (2552, 2758 - 2552, len(pairs))
+    assert not found.streamed
+    assert found.drop.falls == falls
+    assert found.drop.from_layer in ((4, 5, 6) if falls else (None,))
+    for low, value, high in zip(found.cka.low, found.cka.values, found.cka.high, strict=True):
+        assert low < value < high < low + 0.1
+
+
+def test_bert_is_not_predicted_to_fall(mini_bert, published, shared_models, shared_data):
+    pairs = load_pairs(shared_data / "stsb/en").test
+    alone = profile(mini_bert, pairs=pairs, settings=AnalysisSettings(outliers=0, intervals=0))
+    assert alone.spearman == pytest.approx(published["bert, untrained, test"], abs=0.11)
+    assert not alone.drop.falls
+    few = AnalysisSettings(max_texts=300, outliers=0)
+    itself = profile(load_encoder(shared_models / "mini-bert"), reference=mini_bert, pairs=pairs, settings=few)
+    assert itself.cka.values == pytest.approx([1.0] * 9, abs=1e-6)
+    assert not itself.drop.falls
+    assert itself.num_texts in (299, 300)
+    assert alone.drop.confidence < itself.drop.confidence
+
+
+@pytest.mark.parametrize("estimator", ["debiased", "biased"])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
+    found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(estimator=estimator, kernel=kernel))
+    own, theirs = layer_states(encoder, TEXTS), layer_states(other, TEXTS)
+    options = {"estimator": estimator, "kernel": kernel}
+    expected = plain.matrix(own, theirs, **options)
+    torch.testing.assert_close(torch.tensor(found.cka_matrix).double(), expected, atol=1e-5, rtol=0)
+    assert found.cka.values == pytest.approx(expected.diagonal().tolist(), abs=1e-5)
+    assert found.cka.reference_layers == (0, 1, 2, 3)
+    for within, states in ((found.cka_within, own), (found.reference_within, theirs)):
+        torch.testing.assert_close(
+            torch.tensor(within).double(), plain.matrix(states, states, **options), atol=1e-5, rtol=0
+        )
+    assert (found.estimator, found.kernel, found.blocks) == (estimator, kernel, 10)
+
+
+def test_curve_without_outlier_dimensions(encoder, other):
+    found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(outliers=2))
+    cleaned = []
+    for states in (layer_states(encoder, TEXTS), layer_states(other, TEXTS)):
+        kept = [layer[:, layer.var(0).argsort()[:-2]] for layer in states]  # all but the two of largest variance
+        cleaned.append(torch.stack(kept))
+    expected = plain.matrix(*cleaned).diagonal().tolist()
+    assert found.cka_without_outliers.values == pytest.approx(expected, abs=1e-5)
+    assert found.cka_without_outliers.values != pytest.approx(found.cka.values, abs=1e-3)
+    assert profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(outliers=0)).cka_without_outliers is None
+    with pytest.raises(UsageError, match="16 of 16 dimensions"):
+        profile(encoder, TEXTS, settings=AnalysisSettings(outliers=16))
+
+
+def test_token_scores_leave_padding_out(encoder):
+    found = profile(encoder, TEXTS, settings=AnalysisSettings(batch_size=16))
+    influence, angle, count = torch.zeros(3), torch.zeros(3), 0
+    for text in TEXTS:  # one by one: no padding anywhere
+        with torch.no_grad():
+            ids = encoder.tokenizer(text, return_tensors="pt")["input_ids"]
+            layers = [layer[0].double() for layer in encoder.backbone(ids, output_hidden_states=True).hidden_states]
+        count += ids.shape[1]
+        for block, (before, after) in enumerate(itertools.pairwise(layers)):
+            cosines = (before * after).sum(1) / before.norm(dim=1) / after.norm(dim=1)
+            influence[block] += (1 - cosines).sum()
+            angle[block] += (cosines.arccos() / math.pi).sum()
+    assert found.num_tokens == count
+    assert found.block_influence == pytest.approx((influence / count).tolist(), rel=1e-4)
+    assert found.angular_distance == pytest.approx((angle / count).tolist(), rel=1e-4)
+
+
+def test_scores_of_pooled_states(encoder):
+    found = profile(encoder, TEXTS)
+    for layer, states in enumerate(layer_states(encoder, TEXTS).double()):
+        shares = torch.linalg.svdvals(states)
+        shares = shares / shares.sum()
+        assert found.effective_rank[layer] == pytest.approx(float((-shares * shares.log()).sum().exp()), rel=1e-5)
+        unit = states / states.norm(dim=1, keepdim=True)
+        cosines = (unit @ unit.T)[~torch.eye(len(unit), dtype=torch.bool)]
+        assert found.anisotropy[layer] == pytest.approx(float(cosines.mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("texts", [None, TEXTS, made_texts(30, seed=5)])
+def test_spearman_is_that_of_the_model_cut_at_each_layer(texts, encoder):
+    pairs = pairs_of(TEXTS)
+    found = profile(encoder, texts, pairs=pairs, settings=AnalysisSettings(pooling="max"))
+    for layer in range(4):
+        cut = truncate(encoder, layer)
+        cut.pooling = "max"
+        assert found.spearman[layer] == pytest.approx(evaluate(cut, pairs).spearman, abs=1e-6)
+    assert found.num_pairs == 80
+    assert found.pooling == "max"
+    if texts is not None:
+        assert found.num_texts == len(texts)
+
+
+def test_parameters_are_those_of_the_model_cut_at_each_layer(encoder, tiny_folder):
+    found = profile(encoder, TEXTS)
+    assert found.parameters == tuple(truncate(encoder, layer).num_parameters for layer in range(4))
+    pooled = load_encoder(tiny_folder("bert"))
+    pooled.pool_with(LayerAttentionPooling(pooled.width))
+    expected = tuple(truncate(pooled, layer).num_parameters for layer in range(4))
+    assert profile(pooled, TEXTS).parameters == expected
+    assert expected[3] > found.parameters[3]
+    deberta = profile(load_encoder(tiny_folder("deberta-v3")), TEXTS)
+    assert deberta.parameters[0] is None
+    assert deberta.parameters[1] is not None
+    assert any("cut at layer 0" in note for note in deberta.statements())
+    albert = profile(load_encoder(tiny_folder("albert")), TEXTS)
+    assert any("share their weights" in note for note in albert.statements())
+
+
+def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, other):
+    shallow = truncate(other, 1)
+    found = profile(encoder, TEXTS, reference=shallow)
+    assert (found.depth, found.reference_depth) == (3, 1)
+    assert found.cka.reference_layers == (0, 0, 1, 1)
+    matrix = torch.tensor(found.cka_matrix)
+    assert matrix.shape == (4, 2)
+    assert found.cka.values == pytest.approx(matrix[[0, 1, 2, 3], [0, 0, 1, 1]].tolist())
+    assert any("0–0, 1–0, 2–1, 3–1" in note for note in found.statements())
+    assert not any("relative depth" in note for note in profile(encoder, TEXTS, reference=other).statements())
+
+
+def test_without_reference_the_model_is_compared_with_its_middle_and_says_so(encoder):
+    found = profile(encoder, TEXTS)
+    assert found.reference is None
+    assert found.reference_within is None
+    assert found.cka_matrix == found.cka_within
+    assert found.cka.reference_layers == (1, 1, 1, 1)
+    assert found.cka.values == pytest.approx([row[1] for row in found.cka_matrix], abs=1e-6)
+    assert not found.drop.with_reference
+    assert "no reference" in found.sentence
+    assert any("less sure" in note for note in found.statements())
+
+
+@pytest.mark.parametrize("with_reference", [True, False])
+def test_streamed_equals_in_memory(with_reference, encoder, other):
+    beside = {"reference": other if with_reference else None, "pairs": pairs_of(TEXTS)}
+    held = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=False, outliers=2), **beside)
+    streamed = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=True, outliers=2), **beside)
+    assert streamed.streamed
+    assert any("streamed" in note for note in streamed.statements())
+    assert streamed.cka.values == pytest.approx(held.cka.values, abs=1e-5)
+    assert streamed.cka.reference_layers == held.cka.reference_layers
+    assert streamed.cka_without_outliers.values == pytest.approx(held.cka_without_outliers.values, abs=1e-5)
+    for name in ("spearman", "block_influence", "angular_distance", "effective_rank", "anisotropy"):
+        assert getattr(streamed, name) == pytest.approx(getattr(held, name), rel=1e-4)
+    assert streamed.num_tokens == held.num_tokens
+    assert streamed.cka.low[2] < streamed.cka.values[2] < streamed.cka.high[2]
+
+
+def test_a_few_texts_are_streamed_without_intervals(encoder, monkeypatch):
+    """Ten blocks of three texts are too few for CKA; the texts are not."""
+    texts = made_texts(30)
+    found, held = (profile(encoder, texts, settings=AnalysisSettings(streamed=streamed)) for streamed in (True, False))
+    monkeypatch.setattr(profiling, "IN_MEMORY_BYTES", 1)
+    for streamed in (found, profile(encoder, texts)):
+        assert streamed.streamed
+        assert streamed.cka.values == pytest.approx(held.cka.values, abs=1e-5)
+        assert streamed.cka.low is None
+
+
+def test_many_texts_are_streamed_by_themselves_and_rbf_is_refused(encoder):
+    texts = made_texts(10_001)
+    found = profile(encoder, texts, settings=AnalysisSettings(max_texts=None, outliers=1, intervals=2, batch_size=1024))
+    assert found.streamed
+    assert (found.num_texts, found.matrix_texts) == (10_001, 4_096)
+    with pytest.raises(UsageError, match="rbf kernel needs all states in memory"):
+        profile(encoder, texts, settings=AnalysisSettings(max_texts=None, kernel="rbf"))
+
+
+def test_repeats_are_left_out_and_counted(encoder):
+    once, repeated = profile(encoder, TEXTS), profile(encoder, TEXTS + TEXTS[:25])
+    assert (repeated.num_texts, repeated.num_repeats) == (60, 25)
+    assert repeated.cka == once.cka
+    assert repeated.anisotropy == once.anisotropy
+    assert "25 repeats were left out" in repeated.statements()[0]
+
+
+def test_a_limit_draws_texts_and_pairs(encoder):
+    pairs = pairs_of(TEXTS)
+    found = profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20))
+    whole = len({text for pair in pairs for text in (pair.first, pair.second)})
+    assert found.num_texts in (19, 20)
+    assert found.num_not_drawn == whole - found.num_texts
+    assert 0 < found.num_pairs < 80
+    assert profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20)) == found
+    assert profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20, seed=1)) != found
+    raw = profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=20))
+    assert (raw.num_texts, raw.num_not_drawn) == (20, 40)
+    assert raw != profile(encoder, TEXTS[:20])  # drawn, not the first ones
+    assert profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=100)).num_not_drawn == 0
+
+
+def test_intervals_by_option_and_not_from_a_handful_of_texts(encoder):
+    assert profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0)).cka.low is None
+    wide, narrow = (profile(encoder, TEXTS, settings=AnalysisSettings(level=level)).cka for level in (0.99, 0.5))
+    assert wide.high[3] - wide.low[3] > narrow.high[3] - narrow.low[3]
+    few = profile(encoder, TEXTS[:12])
+    assert few.cka.low is None
+    assert few.blocks == 0
+
+
+def test_raw_states_keep_block_influence_on_one_footing(tiny_folder):
+    llama = load_encoder(tiny_folder("llama"))
+    normed, raw = profile(llama, TEXTS), profile(llama, TEXTS, settings=AnalysisSettings(raw=True))
+    assert raw.raw
+    assert raw.cka_matrix != normed.cka_matrix
+    assert raw.block_influence == pytest.approx(normed.block_influence, rel=1e-5)
+
+
+def test_layer_without_information_has_no_value_and_json_no_nan(encoder, other):
+    """With CLS pooling the embeddings are the same for every text."""
+    found = profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS), settings=AnalysisSettings(pooling="cls"))
+    assert found.cka.values[0] is None
+    assert found.cka_matrix[0][2] is None
+    assert found.spearman[0] is None
+    assert found.spearman[1] is not None
+    assert found.drop is not None
+    text = found.to_json()
+    assert "NaN" not in text
+    assert LayerProfile.from_dict(json.loads(text)) == found
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_models_too_shallow_to_have_a_middle(layer, encoder):
+    found = profile(truncate(encoder, layer), TEXTS)
+    assert found.drop is None
+    assert "no middle" in found.sentence
+    assert len(found.block_influence) == layer
+    assert LayerProfile.from_dict(json.loads(found.to_json())) == found
+
+
+def test_what_cannot_be_analysed(encoder):
+    with pytest.raises(UsageError, match="nothing to read"):
+        profile(encoder)
+    with pytest.raises(DataError, match="too few"):
+        profile(encoder, ["a cat", "a dog", "a cat"])
+    with pytest.raises(UsageError, match="3 texts are too few"):
+        profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=3))
+    with pytest.raises(DataError, match="two different scores"):
+        profile(encoder, pairs=[TextPair(text, TEXTS[0], 1.0) for text in TEXTS])
+
+
+@pytest.mark.parametrize("given", ["texts.txt", Path("texts.txt")])
+def test_the_name_of_a_file_is_not_read_letter_by_letter(given, encoder):
+    with pytest.raises(UsageError, match="Several texts are needed") as refused:
+        profile(encoder, given)
+    assert "read_texts(path)" in refused.value.hint
+
+
+def test_a_pooling_that_is_not_known_is_no_setting():
+    with pytest.raises(UsageError, match="no pooling 'avg'"):
+        AnalysisSettings(pooling="avg")
+
+
+def test_nothing_is_foretold_from_pairs_that_are_only_labelled(encoder):
+    labelled = [
+        TextPair(first, second, float(place % 2)) for place, (first, second) in enumerate(itertools.pairwise(TEXTS))
+    ]
+    found = profile(encoder, pairs=labelled)
+    assert found.labels
+    assert found.drop is None
+    assert found.sentence.startswith("Whether the last layers are worse is not known before training")
+    assert found.spearman is not None
+    graded = [labelled[0], *(TextPair(pair.first, pair.second, pair.target / 2) for pair in labelled[1:])]
+    assert profile(encoder, pairs=graded).drop is not None
+
+
+@pytest.mark.parametrize(("number", "counts"), [(19, False), (20, True)])
+def test_scores_of_few_pairs_predict_nothing(shared_data, number, counts):
+    encoder = load_encoder("mini-bert")
+    some = read_pairs(shared_data / "stsb/en/test.csv", scale=(0, 5))
+    found = profile(encoder, pairs=replace(some, pairs=some.pairs[:number]))
+    assert (found.drop.probability is not None) == counts
+    assert ("of 19 pairs are too few" in found.drop.sentence) != counts
+    assert any("Spearman" in sign.name for sign in found.drop.signs) == counts

@@ -1,0 +1,137 @@
+"""Pairs of identical texts are one tie, in torch and as a graph."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from tests.support.pairs import make_pairs
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.data import PairSplits, PlacedPairs, StsSet, TextPair
+from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.evaluation.graded import evaluate, pair_similarities, spearman
+from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.bert_lc.bert_lc import combine
+from truncate_kit.models import load_encoder
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.vectors import StoredVectors, VectorFormat
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Every other pair has the same text twice, under scores that differ."""
+    found = make_pairs(40, seed=6)
+    rows = [TextPair(row.first, row.first if place % 2 else row.second, row.target) for place, row in enumerate(found)]
+    return dataclasses.replace(found, pairs=tuple(rows))
+
+
+def tied(encoder, pairs):
+    """Spearman where the cosine of a text with itself is exactly 1."""
+    first, second = (encoder.vectors([getattr(pair, side) for pair in pairs]).double() for side in ("first", "second"))
+    cosines = np.array([float(a @ b / (a.norm() * b.norm())) for a, b in zip(first, second, strict=True)])
+    cosines[[pair.first == pair.second for pair in pairs]] = 1.0
+    return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
+
+
+def test_identical_texts_share_a_rank(tiny_folder, pairs):
+    encoder = load_encoder(tiny_folder("bert"))
+    assert evaluate(encoder, pairs.pairs).spearman == pytest.approx(tied(encoder, pairs), abs=1e-9)
+    evaluator = PairEvaluator(encoder, pairs)
+    assert evaluator.score(encoder)[0] == pytest.approx(tied(encoder, pairs), abs=1e-9)
+
+
+def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, pairs):
+    encoder, expected = load_encoder(tiny_folder("bert")), pytest.approx(tied(load_encoder(tiny_folder("bert")), pairs))
+    (sts,) = score_sts(
+        encoder, [StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))], model="bert"
+    ).sets
+    assert sts.spearman == expected
+    assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
+    places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
+    vectors = encoder.vectors(places.texts)
+    assert spearman(pair_similarities(vectors, places), pairs.scores()) == expected
+    assert [places.texts[place] for place in places.first] == [pair.first for pair in pairs]
+    assert [places.texts[place] for place in places.second] == [pair.second for pair in pairs]
+
+
+def test_a_correlation_that_is_not_defined_is_none():
+    assert spearman([0.5, 0.5, 0.5], [1.0, 2.0, 3.0]) is None
+    assert spearman([0.1, 0.2, 0.3], [1.0, 1.0, 1.0]) is None
+    assert spearman([0.1, 0.2], [1.0, 2.0]) is None
+    assert spearman([0.1, 0.2, 0.3], [1.0, 2.0, 3.0]) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), None, "3"])
+def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_folder, pairs, score):
+    encoder = load_encoder(tiny_folder("bert"))
+    wrong = [dataclasses.replace(pair, target=score) if place == 3 else pair for place, pair in enumerate(pairs)]
+    for use in (evaluate, lambda model, given: profile(model, pairs=given)):
+        with pytest.raises(DataError, match=r"Pair 4: the score \S+ is no finite number"):
+            use(encoder, wrong)
+    with pytest.raises(DataError, match="pair 4: the score"):
+        PairSplits(name="made", train=pairs).with_split("train", wrong)
+    assert spearman([0.1, 0.2, 0.3], [1.0, 2.0, float("nan")]) is None
+
+
+def test_scores_of_numpy_are_numbers(tiny_folder, pairs):
+    scores = [np.float32(pair.target) for pair in pairs]
+    given = [dataclasses.replace(pair, target=score) for pair, score in zip(pairs, scores, strict=True)]
+    assert evaluate(load_encoder(tiny_folder("bert")), given).num_pairs == len(pairs)
+
+
+@pytest.mark.parametrize("wrong", ["splits", "frame", "tuples"])
+def test_what_are_no_graded_pairs_is_refused_in_words(tiny_folder, pairs, wrong):
+    encoder = load_encoder(tiny_folder("bert"))
+    given = {
+        "splits": PairSplits(name="made", dev=pairs, test=pairs),
+        "frame": pd.DataFrame({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}),
+        "tuples": [("a cat", "the cat", 1.0)],
+    }[wrong]
+    for use in (evaluate, combine, lambda model, one: profile(model, pairs=one)):
+        with pytest.raises(UsageError) as refused:
+            use(encoder, given)
+        assert ("its `test`" in refused.value.hint) is (wrong == "splits")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_pairs_are_refused_in_words(tiny_folder, pairs, count):
+    with pytest.raises(DataError, match=f"at least three pairs with two different scores; here: {count} pair"):
+        evaluate(load_encoder(tiny_folder("bert")), pairs.pairs[:count])
+
+
+class Shaped:
+    """An encoder whose vectors have a shape that is a function of the number of texts."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def encode(self, texts):
+        return np.ones(self.shape(len(texts)))
+
+
+@pytest.mark.parametrize(
+    "shape", [lambda count: (count - 1, 4), lambda count: (count + 1, 4), lambda count: (count,), lambda count: (4,)]
+)
+def test_an_encoder_gives_one_vector_for_each_text(pairs, shape):
+    encoder = Shaped(shape)
+    one_set = StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))
+    stored = StoredVectors(encoder, VectorFormat())
+    for use in (
+        lambda: evaluate(encoder, pairs.pairs),
+        lambda: evaluate(stored, pairs.pairs),
+        lambda: score_sts(encoder, [one_set], model="m"),
+    ):
+        with pytest.raises(ModelError, match=r"`encode` gave numbers of the shape \(\d+,( \d+)?\) for \d+ texts\."):
+            use()
+
+
+def test_a_graph_is_not_refused_for_them(tiny_folder, pairs, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    export_onnx(encoder, tmp_path, pairs=pairs)
+    found = evaluate(OnnxEncoder.load(tmp_path), pairs.pairs).spearman
+    assert found == pytest.approx(tied(encoder, pairs), abs=1e-9)

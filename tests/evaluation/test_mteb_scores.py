@@ -1,0 +1,188 @@
+"""Scores by the `mteb` package: a published figure, our own figures, and its own wrapper of sentence-transformers."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+import torch
+
+from tests.support.mteb_tasks import aggregate_task, mteb_package, retrieval_task, sts_task
+from tests.support.pairs import make_pairs
+from tests.support.retrieval import retrieval_folder
+from truncate_kit.data import read_pairs, read_retrieval
+from truncate_kit.errors import DataError, MissingExtraError, UsageError
+from truncate_kit.evaluation.adapter import MtebEncoder
+from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport
+from truncate_kit.evaluation.running import evaluate_mteb, find_tasks
+from truncate_kit.evaluation.searching import MEASURES
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.models import load_encoder
+
+PUBLISHED = 82.03  # all-MiniLM-L6-v2 on STSBenchmark, by MTEB
+
+
+@pytest.fixture(scope="module")
+def mteb():
+    return mteb_package()
+
+
+@pytest.fixture(scope="module")
+def stsb(shared_data):
+    return read_pairs(shared_data / "stsb/en/test.csv").pairs
+
+
+@pytest.fixture(scope="module")
+def answers(shared_data):
+    """The first queries of a set, the documents that answer them, and others."""
+    data = read_retrieval(shared_data / "retrieval/trecqa-test")
+    relevance = data.relevance[:8]
+    kept = sorted({place for grades in relevance for place in grades}.union(range(20)))
+    return dataclasses.replace(
+        data,
+        query_ids=data.query_ids[:8],
+        queries=data.queries[:8],
+        relevance=tuple({kept.index(place): grade for place, grade in grades.items()} for grades in relevance),
+        document_ids=tuple(data.document_ids[place] for place in kept),
+        documents=tuple(data.documents[place] for place in kept),
+    )
+
+
+def own_figures(encoder, pairs, data):
+    return [evaluate(encoder, pairs).spearman, evaluate_retrieval(encoder, data, model="it").ndcg.value]
+
+
+def figures(encoder, pairs, data, **names):
+    report = evaluate_mteb(encoder, [sts_task("Pairs", pairs), retrieval_task("Answers", data)], model="it", **names)
+    return [row.score for row in report.scores]
+
+
+def test_the_published_figure_of_a_real_model(mteb, minilm_vectors, stsb):
+    task = sts_task("Pairs", stsb)
+    report = evaluate_mteb(minilm_vectors, [task], model="all-MiniLM-L6-v2", runtime="onnx")
+    (row,) = report.scores
+    assert row.score == pytest.approx(PUBLISHED, abs=0.01)
+    assert (row.task, row.kind, row.metric, row.splits) == ("Pairs", "STS", "cosine_spearman", ("test",))
+    assert (report.runtime, report.version, report.mean) == ("onnx", mteb.__version__, row.score)
+    assert 0 < row.seconds == report.seconds
+    assert MtebReport.from_dict(json.loads(report.to_json())) == report
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_our_own_figures(mteb, minilm, minilm_graph, stsb, answers, runtime):
+    encoder = load_encoder(minilm) if runtime == "torch" else OnnxEncoder.load(minilm_graph)
+    expected = own_figures(encoder, stsb[:40], answers)
+    assert 50 < expected[1] < 99
+    assert figures(encoder, stsb[:40], answers, runtime=runtime) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:Task name all", "ignore:Some prompts")  # it wants names of its own
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"prompts": {"query": "the red ", "document": "a tree and ", "all": "not "}, "default_prompt_name": "all"},
+        {"prompts": {"STS": "is the cat ", "Retrieval-query": "the red ", "query": "not ", "document": ""}},
+        {"similarity_fn_name": "dot"},
+    ],
+)
+def test_as_mteb_scores_the_folder_by_sentence_transformers(mteb, prompting, tmp_path, settings):
+    from sentence_transformers import SentenceTransformer
+
+    folder = prompting(**settings)
+    pairs, data = make_pairs(60).pairs, read_retrieval(retrieval_folder(tmp_path / "set"))
+    tasks = [sts_task("Pairs", pairs), retrieval_task("Answers", data)]
+    peer = mteb.evaluate(SentenceTransformer(str(folder), device="cpu"), tasks, cache=None, show_progress_bar=False)
+    expected = [100 * result.get_score() for result in peer.task_results]
+    assert figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
+    export_onnx(load_encoder(folder), tmp_path / "graph")
+    assert figures(OnnxEncoder.load(tmp_path / "graph"), pairs, data) == pytest.approx(expected, abs=0.02)
+    if not any(name.startswith(("STS", "Retrieval")) for name in settings.get("prompts", {})):
+        assert own_figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
+
+
+def test_a_prompt_that_is_null_is_none(mteb, prompting):
+    adapter = MtebEncoder(load_encoder(prompting(prompts={"query": "the red ", "STS": None})), "it")
+    assert adapter.prompt("STSBenchmark", "STS", None) == ""
+    assert adapter.prompt("Answers", "Retrieval", "query") == "the red "
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_protocol_and_the_measure(mteb, prompting, measure):
+    adapter = MtebEncoder(load_encoder(prompting(similarity_fn_name=measure)), "it")
+    assert isinstance(adapter, mteb.EncoderProtocol)
+    assert not isinstance(adapter, mteb.SearchProtocol | mteb.CrossEncoderProtocol)
+    drawn = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(300, 4, generator=drawn) for _ in range(2))
+    table = adapter.similarity(first.numpy(), second.numpy())
+    torch.testing.assert_close(table, MEASURES[measure](first, second))
+    torch.testing.assert_close(adapter.similarity_pairwise(first.numpy(), second.numpy()), table.diagonal())
+
+
+def test_before_and_after(mteb, tiny_folder):
+    task = sts_task("Pairs", make_pairs(40).pairs)
+    full, lean = (evaluate_mteb(load_encoder(tiny_folder(name)), [task], model=name) for name in ("bert", "electra"))
+    found = MtebComparison.of(full, lean)
+    assert found.differences == (lean.scores[0].score - full.scores[0].score,) == (found.mean_difference,)
+    assert found.mean_difference != 0
+    assert MtebComparison.from_dict(json.loads(found.to_json())) == found
+
+
+def test_a_task_stays_as_it_is_and_nothing_is_cached(mteb, tiny_folder, monkeypatch):
+    def forbidden(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(mteb.ResultCache, "save_to_cache", forbidden)
+    monkeypatch.setattr(mteb.ResultCache, "load_task_result", forbidden)
+    task = sts_task("Pairs", make_pairs(40).pairs)
+    state = task.rng_state.getstate()
+    evaluate_mteb(load_encoder(tiny_folder("bert")), [task], model="it")
+    assert not task.data_loaded
+    assert task.dataset is None
+    assert task.rng_state.getstate() == state
+
+
+def test_a_task_that_is_the_mean_of_others(mteb, tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    parts = [sts_task(f"Pairs{seed}", make_pairs(40, seed).pairs) for seed in (0, 1)]
+    (row,) = evaluate_mteb(encoder, [aggregate_task("Both", parts)], model="it").scores
+    single = evaluate_mteb(encoder, parts, model="it")
+    assert single.scores[0].score != single.scores[1].score
+    assert (row.task, row.score) == ("Both", pytest.approx(single.mean, abs=1e-6))
+    assert not any(part.data_loaded for part in parts)
+
+
+def test_tasks_that_cannot_be_run(mteb, tiny_folder):
+    with pytest.raises(UsageError, match="No MTEB task"):
+        find_tasks([])
+    assert [task.metadata.name for task in find_tasks(["STS12", "STS13", "STS12"])] == ["STS12", "STS13"]
+    with pytest.raises(UsageError, match="has no task 'stsbenchmrk'") as problem:
+        find_tasks(["STS12", "stsbenchmrk"])
+    assert "STSBenchmark" in problem.value.hint
+    with pytest.raises(UsageError, match="has no task") as problem:
+        find_tasks(["qqqqqqqqqqqqqqqqqqqqqqq"])
+    assert "available-tasks" in problem.value.hint
+    with pytest.raises(UsageError, match="needs a model of image"):
+        find_tasks(["CIFAR10"])
+    with pytest.raises(DataError, match="The data of the MTEB task STS12 cannot be loaded: ") as problem:
+        evaluate_mteb(load_encoder(tiny_folder("bert")), ["STS12"], model="it")
+    assert "mteb/sts12-sts" in problem.value.hint
+
+
+def test_vectors_that_are_all_the_same_have_no_score(mteb):
+    class Constant:
+        def encode(self, texts):
+            return torch.ones(len(texts), 3)
+
+    with pytest.raises(DataError, match="no cosine_spearman on the MTEB task Pairs"):
+        evaluate_mteb(Constant(), [sts_task("Pairs", make_pairs(20).pairs)], model="it")
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(MissingExtraError, match="mteb") as problem:
+        find_tasks(["STS12"])
+    assert "truncate-kit[mteb]" in problem.value.hint

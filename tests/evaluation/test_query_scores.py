@@ -1,0 +1,62 @@
+"""Scores of ranked documents against scikit-learn and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import ndcg_score
+
+from truncate_kit.evaluation.scores import Estimate, estimated, overlaps, score_queries
+from truncate_kit.evaluation.searching import found_places
+
+
+def test_ndcg_is_that_of_scikit_learn():
+    drawn = np.random.default_rng(3)
+    grades = drawn.integers(0, 4, size=(60, 40)) * (drawn.random((60, 40)) < 0.3)
+    grades[:, 0] = 1
+    scores = drawn.normal(size=(60, 40))
+    found = np.argsort(-scores, axis=1)[:, :10]
+    relevance = [{place: float(grade) for place, grade in enumerate(row) if grade} for row in grades]
+    ours = score_queries(found, relevance)
+    for row in range(60):  # its gain is linear, too
+        expected = ndcg_score(grades[row : row + 1], scores[row : row + 1], k=10)
+        assert ours.ndcg[row] == pytest.approx(100 * expected, abs=1e-9)
+        hits = [grades[row, place] > 0 for place in found[row]]
+        assert ours.recall[row] == pytest.approx(100 * sum(hits) / (grades[row] > 0).sum())
+        assert ours.mrr[row] == pytest.approx(100 / (hits.index(True) + 1) if any(hits) else 0)
+
+
+def test_scores_by_hand():
+    found = np.array([[4, 2, 9], [0, 1, -1], [7, 8, 9]])
+    scores = score_queries(found, [{2: 1.0, 9: 3.0}, {0: 2.0}, {1: 1.0, 2: 1.0}])
+    second, third = 1 / np.log2(3), 1 / np.log2(4)
+    assert scores.ndcg == pytest.approx([100 * (second + 3 * third) / (3 + second), 100, 0])
+    assert scores.mrr == pytest.approx([50, 100, 0])
+    assert scores.recall == pytest.approx([100, 100, 0])
+
+
+def test_overlap_counts_what_both_found():
+    assert overlaps(np.array([[1, 2, 3], [4, 5, -1]]), np.array([[3, 2, 9], [5, 4, -1]])) == pytest.approx(
+        [200 / 3, 100]
+    )
+
+
+def test_the_interval_is_that_of_the_mean():
+    values = np.random.default_rng(1).normal(30, 10, size=400)
+    found = estimated(values)
+    assert found.value == pytest.approx(values.mean())
+    error = values.std() / np.sqrt(400)  # the normal approximation
+    assert (found.low, found.high) == pytest.approx((found.value - 1.96 * error, found.value + 1.96 * error), abs=0.1)
+    assert estimated(values) == found
+    assert Estimate.from_dict(found.to_dict()) == found
+
+
+def test_the_reciprocal_rank_by_hand_where_a_query_is_itself_among_the_documents():
+    rows = [[4, 2, 9, 0, 1, 3, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [3] + [-1] * 10]
+    relevance = [{9: 1.0, 8: 1.0}, {10: 1.0}, {1: 1.0}]
+
+    def scores(own):
+        return score_queries(found_places(torch.tensor(rows), top=10, own=own), relevance).mrr
+
+    # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
+    assert scores([None, 0, None]) == pytest.approx([100 / 3, 10, 0])
+    assert scores(None) == pytest.approx([100 / 3, 0, 0])

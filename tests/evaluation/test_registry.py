@@ -1,0 +1,115 @@
+"""Evaluation suites are rows: one more row is read, run, written, shown and put on the page by what is there."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tests.support.commands import fails, run_both
+from tests.support.made_results import write_run
+from truncate_kit.cells import TableCells
+from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
+from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.report.origins import origins
+from truncate_kit.report.run import read_run
+from truncate_kit_cli.app import app
+from truncate_kit_cli.schemas import schema_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordsReport(SuiteReport):
+    """How long the first vector is."""
+
+    width: int
+    corpus: str | None
+
+    def amounts(self):
+        yield ("first",), (1,)
+
+    def table(self):
+        return TableCells("widths", ("width",), [(str(self.width),)])
+
+    def sentences(self):
+        return [f"Of {self.corpus}."]
+
+
+def score_words(run):
+    text = Path(run.data).read_text().splitlines()[0]
+    return WordsReport(width=len(run.encoder.encode([text])[0]), corpus=run.options["corpus"])
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    row = Suite(data="a file of texts", options=("corpus",), load=lambda: (WordsReport, score_words))
+    monkeypatch.delitem(SUITES, "retrieval")  # whose option it takes
+    monkeypatch.setitem(SUITES, "widths", row)
+
+
+def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
+    home = write_run(tmp_path / "w", tiny_folder("bert"))
+    (tmp_path / "texts.txt").write_text("the cat\n")
+    command = ("evaluate", tiny_folder("bert"), "--suite", "widths", "--data", tmp_path / "texts.txt")
+    out, err = run_both(capfd, *command, "--corpus", "more", "--workspace", home)
+    assert "widths" in out
+    assert "Of more." in out + err
+    assert json.loads((home / "suite-widths.json").read_text())["width"] == 16
+    (section,) = [one for one in origins(read_run(home)) if one.key == "suites"]
+    assert [table.rows for table in section.tables] == [[("16",)]]
+    assert "needs its data" in fails(capfd, *command[:4])
+    assert "There is no suite 'retrieval'" in fails(capfd, *command[:3], "retrieval")
+
+
+def test_scores_of_a_model_in_whose_place_another_one_stands_are_no_longer_shown(widths, tiny_folder, tmp_path, capfd):
+    home = write_run(tmp_path / "w", tiny_folder("bert"))
+    (tmp_path / "texts.txt").write_text("the cat\n")
+    asked = ("evaluate", home / "lean", "--suite", "widths", "--data", tmp_path / "texts.txt", "--workspace", home)
+    run_both(capfd, *asked)
+
+    def shown():
+        (section,) = [one for one in origins(read_run(home)) if one.key == "suites"]
+        return [table.rows for table in section.tables], section.sentences
+
+    assert shown() == ([[("16",)]], [])
+    shutil.rmtree(home / "lean")
+    shutil.copytree(tiny_folder("electra"), home / "lean")
+    tables, (sentence,) = shown()
+    assert tables == []
+    assert sentence.startswith("suite-widths.json is left out: in the place of the model that it measured")
+    run_both(capfd, *asked)  # takes the place of the other
+    assert [path.name for path in home.glob("suite-*")] == ["suite-widths.json"]
+    assert shown() == ([[("16",)]], [])
+    encoder = load_encoder(home / "lean")
+    encoder.pooling = "max"
+    save_encoder(encoder, home / "lean")  # of the same weights
+    assert shown()[0] == []
+
+
+def test_scores_of_other_weights_are_replaced_whatever_they_measured():
+    class More(WordsReport):
+        def amounts(self):
+            yield ("first",), (2,)
+
+    def report(model, sha256, kind=WordsReport):
+        return kind(width=1, corpus=None, measured=MeasuredModel(name=model, sha256=sha256))
+
+    more = report("m", "a", More)
+    assert not report("m", "a").covers(more)
+    assert not report("another", "b").covers(more)
+    assert report("m", "b").covers(more)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_each_row_is_named_by_the_command_with_options_of_its_own(name, capfd):
+    report, score = SUITES[name].load()
+    assert issubclass(report, SuiteReport)
+    assert callable(score)
+    assert f'"{report.__name__}"' in schema_text("evaluate")
+    options = {one.name: one for one in typer.main.get_command(app).commands["evaluate"].params}
+    assert name in options["suite"].help
+    for option in SUITES[name].options:
+        assert f"--suite {name}" in options[option].help
+        others = [row.options for other, row in SUITES.items() if other != name]
+        assert all(option not in row for row in others)

@@ -1,0 +1,99 @@
+"""The similarity suite gives published figures, and leaves out what a model has seen."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from truncate_kit.data import StsSet, TextPair, find_sts
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.evaluation.sts import StsReport, score_sts
+
+# sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
+# pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
+PUBLISHED = {"STS12": 72.37, "STSB": 82.03}
+
+
+class Table:
+    """An encoder of given vectors, one per text; it notes what it was asked."""
+
+    def __init__(self, texts):
+        drawn = np.random.default_rng(0).normal(size=(len(texts), 5))
+        self.vectors = dict(zip(texts, drawn, strict=True))
+        self.asked: list[str] = []
+
+    def encode(self, texts):
+        self.asked += texts
+        return torch.tensor(np.array([self.vectors[text] for text in texts]))
+
+
+@pytest.fixture
+def two_sets():
+    texts = [f"text {number}" for number in range(40)]
+    pairs = [TextPair(texts[i], texts[(3 * i + 1) % 40], float((7 * i) % 6)) for i in range(40)]
+    sets = [
+        StsSet(name="STS12", pairs=tuple(pairs[:25]), published_pairs=25),
+        StsSet(name="STS13", pairs=tuple(pairs[15:]), published_pairs=1500),
+    ]
+    return texts, sets
+
+
+def plain_spearman(encoder, pairs):
+    cosines = []
+    for pair in pairs:
+        u, v = encoder.vectors[pair.first], encoder.vectors[pair.second]
+        cosines.append(u @ v / np.sqrt(u @ u * (v @ v)))
+    return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
+
+
+def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
+    sets = [one for one in find_sts(shared_data) if one.name in PUBLISHED]
+    report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2", runtime="onnx")
+    assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
+    assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
+    assert report.sentences() == []
+    assert report.mean_unseen is None
+
+
+def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
+    texts, sets = two_sets
+    encoder = Table(texts)
+    seen = {frozenset((pair.second, pair.first)) for pair in sets[0].pairs[:9]}
+    report = score_sts(encoder, sets, model="table", seen=seen, seen_name="train.csv")
+    for row, one, first in zip(report.sets, sets, (9, 0), strict=True):
+        assert row.spearman == pytest.approx(plain_spearman(encoder, one.pairs))
+        assert row.unseen_pairs == len(one.pairs) - first
+        assert row.unseen_spearman == pytest.approx(plain_spearman(encoder, one.pairs[first:]))
+    assert report.mean_spearman == pytest.approx(np.mean([plain_spearman(encoder, one.pairs) for one in sets]))
+    assert report.mean_unseen == pytest.approx(np.mean([row.unseen_spearman for row in report.sets]))
+    assert sorted(encoder.asked) == sorted(texts)  # no text twice, though the sets overlap
+    assert StsReport.from_dict(report.to_dict()) == report
+
+
+def test_a_part_of_a_set_is_not_comparable(two_sets):
+    texts, sets = two_sets
+    (note,) = score_sts(Table(texts), sets, model="table").sentences()
+    assert note.startswith("STS13 here has 25 of the published 1,500 pairs")
+
+
+def test_where_everything_was_seen_there_is_no_score(two_sets):
+    texts, sets = two_sets
+    seen = {frozenset((pair.first, pair.second)) for pair in sets[0].pairs}
+    report = score_sts(Table(texts), sets, model="table", seen=seen, seen_name="train.csv")
+    assert (report.sets[0].unseen_pairs, report.sets[0].unseen_spearman, report.mean_unseen) == (0, None, None)
+
+
+def test_vectors_that_are_no_numbers_are_an_error(two_sets):
+    texts, sets = two_sets
+    encoder = Table(texts)
+    encoder.vectors["text 3"] = np.full(5, np.nan)
+    with pytest.raises(DataError, match="not numbers for 1 of 40 texts"):
+        score_sts(encoder, sets, model="table")
+
+
+def test_no_sets_and_empty_ones_are_refused_in_words():
+    with pytest.raises(UsageError, match="no sets to score") as refused:
+        score_sts(Table([]), [], model="table")
+    assert "find_sts(path)" in refused.value.hint
+    with pytest.raises(DataError, match="STS12: A correlation needs at least three pairs"):
+        score_sts(Table([]), [StsSet(name="STS12", pairs=(), published_pairs=25)], model="table")

@@ -1,0 +1,194 @@
+"""The whole of BERT-LC on tiny models, against plain computations on the full model's own hidden states."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import AutoModel
+
+from tests.support.layer_subsets import plain_scores
+from tests.support.pairs import sentence_pairs
+from truncate_kit.data import TextPair
+from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.methods.bert_lc.bert_lc import combine, random_combinations
+from truncate_kit.methods.bert_lc.report import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
+from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.models import find_pooler_head, load_encoder, load_pooler_head
+
+
+def plain_states(encoder, pairs, pooled="mean"):
+    """States of all layers (L', 2n, d), one text at a time through the transformers model itself."""
+    model = AutoModel.from_pretrained(encoder.name).eval()
+    rows = []
+    for text in [pair.first for pair in pairs] + [pair.second for pair in pairs]:
+        ids = torch.tensor([encoder.token_ids([text])[0]])
+        with torch.no_grad():
+            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+            if encoder.family.final_norm is not None:  # the last one has been through it already
+                hidden = (*(model.get_submodule(encoder.family.final_norm)(state) for state in hidden[:-1]), hidden[-1])
+        rows.append(torch.stack([state[0].mean(dim=0) if pooled == "mean" else state[0, 0] for state in hidden]))
+    return torch.stack(rows, dim=1)
+
+
+def spearman(states, layers, places, pairs):
+    mean = states[list(layers)].double().mean(dim=0)
+    cosines = torch.cosine_similarity(mean[places], mean[[place + len(pairs) for place in places]])
+    return 100 * stats.spearmanr(cosines.round(decimals=12), [pairs.pairs[place].target for place in places]).statistic
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "modernbert"])
+def test_best_baselines_sizes_and_effects(tiny_folder, family):
+    encoder, pairs = load_encoder(tiny_folder(family)), sentence_pairs()
+    report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=18, splits=2))
+    assert CombinationReport.from_dict(report.to_dict()) == report
+    assert (report.num_subsets, report.method, report.up_to) == (15, "exact", 4)
+    states = plain_states(encoder, pairs)
+    for split in report.splits:
+        dev, test = divided(split, pairs)
+        every = {
+            layers: spearman(states, layers, dev, pairs)
+            for layers in plain_scores(states, dev, dev, [1.0, *[0.0] * (len(dev) - 1)], 4)
+        }
+        assert split.best.dev == pytest.approx(max(every.values()), abs=1e-6)
+        assert split.best.test == pytest.approx(spearman(states, split.best.layers, test, pairs), abs=1e-6)
+        for size, row in enumerate(split.by_size, 1):
+            assert row.dev == pytest.approx(max(s for layers, s in every.items() if len(layers) == size), abs=1e-6)
+        for layer, row in enumerate(split.without):
+            assert row.dev == pytest.approx(max(s for layers, s in every.items() if layer not in layers), abs=1e-6)
+        baselines = {row.name: row for row in split.baselines}
+        for name, layers in ((LAST, [3]), (LAST_FOUR, [0, 1, 2, 3])):
+            assert baselines[name].dev == pytest.approx(spearman(states, layers, dev, pairs), abs=1e-6)
+            assert baselines[name].test == pytest.approx(spearman(states, layers, test, pairs), abs=1e-6)
+        drawn = [spearman(states, layers, test, pairs) for layers in random_combinations(4, 4, split.seed)]
+        assert baselines[RANDOM].test == pytest.approx(sum(drawn) / len(drawn), abs=1e-6)
+        cls = spearman(plain_states(encoder, pairs, "cls"), [3], test, pairs)
+        if not encoder.family.decoder:  # a decoder's first token is the same for every text
+            assert baselines[CLS].test == pytest.approx(cls, abs=1e-6)
+    effect = report.effects()[3]
+    assert effect.dev == pytest.approx(sum(split.without[3].dev - split.best.dev for split in report.splits) / 2)
+    assert max(each.dev for each in report.effects()) <= 0
+
+
+def test_random_combinations_are_drawn_evenly():
+    drawn = Counter(layers for seed in range(400) for layers in random_combinations(4, 3, seed))
+    assert set(drawn) == {layers for size in (1, 2, 3) for layers in combinations(range(4), size)}
+    assert 2600 < min(drawn.values()) <= max(drawn.values()) < 3120  # of each of 14 about 2,857, ± 52
+
+
+def divided(split, pairs):
+    """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
+    division = divide(pairs, split.seed, 18)
+    assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
+    assert sorted(division.dev + division.test) == list(range(40))
+    return division.dev, division.test
+
+
+def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs(60)
+    report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12))
+    assert len(report.splits) == 5
+    assert report.chosen in {split.best.layers for split in report.splits}
+    states = plain_states(encoder, pairs)
+    dev = [divide(pairs, seed, 12).dev for seed in range(5)]
+    means = {
+        split.best.layers: np.mean([spearman(states, split.best.layers, places, pairs) for places in dev])
+        for split in report.splits
+    }
+    assert report.chosen_dev == pytest.approx(max(means.values()), abs=1e-6)
+    unseen = sorted(set(range(60)) - {place for places in dev for place in places})
+    assert report.num_unseen == len(unseen)
+    assert report.unseen == pytest.approx(spearman(states, report.chosen, unseen, pairs), abs=1e-6)
+
+
+def test_a_pair_and_its_mirror_are_never_on_two_sides():
+    pairs = sentence_pairs()
+    mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))
+    division = divide(mirrored, 0, 30)
+    assert {place % 40 for place in division.dev}.isdisjoint(place % 40 for place in division.test)
+
+
+def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
+    options = {"dev_pairs": 18, "splits": 3}
+    exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **options))
+    assert (exact.num_subsets, exact.beam_loss, exact.beam_layers) == (10, None, None)
+    assert "Larger combinations than 2 layers were left out, as asked." in exact.statements()
+    beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **options))
+    full = combine(encoder, pairs, settings=CombineSettings(**options))
+    lost = max(ours.best.dev - theirs.best.dev for ours, theirs in zip(full.splits, beam.splits, strict=True))
+    assert beam.beam_layers == (0, 1, 2, 3)
+    assert beam.beam_loss == pytest.approx(lost, abs=1e-9)
+    assert f"lost at most {lost:.3f} points" in beam.statements()[-1]
+
+
+def test_maximum_and_head(tiny_folder):
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
+    most = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=18, splits=1))
+    states = plain_states(encoder, pairs).double()
+    best = most.splits[0].best
+    _, test = divided(most.splits[0], pairs)
+    top = states[list(best.layers)].amax(dim=0)
+    assert best.test == pytest.approx(spearman(top[None], [0], test, pairs), abs=1e-6)
+    head = load_pooler_head(tiny_folder("bert"))
+    through = combine(encoder, pairs, settings=CombineSettings(head=True, dev_pairs=18, splits=1), head=head)
+    best = through.splits[0].best
+    dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
+    with torch.no_grad():
+        vectors = torch.tanh(dense(states[list(best.layers)].mean(dim=0)))
+    assert best.test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
+    assert through.num_subsets == most.num_subsets == 15
+
+
+@pytest.mark.parametrize("over", ["mean", "max"])
+def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_name(tiny_folder, over):
+    folder, pairs = tiny_folder("bert"), sentence_pairs()
+    encoder, settings = load_encoder(folder), CombineSettings(over=over, dev_pairs=18, splits=1)
+    (split,) = combine(encoder, pairs, settings=settings, head=find_pooler_head(folder)).splits
+    assert tuple(row.name for row in split.baselines) == BASELINES
+    scores = {row.name: row for row in split.baselines}
+    dev, test = divided(split, pairs)
+    firsts = plain_states(encoder, pairs, "cls")[-1]
+    with torch.no_grad():
+        pooled = AutoModel.from_pretrained(folder).pooler(firsts[:, None])  # its own: linear and tanh of the first
+    for name, vectors in ((CLS, firsts), (POOLER, pooled)):
+        assert scores[name].dev == pytest.approx(spearman(vectors[None], [0], dev, pairs), abs=1e-6)
+        assert scores[name].test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
+    assert scores[CLS].test != scores[POOLER].test
+    (without,) = combine(encoder, pairs, settings=settings).splits
+    assert without.best == split.best
+    assert POOLER not in {row.name for row in without.baselines}
+    assert find_pooler_head(tiny_folder("electra")) is None
+
+
+def test_maximum_over_tokens_and_layers(tiny_folder):
+    folder, pairs = tiny_folder("bert"), sentence_pairs(24)
+    encoder = load_encoder(folder, pooling="max")
+    (split,) = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=12, splits=1)).splits
+    model = AutoModel.from_pretrained(folder).eval()
+    vectors = []
+    for text in [pair.first for pair in pairs] + [pair.second for pair in pairs]:
+        with torch.no_grad():
+            hidden = model(torch.tensor(encoder.token_ids([text])), output_hidden_states=True).hidden_states
+        vectors.append(torch.cat([hidden[layer][0] for layer in split.best.layers]).amax(dim=0))
+    test = divide(pairs, split.seed, 12).test
+    assert split.best.test == pytest.approx(spearman(torch.stack(vectors)[None], [0], test, pairs), abs=1e-6)
+
+
+def test_what_cannot_be_searched(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(DataError, match="7 pairs"):
+        combine(encoder, sentence_pairs(7))
+    with pytest.raises(ModelError, match="without a pooler head"):
+        combine(encoder, sentence_pairs(), settings=CombineSettings(head=True))
+    with pytest.raises(ModelError, match="no trained pooler head"):
+        load_pooler_head(tiny_folder("electra"))
+    for wrong in ({"over": "median"}, {"search": "all"}, {"up_to": 0}, {"over": "max", "head": True}, {"splits": 0}):
+        with pytest.raises(UsageError):
+            CombineSettings(**wrong)
+    with pytest.raises(UsageError, match="beam search is for the mean"):
+        CombineSettings(over="max", search="beam")

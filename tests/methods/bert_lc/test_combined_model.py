@@ -1,0 +1,169 @@
+"""A combination is a model: saved, reloaded without this package, exported, and the mean over just its layers."""
+
+import functools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from tests.support.families import TINY_CONFIGS
+from tests.support.heads import with_heads
+from truncate_kit.errors import ModelError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.bert_lc.model import combined_encoder, norm_settings
+from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.models.families import FAMILIES
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]
+
+
+@functools.cache  # nothing changes the folders that it is asked about
+def hidden_states(folder):
+    """All layers' states of each text, one at a time and unpadded, by transformers alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
+        return [model(input_ids=row, output_hidden_states=True).hidden_states for row in ids]
+
+
+def plain(folder, layers, pooled="mean"):
+    """Mean over layers of pooled states."""
+    rows = []
+    for hidden in hidden_states(folder):
+        chosen = torch.stack([hidden[layer][0] for layer in layers])
+        rows.append(chosen.mean(dim=0).mean(dim=0) if pooled == "mean" else chosen.mean(dim=0)[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("bert", (1, 2, 3)), *((name, (0, 2)) for name in WITHOUT_NORM)])
+def test_reloaded_by_sentence_transformers_it_is_the_mean_over_those_layers(tiny_folder, name, layers, tmp_path):
+    lean = combined_encoder(load_encoder(tiny_folder(name)), layers)
+    expected = plain(tiny_folder(name), layers)
+    save_encoder(lean, tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    assert [type(module).__name__ for module in peer] == ["Transformer", "WeightedLayerPooling", "Pooling"]
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(plain(tiny_folder(name), layers[-1:]), expected, atol=1e-2)  # not the last one alone
+    again = load_encoder(tmp_path / "m")
+    assert again.combination == lean.combination == layers
+    assert again.depth == peer[0].auto_model.config.num_hidden_layers == layers[-1]
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_cut_above_its_highest_layer_with_no_upper_weight(tiny_folder, tmp_path):
+    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 1)), tmp_path / "m")
+    weights = load_file(tmp_path / "m/model.safetensors")
+    assert {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")} == {0}
+    assert AutoConfig.from_pretrained(tmp_path / "m").num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last"])
+def test_other_poolings(tiny_folder, pooling, tmp_path):
+    save_encoder(combined_encoder(load_encoder(tiny_folder("roberta"), pooling=pooling), (0, 3)), tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    found = torch.as_tensor(peer.encode(TEXTS))
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), found, atol=1e-5, rtol=1e-4)
+    if pooling == "cls":
+        torch.testing.assert_close(found, plain(tiny_folder("roberta"), (0, 3), "cls"), atol=1e-5, rtol=1e-4)
+
+
+def test_through_the_trained_head(tiny_folder, tmp_path):
+    head = load_pooler_head(tiny_folder("bert"))
+    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), head=head), tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
+    with torch.no_grad():
+        expected = torch.tanh(dense(plain(tiny_folder("bert"), (1, 2))))
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "layers", "fused"), [("bert", (1, 2), 2), ("deberta-v2", (0, 1), 0)])
+def test_exported_with_the_combination_inside_the_graph(tiny_folder, name, layers, fused, tmp_path):
+    lean = combined_encoder(load_encoder(tiny_folder(name)), layers)
+    save_encoder(lean, tmp_path / "m", model_card="kept")
+    used = load_encoder(tmp_path / "m")
+    before = used.vectors(TEXTS)
+    report = export_onnx(used, tmp_path / "m")
+    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
+    assert report.fused_attention_found == fused
+    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder(name), layers), atol=1e-4, rtol=1e-4)
+
+
+def test_a_single_layer_is_an_ordinary_truncated_model(tiny_folder):
+    encoder = load_encoder(tiny_folder("gpt2"))
+    lean = combined_encoder(encoder, (2,))
+    assert lean.combination is None
+    assert not lean.backbone.config.output_hidden_states
+    torch.testing.assert_close(lean.vectors(TEXTS), truncate(encoder, 2).vectors(TEXTS), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (3,)])
+def test_of_a_frozen_model_the_states_are_combined_and_its_heads_left_out(tiny_folder, layers):
+    found = combined_encoder(with_heads(tiny_folder("bert"), pooling="mean"), layers).vectors(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder("bert"), layers), atol=1e-6, rtol=1e-5)
+
+
+def test_what_no_ordinary_folder_can_hold(tiny_folder):
+    with pytest.raises(ModelError, match="ends in a norm"):
+        load_encoder(tiny_folder("gpt2")).combine_layers((1, 2))
+    with pytest.raises(ModelError, match="ends in a GroupNorm"):
+        norm_settings(torch.nn.GroupNorm(1, 16))
+    with pytest.raises(ModelError, match="no layers"):
+        combined_encoder(load_encoder(tiny_folder("bert")), ())
+    for layers in ((1, 4), (-4, 1)):
+        with pytest.raises(ModelError, match=r"Layer -?4 does not exist"):
+            combined_encoder(load_encoder(tiny_folder("bert")), layers, over="max")
+
+
+def test_only_what_sentence_transformers_lacks_needs_code_of_ours(tiny_folder):
+    bert, gpt2 = tiny_folder("bert"), tiny_folder("gpt2")
+    assert combined_encoder(load_encoder(bert), (1, 2)).pooler is None
+    assert combined_encoder(load_encoder(bert), (2,), over="max").pooler is None
+    assert combined_encoder(load_encoder(gpt2), (2,)).pooler is None
+    assert combined_encoder(load_encoder(bert), (1, 2), over="max").combination is None
+
+
+def test_which_layers_are_combined_and_how_is_part_of_a_model(tiny_folder):
+    """Neither trials of a sweep nor rows of encoded texts go on under another combination."""
+    encoder = load_encoder(tiny_folder("bert"))
+    ways = [((0, 3), "mean"), ((1, 3), "mean"), ((0, 3), "max"), ((1, 3), "max"), ((3,), "mean")]
+    models = [combined_encoder(encoder, layers, over=over) for layers, over in ways]
+    assert len({encoder_digest(model) for model in models}) == 5
+    assert encoder_digest(combined_encoder(encoder, (1, 3), over="max")) == encoder_digest(models[3])
+
+
+def test_truncating_further_drops_the_combination(tiny_folder):
+    lean = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2))
+    assert truncate(lean, 2).combination == (0, 2)
+    lower = truncate(lean, 1)
+    assert lower.combination is None
+    assert not lower.backbone.config.output_hidden_states
+
+
+def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder, tmp_path):
+    folder = save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 2)), tmp_path / "m")
+    weights = folder / "1_WeightedLayerPooling/model.safetensors"
+    save_file({"layer_weights": torch.tensor([0.5, 0.0, 1.0])}, weights)
+    with pytest.raises(ModelError, match=r"weights layers \[0.5, 0.0, 1.0\]"):
+        load_encoder(folder)
+    save_file({"layer_weights": torch.tensor([1.0, 0.0, 1.0])}, weights)
+    place = folder / "1_WeightedLayerPooling/config.json"
+    whole = place.read_text()
+    for harm in ("{}", "[]", '{"num_hidden_layers": "x", "layer_start": 0}'):
+        place.write_text(harm)
+        with pytest.raises(ModelError, match="is damaged"):
+            load_encoder(folder)
+    place.write_text(whole)
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("output_hidden_states") is True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="does not hand its layers"):
+        load_encoder(folder)

@@ -1,0 +1,360 @@
+"""A contrastive run: what is saved, kept and shown; every pooling and objective on a tiny model."""
+
+import copy
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tests.support.families import TINY_CONFIGS
+from tests.support.heads import with_heads
+from tests.support.pairs import make_pairs, word_triplets
+from truncate_kit.data import PairSplits, Triplet, TripletSet
+from truncate_kit.data.learned import pair_key, pair_keys, read_learned
+from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveSettings
+from truncate_kit.methods.contrast.weights import layer_weights
+from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.objectives import objective_names
+from truncate_kit.training.store import run_key
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import records_of
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+# What configurations call the share of hidden states and of attention weights that is dropped.
+DROPS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout"}
+DROPS |= {"mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+
+
+def run(folder, data, out, **options):
+    settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3, "seeds": (0,)} | options)
+    return finetune_contrastive(load_encoder(folder), word_triplets(), data, out=out, settings=settings)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("objective", sorted({*objective_names("contrast")} - {"diffcse"}))  # it wants a masked head
+def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling, objective):
+    result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, evaluate_every=2)
+    lean = load_encoder(tmp_path / "lean")
+    assert (lean.depth, result.layer, result.depth) == (2, 2, 3)
+    assert lean.pooling_name == {"first-last": "mean", "mean-first-last": "last-layer-mean"}.get(pooling, pooling)
+    assert lean.combination == ((0, 2) if pooling == "first-last" else None)
+    assert len(result.trials[0].dev_scores) == 2  # 3 steps, a look after 2 and at the end
+    assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
+    assert result.test == pytest.approx(evaluate(lean, data.test.pairs).spearman, abs=1e-3)
+    assert result.parameters == lean.num_parameters
+    trusted = {"trust_remote_code": True} if pooling in ("layer-attention", "mean-first-last") else {}
+    peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu", **trusted)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
+    assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
+    (record,) = records_of(Workspace(tmp_path), tmp_path / "lean")
+    noted = {pair_key(*pair) for pair in word_triplets().pairs() if len(pair) == 2} | {*pair_keys(data.dev).tolist()}
+    assert sorted(noted) == read_learned(record.result, record.name).tolist()
+    assert not torch.equal(  # it was trained
+        lean.backbone.get_input_embeddings().weight,
+        load_encoder(tiny_folder("bert")).backbone.get_input_embeddings().weight,
+    )
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_both_copies_of_a_text_differ_or_it_is_refused(tiny_folder, name):
+    encoder = load_encoder(tiny_folder(name))
+    plain = ContrastiveSettings(objective="dropout", pooling="mean")
+    own = [value for field, value in encoder.backbone.config.to_dict().items() if field in DROPS]
+    if not any(own):
+        with pytest.raises(UsageError, match="drops no units in training, so that both copies of a text are the same"):
+            poolable_encoder(encoder, plain, seed=0)
+    for settings in (*([plain] if any(own) else []), replace(plain, dropout=0.3)):
+        learner = poolable_encoder(encoder, settings, seed=0).train()
+        ids = learner.token_ids(TEXTS)
+        first, second = learner(**learner.pad(ids + ids)).view(2, len(ids), -1)
+        assert not torch.allclose(first, second, atol=1e-4)
+    encoder.train()
+    first, second = encoder(**encoder.pad(ids + ids)).view(2, len(ids), -1)
+    assert torch.allclose(first, second, atol=1e-4) != any(own)  # the encoder that was given is as it was
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "deberta-v2"])
+def test_units_are_dropped_as_by_a_model_that_was_configured_so(tiny_folder, name):
+    encoder = load_encoder(tiny_folder(name))
+    settings = ContrastiveSettings(objective="in-batch", pooling="mean", mlp=False, dropout=0.4)
+    learner = poolable_encoder(encoder, settings, seed=0).train()
+    config = copy.deepcopy(encoder.backbone.config)
+    for field in DROPS & config.to_dict().keys():
+        setattr(config, field, 0.4)
+    other = type(encoder.backbone)(config)
+    other.load_state_dict(encoder.backbone.state_dict(), strict=False)  # ours has no pooler
+    batch = learner.pad(learner.token_ids(TEXTS))
+    torch.manual_seed(7)
+    found = learner.token_states(**batch)
+    torch.manual_seed(7)
+    torch.testing.assert_close(found, other.train()(**batch).last_hidden_state)
+
+
+def test_a_model_without_blocks_that_drop_has_another_hint(tiny_folder):
+    settings = ContrastiveSettings(objective="dropout", pooling="mean", layer=0, dropout=0.1)
+    with pytest.raises(UsageError) as error:
+        poolable_encoder(load_encoder(tiny_folder("llama")), settings, seed=0)
+    assert "another `objective`" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta-v2", "electra"])
+def test_on_other_families(tiny_folder, data, tmp_path, name):
+    result = run(tiny_folder(name), data, tmp_path)
+    lean = load_encoder(tmp_path / "lean")
+    assert lean.pooling_name == "layer-attention"
+    assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
+
+
+def states_of(encoder, texts):
+    """The first token's and the mean state of every layer for each text alone, (layers, n, d) each."""
+    with torch.no_grad():
+        hidden = [encoder.hidden_states(encoder.tokenize([text])) for text in texts]
+    cls = torch.stack([torch.stack([state[0, 0] for state in states]) for states in hidden], dim=1)
+    return cls, torch.stack([torch.stack([state[0].mean(dim=0) for state in states]) for states in hidden], dim=1)
+
+
+POOLED = {
+    "cls": lambda cls, mean: cls[-1],
+    "mean": lambda cls, mean: mean[-1],
+    "first-last": lambda cls, mean: (mean[0] + mean[-1]) / 2,
+    "concat": lambda cls, mean: torch.cat([cls[-1], mean[-1]], dim=1),
+    "mean-first-last": lambda cls, mean: torch.cat([mean[-1], (mean[0] + mean[-1]) / 2], dim=1),
+}
+
+
+@pytest.mark.parametrize("pooling", sorted(POOLED))
+def test_every_fixed_pooling_of_table_2_goes_through_a_fresh_mlp(tiny_folder, tmp_path, pooling):
+    """tanh(W x + b) with W d × d, d × 2d after a concatenation; without it the vectors are x."""
+    full = load_encoder(tiny_folder("bert"))
+    made = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=3).eval()
+    pooled = POOLED[pooling](*states_of(full, TEXTS))
+    (dense,) = made.tail
+    assert tuple(dense.linear.weight.shape) == (16, pooled.shape[1])
+    expected = torch.tanh(pooled @ dense.linear.weight.T + dense.linear.bias).detach()
+    torch.testing.assert_close(made.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    other = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=4)
+    assert not torch.equal(other.tail[0].linear.weight, dense.linear.weight)
+    bare = poolable_encoder(full, ContrastiveSettings(pooling=pooling, mlp=False), seed=3).eval()
+    torch.testing.assert_close(bare.vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+    save_encoder(bare, tmp_path / "m")
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+
+
+def test_attention_has_its_mlp_inside_and_goes_without(tiny_folder):
+    full = load_encoder(tiny_folder("bert"))
+    made = poolable_encoder(full, ContrastiveSettings(), seed=3)
+    assert (len(made.tail), tuple(made.pooler.dense.weight.shape)) == (0, (16, 32))
+    bare = poolable_encoder(full, ContrastiveSettings(mlp=False), seed=3).eval()
+    assert bare.vectors(TEXTS).shape == (3, 32)
+    torch.testing.assert_close(bare.vectors(TEXTS)[:, :16], states_of(full, TEXTS)[0][-1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling):
+    result = run(tiny_folder("bert"), data, tmp_path, pooling=pooling, keep_pooler=False)
+    lean = load_encoder(tmp_path / "lean")
+    left = {"layer-attention": "cls", "concat": "cls", "mean-first-last": "mean"}.get(pooling, pooling)
+    assert (lean.pooler, len(lean.tail)) == (None, 0)
+    expected = POOLED[left](*states_of(lean, TEXTS))
+    peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu")  # an ordinary folder again
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    assert result.dev == pytest.approx(max(result.trials[0].dev_scores), abs=1e-3)  # scored as it is used
+    assert lean.backbone.config.output_hidden_states == (pooling == "first-last")
+
+
+def test_scored_without_the_pooler_and_left_with_it(tiny_folder, data):
+    encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0).eval()
+    before = encoder.vectors(TEXTS)
+    found = BareEvaluator(PairEvaluator(encoder, data.dev)).score(encoder)
+    torch.testing.assert_close(encoder.vectors(TEXTS), before, atol=0, rtol=0)
+    assert found == PairEvaluator(encoder, data.dev).score(remove_pooler(encoder))
+
+
+def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_folder, data, tmp_path):
+    first = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
+    again = run(tiny_folder("bert"), data, tmp_path / "b", seeds=(0, 1), chunk=8)
+    assert [trial.dev_scores for trial in first.trials] == [trial.dev_scores for trial in again.trials]
+    assert first.trials[0].dev_scores != first.trials[1].dev_scores
+    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
+    torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
+    assert first.dev_std is not None
+    kept = (tmp_path / "a/trials/trials.jsonl").read_bytes()
+    once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
+    assert once_more.trials == first.trials
+    assert (tmp_path / "a/trials/trials.jsonl").read_bytes() == kept
+    # Weights that are gone come out again, with the scores that are known.
+    shutil.rmtree(next((tmp_path / "a/trials").glob(f"*/layer*-seed{first.chosen_seed}-*")))
+    assert run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8).trials == first.trials
+    again = load_encoder(tmp_path / "a/lean")
+    torch.testing.assert_close(again.vectors(TEXTS), one.vectors(TEXTS), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "same"), [({"chunk": 8}, False), ({"chunk": 12}, True), ({"chunk": 8, "dropout": 0.0}, True)]
+)
+def test_runs_of_before_are_found_where_nothing_was_dropped_twice(tiny_folder, data, tmp_path, options, same):
+    """Batches of six rows have twelve texts: in one chunk they are encoded once."""
+    result, rows = run(tiny_folder("bert"), data, tmp_path, **options), word_triplets()
+    encoder = load_encoder(tiny_folder("bert"))
+    plain = result.settings.to_dict() | {"seeds": (), "layer": result.layer}
+    training = result.settings.training("bert", encoder.width).to_json()
+    key = run_key(encoder, repr(plain), training, rows.fingerprint(), data.fingerprint(), "1")
+    assert (tmp_path / "trials" / key[:16]).is_dir() is same
+
+
+def test_a_shorter_run_takes_no_seed_away(tiny_folder, data, tmp_path):
+    longer = run(tiny_folder("bert"), data, tmp_path, seeds=(0, 1, 2))
+    lean = load_encoder(tmp_path / "lean").vectors(TEXTS)
+    shorter = run(
+        tiny_folder("bert"), data, tmp_path, seeds=(next(seed for seed in range(3) if seed != longer.chosen_seed),)
+    )
+    assert replace(shorter, settings=longer.settings, seconds=longer.seconds) == longer
+    assert ContrastiveResult.read(tmp_path / "contrastive.json") == shorter
+    torch.testing.assert_close(load_encoder(tmp_path / "lean").vectors(TEXTS), lean, atol=0, rtol=0)
+    # Trials of other settings are no part of it, and leave it where it is.
+    other = run(tiny_folder("bert"), data, tmp_path, pooling="mean")
+    assert [trial.seed for trial in other.trials] == [0]
+    kept = [ContrastiveResult.read(path) for path in (tmp_path / "trials").glob("*/contrastive.json")]
+    assert sorted(len(result.trials) for result in kept) == [1, 3]
+    assert ContrastiveResult.read(tmp_path / "contrastive.json") == other
+
+
+def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):
+    def interrupt(task, done, total):
+        if "seed 1" in task and done == 2:
+            raise KeyboardInterrupt
+
+    settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
+    encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(KeyboardInterrupt):
+        finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
+    assert not (tmp_path / "a/lean").exists()
+    continued = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings)
+    whole = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "b", settings=settings)
+    assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
+    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
+    torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
+
+
+def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
+    full = load_encoder(minilm)
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean"), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean", mlp=False), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
+    encoder = poolable_encoder(full, ContrastiveSettings(pooling="cls"), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_heads_over_frozen_blocks_are_left_out(tiny_folder, pooling):
+    settings = ContrastiveSettings(pooling=pooling)
+    plain, frozen = load_encoder(tiny_folder("bert")), with_heads(tiny_folder("bert"))
+    expected, found = (poolable_encoder(one, settings, seed=3).eval().vectors(TEXTS) for one in (plain, frozen))
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+def test_how_much_each_layer_counts(tiny_folder):
+    encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0)
+    encoder.pooler.query.weight.data.mul_(50)
+    found = layer_weights(encoder, TEXTS)
+    with torch.no_grad():
+        states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
+        cls, mean = torch.stack([s[0, 0] for s in states]), torch.stack([s[0].mean(dim=0) for s in states])
+        leaky = torch.nn.LeakyReLU((1 / 8 + 1 / 3) / 2)
+        scores = leaky(encoder.pooler.query(cls)) @ leaky(encoder.pooler.key(mean)).T / 4
+    assert found.weights[0] == pytest.approx(scores.softmax(dim=1).mean(dim=0).tolist(), abs=1e-5)
+    assert [len(row) for row in found.weights] == [4, 4, 4]
+    assert [sum(row) for row in found.weights] == pytest.approx([1, 1, 1], abs=1e-5)
+    with pytest.raises(UsageError, match="pooled by mean"):
+        layer_weights(load_encoder(tiny_folder("bert")), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "max"}, "no pooling 'max'"),
+        ({"objective": "triplet"}, "no contrastive objective 'triplet'"),
+        ({"over": "keys"}, "no attention over 'keys'"),
+        ({"batch_size": 1}, "batch of 1 row has nothing to contrast"),
+        ({"temperature": 0}, "temperature of 0"),
+        ({"chunk": 0}, "`chunk` 0 is too small"),
+        ({"evaluate_every": 0}, "`evaluate_every` 0 is too small"),
+        ({"seeds": ()}, "No seeds"),
+        ({"epochs": 0}, "`epochs` 0 is too small"),
+        ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),
+        ({"pooling": "first-last", "mlp": False, "keep_pooler": False}, "no pooler that could be removed"),
+        ({"over": "mean", "last_cls": False, "keep_pooler": False}, "attention over means alone never trains"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(UsageError, match=message) as found:
+        ContrastiveSettings(**options)
+    assert found.value.hint
+
+
+def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
+    with pytest.raises(UsageError, match="ends in a norm"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="first-last")
+    with pytest.raises(UsageError, match="ends in a norm"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="mean-first-last")
+    with pytest.raises(UsageError, match="no CLS to put before the mean"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="concat")
+    with pytest.raises(UsageError, match="At layer 0 every text has the same CLS state"):
+        run(tiny_folder("bert"), data, tmp_path, layer=0)
+    with pytest.raises(LayerOutOfRangeError):
+        run(tiny_folder("bert"), data, tmp_path, layer=4)
+    with pytest.raises(DataError, match="no dev split"):
+        run(tiny_folder("bert"), PairSplits(name="pairs", test=data.test), tmp_path)
+    encoder, settings = load_encoder(tiny_folder("bert")), ContrastiveSettings(objective="hard-negatives")
+    mixed = TripletSet(name="mixed", rows=(Triplet("a", "b", "c"), Triplet("a", "b")), note="")
+    with pytest.raises(DataError, match="row 2 has no negative"):
+        finetune_contrastive(encoder, mixed, data, out=tmp_path, settings=settings)
+    with pytest.raises(DataError, match="one gives 1 row: nothing to contrast"):
+        finetune_contrastive(encoder, TripletSet(name="one", rows=mixed.rows[:1], note=""), data, out=tmp_path)
+    assert not (tmp_path / "lean").exists()
+
+
+def test_the_weight_of_an_own_negative_reaches_the_loss(tiny_folder, data, tmp_path):
+    """Before the first step a weight raises every row's loss, by less than itself."""
+
+    def first_loss(weight):
+        losses = []
+        settings = ContrastiveSettings(
+            objective="hard-negatives",
+            hard_negative_weight=weight,
+            pooling="mean",
+            epochs=1,
+            evaluate_every=1,
+            seeds=(0,),
+        )
+        finetune_contrastive(
+            load_encoder(tiny_folder("bert")), word_triplets(), data, out=tmp_path / str(weight), settings=settings,
+            stage_done=lambda stage, loss, dev: losses.append(loss),
+        )  # fmt: skip
+        return losses[0]
+
+    plain, raised = first_loss(0.0), first_loss(2.0)
+    assert 0.01 < raised - plain < 2.0
+
+
+def test_a_trained_pooling_can_be_trained_again(tiny_folder, data, tmp_path):
+    run(tiny_folder("bert"), data, tmp_path / "a", layer=2)
+    cut = truncate(load_encoder(tmp_path / "a/lean"), 1)
+    assert cut.pooler is None
+    again = run(tmp_path / "a/lean", data, tmp_path / "b", pooling="mean")
+    assert again.depth == 2
+    assert load_encoder(tmp_path / "b/lean").pooling_name == "mean"

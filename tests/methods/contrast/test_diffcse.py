@@ -1,0 +1,256 @@
+"""DiffCSE against a small implementation of its own, and a run from end to end."""
+
+import copy
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+from tests.support.pairs import make_pairs
+from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Discriminator, Generator, replaced_loss
+from truncate_kit.methods.contrast.model import poolable_encoder
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.models import load_encoder
+from truncate_kit.training.distributed import Group
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]
+
+
+@pytest.fixture(scope="module")
+def masked(tiny_folder, tmp_path_factory):
+    """A tiny BERT with its head over masked words, wide enough that the likeliest word is no matter of rounding."""
+    folder = tmp_path_factory.mktemp("masked")
+    encoder = load_encoder(tiny_folder("bert"))
+    torch.manual_seed(0)
+    whole = AutoModelForMaskedLM.from_config(encoder.backbone.config)
+    for weight in whole.parameters():
+        weight.data.add_(0.2 * torch.randn_like(weight))
+    whole.save_pretrained(folder)
+    encoder.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def hidden_by_hand(ids, tokenizer, vocabulary, generator, share):
+    """Devlin et al., 3.1, a token at a time, of padded ids: new ids, and which tokens are hidden."""
+    draws, fates = (torch.rand(ids.shape, generator=generator) for _ in range(2))
+    others = torch.randint(vocabulary, ids.shape, generator=generator)
+    shown, hidden = ids.clone(), torch.zeros_like(ids, dtype=torch.bool)
+    for row in range(len(ids)):
+        words = [n for n, one in enumerate(ids[row].tolist()) if one not in tokenizer.all_special_ids]
+        chosen = [n for n in words if draws[row, n] < share] or [min(words, key=lambda n: float(draws[row, n]))]
+        for n in chosen:
+            hidden[row, n] = True
+            if fates[row, n] < 0.8:
+                shown[row, n] = tokenizer.mask_token_id
+            elif fates[row, n] < 0.9:
+                shown[row, n] = others[row, n]
+    return shown, hidden
+
+
+def contrasted(vectors):
+    """Equation 7 of two copies of each text, one after the other."""
+    half = len(vectors) // 2
+    sims = torch.cosine_similarity(vectors[:half].unsqueeze(1), vectors[half:].unsqueeze(0), dim=-1) / 0.05
+    return -torch.stack([sims[i, i] - torch.logsumexp(sims[i], dim=0) for i in range(half)]).mean()
+
+
+def by_hand(folder, encoder, discriminator, seed, *, weight, share):
+    """Equation 7 plus the detection of replaced words, a text at a time where that is possible, by transformers."""
+    generator = BertForMaskedLM.from_pretrained(folder).eval()
+    ids = encoder.token_ids(TEXTS) * 2
+    batch = encoder.pad(ids)
+    vectors = encoder(**batch)
+    contrast = contrasted(vectors)
+    drawn = torch.Generator().manual_seed(seed)
+    vocabulary = encoder.backbone.config.vocab_size
+    shown, masked_places = hidden_by_hand(batch["input_ids"], encoder.tokenizer, vocabulary, drawn, share)
+    terms = []
+    for row, length in enumerate(map(len, ids)):
+        with torch.no_grad():
+            words = generator(shown[row : row + 1, :length]).logits[0].argmax(dim=-1)
+        hidden = masked_places[row, :length]
+        original = torch.tensor(ids[row])
+        filled = torch.where(hidden, words, original)
+        embedded = discriminator.backbone.embeddings(filled.unsqueeze(0))
+        states = torch.cat([vectors[row].view(1, 1, -1), embedded[:, 1:]], dim=1)  # the vector instead of CLS
+        for block in discriminator.backbone.encoder.layer:
+            states = block(states)
+            states = states[0] if isinstance(states, tuple) else states
+        chances = (states[0] @ discriminator.replaced.weight.T + discriminator.replaced.bias).log_softmax(dim=-1)
+        truth = (filled != original).long()
+        terms += [-chances[place, truth[place]] for place in range(length)]
+    return contrast + weight * torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "layer-attention"])
+def test_both_losses_against_a_plain_implementation(masked, pooling):
+    full = load_encoder(masked)
+    settings = ContrastiveSettings(objective="diffcse", pooling=pooling)
+    encoder = poolable_encoder(full, settings, seed=1).eval()
+    examples = DifferenceTexts(
+        encoder, encoder.token_ids(TEXTS), Generator(full, encoder), temperature=0.05, weight=0.7, share=0.5
+    )
+    examples.head.eval()
+    torch.nn.init.normal_(examples.discriminator.replaced.weight)
+    torch.manual_seed(3)
+    seed = int(torch.randint(2**62, ()))
+    torch.manual_seed(3)
+    found = examples.loss(encoder, range(4))
+    expected = by_hand(masked, encoder, examples.discriminator, seed, weight=0.7, share=0.5)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    found.backward()
+    # The vector's gradient passes through the discriminator; the generator learns nothing.
+    assert all(weight.grad is not None for weight in examples.discriminator.replaced.parameters())
+    assert all(weight.grad is None for weight in full.parameters())
+    assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in encoder.parameters())
+
+
+def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(masked):
+    """In training mode, from the CLS state: transformers alone, which draws the same masks from the same seed."""
+    full = load_encoder(masked)
+    settings = ContrastiveSettings(objective="diffcse", pooling="cls", dropout=0.2)
+    encoder = poolable_encoder(full, settings, seed=1).train()
+    ids = encoder.token_ids(TEXTS)
+    examples = DifferenceTexts(encoder, ids, Generator(full, encoder), temperature=0.05, weight=0.7, share=0.3)
+    examples.head.train()
+    torch.nn.init.normal_(examples.discriminator.replaced.weight)
+    backbone, judge = copy.deepcopy(encoder.backbone), copy.deepcopy(examples.discriminator)
+    torch.manual_seed(3)
+    found = examples.loss(encoder, range(4))
+
+    torch.manual_seed(3)
+    batch = encoder.tokenizer.pad({"input_ids": ids * 2}, return_tensors="pt")
+    cls = backbone(**batch).last_hidden_state[:, 0]
+    vectors = torch.tanh(cls @ encoder.tail[0].linear.weight.T + encoder.tail[0].linear.bias)
+    assert not torch.allclose(vectors[:4], vectors[4:], atol=1e-3)
+    drawn = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    shown, hidden = hidden_by_hand(batch["input_ids"], encoder.tokenizer, backbone.config.vocab_size, drawn, 0.3)
+    with torch.no_grad():
+        generator = BertForMaskedLM.from_pretrained(masked).eval()
+        words = generator(shown, attention_mask=batch["attention_mask"]).logits.argmax(dim=-1)
+    filled = torch.where(hidden, words, batch["input_ids"])
+    real = batch["attention_mask"].bool()
+    states = torch.cat([vectors.unsqueeze(1), judge.backbone.embeddings(filled)[:, 1:]], dim=1)
+    unseen = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
+    for block in judge.backbone.encoder.layer:
+        states = block(states, unseen)
+        states = states[0] if isinstance(states, tuple) else states
+    logits = states @ judge.replaced.weight.T + judge.replaced.bias
+    truth = (filled != batch["input_ids"]).long()
+    terms = -logits.log_softmax(dim=-1).gather(2, truth.unsqueeze(2)).squeeze(2)[real]
+    torch.testing.assert_close(found, contrasted(vectors) + 0.7 * terms.mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_the_discriminator_reads_the_vector_in_place_of_the_first_token(masked):
+    encoder = load_encoder(masked)
+    discriminator = Discriminator(encoder).eval()
+    batch = encoder.tokenize(TEXTS)
+    vectors = torch.randn(4, 16)
+    first = discriminator(**batch, vectors=vectors)
+    assert first.shape == (*batch["input_ids"].shape, 2)
+    other = batch["input_ids"].clone()
+    other[:, 0] = 5  # the first token itself is not read
+    torch.testing.assert_close(discriminator(other, batch["attention_mask"], vectors), first)
+    assert not torch.allclose(discriminator(**batch, vectors=vectors + 1), first, atol=1e-3)
+    assert not any(module._forward_pre_hooks for module in discriminator.modules())
+
+
+def test_a_run_saves_the_encoder_alone(masked, tmp_path):
+    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
+    settings = ContrastiveSettings(objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,))
+    result = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    lean = load_encoder(tmp_path / "lean")
+    assert (lean.pooling_name, lean.depth) == ("layer-attention", 3)
+    assert "DiffCSE" in (tmp_path / "lean/README.md").read_text()
+    assert result.parameters == lean.num_parameters
+    before = load_encoder(masked).backbone.get_input_embeddings().weight
+    assert not torch.equal(lean.backbone.get_input_embeddings().weight, before)
+    again = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    assert again.trials == result.trials
+
+
+def test_trials_belong_to_the_head_that_filled_words_in(masked, tmp_path):
+    """Two generators that differ in their heads alone, in one workspace."""
+    other = shutil.copytree(masked, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    bias = next(name for name in weights if name.startswith("cls.predictions") and name.endswith("s.bias"))
+    weights[bias] += 10 * torch.arange(len(weights[bias]))
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
+    settings = ContrastiveSettings(
+        objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,), replaced_weight=9
+    )
+
+    def run(generator, out):
+        found = load_encoder(generator)
+        return (
+            finetune_contrastive(load_encoder(masked), texts, pairs, out=out, settings=settings, generator=found)
+            .trials[0]
+            .dev
+        )
+
+    first, second = run(masked, tmp_path / "w"), run(other, tmp_path / "w")
+    assert second == run(other, tmp_path / "alone")
+    assert second != first
+
+
+def test_shares_of_a_batch_count_by_their_tokens(masked):
+    """Two processes with texts of unlike lengths add up to the loss of one, over all its tokens."""
+    logits, mask = torch.randn(4, 7, 2), torch.tensor([[1] * n + [0] * (7 - n) for n in (7, 2, 7, 2)])
+    replaced = torch.randint(2, (4, 7))
+    whole = replaced_loss(logits, replaced, mask)
+    total = int(mask.sum())
+    parts = [replaced_loss(logits[one::2], replaced[one::2], mask[one::2], total) for one in (0, 1)]
+    torch.testing.assert_close(sum(parts), whole)
+
+
+class Half(Group):
+    """One of two processes; the vectors of the other, which is not there, are taken to be its own."""
+
+    def gather(self, own, total):
+        return own.repeat(1, 2, 1)
+
+
+def test_each_token_of_a_batch_counts_alike_in_whichever_process_it_is(masked):
+    full = load_encoder(masked)
+    encoder = poolable_encoder(full, ContrastiveSettings(objective="diffcse", pooling="cls"), seed=1).eval()
+    ids = encoder.token_ids(TEXTS)
+    own = [sum(len(ids[place]) for place in range(rank, 4, 2)) for rank in (0, 1)]
+    assert own[0] != own[1]
+    for rank in (0, 1):
+        losses = []
+        for weight in (1.0, 0.0):
+            generator = Generator(full, encoder)
+            examples = DifferenceTexts(
+                encoder, ids, generator, temperature=0.05, weight=weight, share=0.5, group=Half(rank=rank, size=2)
+            )
+            examples.head.eval()
+            torch.nn.init.zeros_(examples.discriminator.replaced.weight)  # so that each token costs log 2
+            losses.append(float(examples.loss(encoder, range(4)).detach()))
+        assert losses[0] - losses[1] == pytest.approx(math.log(2) * own[rank] / sum(own), abs=1e-5)
+
+
+def test_what_cannot_be_a_generator(masked, tiny_folder):
+    encoder = load_encoder(masked)
+    with pytest.raises(UsageError, match="has no head that fills in"):
+        Generator(load_encoder(tiny_folder("bert")), encoder)
+    with pytest.raises((UsageError, ModelError)):
+        Generator(load_encoder(tiny_folder("gpt2")), encoder)
+    for wrong in (
+        {"chunk": 8},
+        {"mlp": False},
+        {"masked_share": 0},
+        {"masked_share": 1},
+        {"replaced_weight": -1},
+        {"replaced_weight": 1001},
+    ):
+        with pytest.raises(UsageError):
+            ContrastiveSettings(objective="diffcse", **wrong)

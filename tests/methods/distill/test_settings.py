@@ -1,0 +1,168 @@
+"""Budgets and settings: what makes no sense is said at once; which candidate a budget takes."""
+
+from dataclasses import replace
+
+import pytest
+
+from truncate_kit.errors import UsageError
+from truncate_kit.methods.distill.budget import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.distill_result import Candidate
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.step_results import Frontier, FrontierPoint
+
+ROWS = [
+    Candidate(
+        blocks=tuple(range(1, size + 1)),
+        untrained=50.0 + size,
+        learned=None,
+        texts_per_second=600 / size,
+        parameters=1_000_000 * size,
+    )
+    for size in (1, 2, 3, 4)
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"within": 1, "blocks": "3"}, "`within` and `blocks` are two budgets"),
+        ({"within": -1}, "`within` -1 is too small"),
+        ({"within": float("nan")}, "`within` nan is no number"),
+        ({"speedup": 1}, "`speedup` 1 is too small"),
+        ({"megabytes": 0}, "`megabytes` 0 is too small"),
+        ({"blocks": "few"}, "'few' names no blocks"),
+        ({"blocks": "1,,2"}, "names no blocks"),
+    ],
+)
+def test_a_budget_that_makes_no_sense(values, said):
+    with pytest.raises(UsageError, match=said):
+        Budget(**values)
+
+
+@pytest.mark.parametrize("blocks", [[5], (5,), range(5, 6), "5..5"])
+def test_a_list_of_one_block_names_it_and_a_number_does_not(blocks):
+    assert Budget(blocks=blocks).named_blocks == (5,)
+    assert Budget(blocks=5).named_blocks is Budget(blocks="5").named_blocks is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"learning_rate": 2.0},
+        {"learning_rate": "5e-4"},
+        {"layer": 1},
+        {"similarity": -1.0},
+        {"similarity": float("nan")},
+        {"states": -1.0},
+        {"query_weight": -0.5},
+        {"warmup": 1.0},
+        {"precision": "fp8"},
+    ],
+)
+def test_settings_that_make_no_sense(values):
+    with pytest.raises(UsageError):
+        DistillSettings(**values)
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out", "rate"),
+    [(384, 1.0, 5e-4), (384, 2 / 6, 5e-4), (384, 1 / 6, 5e-4 / 3), (768, 1 / 4, 2.5e-4), (768, 2 / 12, 2.5e-4 / 3)],
+)
+def test_the_rate_depends_on_the_width_and_on_what_is_left_out(width, left_out, rate):
+    assert DistillSettings().rate(width, left_out) == pytest.approx(rate)
+    assert DistillSettings(learning_rate=3e-4).rate(width, left_out) == 3e-4
+
+
+def test_scores_before_learning_are_no_match_for_those_behind_it():
+    one, two, three, full = ROWS
+    rows = [replace(one, learned=90.0), two, replace(three, untrained=40.0), replace(full, untrained=100.0)]
+    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by two blocks
+    rows[2] = replace(three, learned=89.0)
+    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by one block
+    rows[3] = replace(full, untrained=88.0)
+    assert [row.dominated for row in marked(rows)] == [False, False, True, True]
+    assert not any(row.dominated for row in marked([*rows[1:2], replace(full, untrained=100.0)]))
+
+
+def test_blocks_are_a_number_or_names():
+    assert Budget(blocks="3").named_blocks is None
+    assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)
+    assert Budget(blocks="1..3,6").named_blocks == (1, 2, 3, 6)
+    assert (Budget().kind, Budget().points, Budget(within=0.5).points) == ("within", 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        ({"blocks": "2"}, 2),
+        ({"blocks": "1,2,3"}, 3),
+        ({"speedup": 2}, 2),
+        ({"speedup": 1.2}, 3),
+        ({"speedup": 3.9}, 1),
+        ({"megabytes": 8}, 2),
+        ({"megabytes": 100}, 3),
+    ],
+)
+def test_the_most_blocks_that_a_budget_allows(values, size):
+    assert within_limit(ROWS, Budget(**values)) is ROWS[size - 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"blocks": "4"}, "No lean model has 4 blocks"),
+        ({"blocks": "0"}, "No lean model has 0 blocks"),
+        ({"speedup": 5}, "4.0 times as fast"),
+        ({"megabytes": 3}, "takes 4.0 megabytes"),
+    ],
+)
+def test_a_budget_that_nothing_meets(values, said):
+    with pytest.raises(UsageError, match=said):
+        within_limit(ROWS, Budget(**values))
+
+
+def test_where_nothing_holds_the_closest_candidate_is_taken_and_no_other_blocks():
+    learned = {(2, 3): 99.0, (1,): 80.0, (1, 2): 90.0, (1, 2, 3): 90.0}
+    assert closest(ROWS[:-1], learned) == (1, 2)
+
+
+def a_graph(blocks, precision, dims, score, speed, megabytes):
+    return FrontierPoint(
+        blocks=blocks,
+        precision=precision,
+        dims=dims,
+        words=9,
+        score=score,
+        texts_per_second=speed,
+        megabytes=megabytes,
+    )
+
+
+FULL, SHORT = a_graph((1, 2), "fp32", 8, 100.0, 100.0, 40.0), a_graph((1, 2), "fp32", 4, 99.0, 100.0, 40.0)
+EIGHT, BOTH = a_graph((1, 2), "int8", 8, 99.5, 240.0, 11.0), a_graph((1, 2), "int8", 4, 98.0, 240.0, 11.0)
+ONE, LEAST = a_graph((2,), "fp32", 8, 97.0, 190.0, 30.0), a_graph((2,), "int8", 8, 96.0, 400.0, 8.0)
+GRAPHS = Frontier(points=(FULL, SHORT, EIGHT, BOTH, ONE, LEAST), words=None, all_words=9, covered=100.0, seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "needed", "taken"),
+    [
+        ({"within": 1}, 97.0, BOTH),  # as fast as EIGHT, and shorter
+        ({"within": 0.2}, 99.4, EIGHT),
+        ({"within": 2}, 94.0, LEAST),
+        ({"within": 0}, 100.0, FULL),
+        ({"within": 0}, 100.5, None),  # of labels: no graph has what the full model has in torch
+        ({"speedup": 2}, None, EIGHT),
+        ({"speedup": 3}, None, LEAST),
+        ({"speedup": 5}, None, None),
+        ({"megabytes": 40}, None, FULL),
+        ({"megabytes": 39}, None, EIGHT),
+        ({"megabytes": 10}, None, LEAST),
+        ({"megabytes": 1}, None, None),
+        ({"blocks": 2}, None, None),  # nothing is left to choose by
+    ],
+)
+def test_which_graph_a_budget_takes(budget, needed, taken):
+    assert graph_within(GRAPHS, Budget(**budget), needed) == taken

@@ -1,0 +1,146 @@
+"""Texts to learn from: each once, none of the evaluation's, ids as the encoder gives them; and vectors of them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.methods.distill import teacher
+from truncate_kit.methods.distill.teacher import fastest, rows_of, teacher_vectors
+from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
+from truncate_kit.models import load_encoder, truncate
+
+WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
+TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
+
+
+@pytest.fixture
+def encoder(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
+
+
+def texts_of(store):
+    return [json.loads(line)["text"] for line in store.file.read_text().splitlines()]
+
+
+def test_each_text_once_and_in_order(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=[*TEXTS, *TEXTS[:7]]), tmp_path / "texts")
+    assert texts_of(store) == TEXTS
+    assert (store.counts.num_texts, store.counts.repeated) == (len(TEXTS), 7)
+    ids = encoder.token_ids(TEXTS)
+    assert [store.ids(place) for place in range(len(store))] == ids
+    assert store.lengths().tolist() == [len(row) for row in ids]
+    assert store.counts.tokens == sum(map(len, ids))
+    assert TextStore(tmp_path / "texts").digest == store.digest
+    assert store_texts(encoder, RawTexts(texts=TEXTS[1:]), tmp_path / "others").digest != store.digest
+
+
+def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=TEXTS, exclude=["The  CAT mat!", "no such text"]), tmp_path / "texts")
+    assert store.counts.excluded == 1
+    assert texts_of(store) == [text for text in TEXTS if text != "the cat mat"]
+    twice = RawTexts(texts=["the cat mat", *TEXTS], exclude=["the cat mat"])
+    assert store_texts(encoder, twice, tmp_path / "others").counts.excluded == 2
+    assert "2 texts of evaluation sets compared as whole texts, 1 found and left out." in store.counts.sentence
+    none = replace(store.counts, excluded=0).sentence
+    assert "2 texts of evaluation sets compared as whole texts, none found." in none
+    assert "not compared with any evaluation set." in replace(store.counts, excluded=0, compared=0).sentence
+    assert "1 left out that stand in evaluation sets." in replace(store.counts, compared=None).sentence
+
+
+def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
+    encoder.settings = {"prompts": {"query": "a red cat ", "passage": "a tree "}, "default_prompt_name": "query"}
+    queries = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
+    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=queries), tmp_path / "texts")
+    assert store.counts.num_queries == len(queries)
+    assert store.ids(0) == encoder.token_ids([f"a red cat {queries[0]}"], prompt=False)[0]
+    assert store.ids(len(queries)) == encoder.token_ids([f"a tree {TEXTS[0]}"], prompt=False)[0]
+
+
+def test_a_limit_and_too_few(encoder, tmp_path):
+    assert len(store_texts(encoder, RawTexts(texts=iter(TEXTS)), tmp_path / "texts", limit=250)) == 250
+    with pytest.raises(DataError, match="Only 3 distinct texts"):
+        store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "distillation/few", limit=150)
+    with pytest.raises(DataError, match="`max_texts` leaves 150 distinct texts to learn from"):
+        store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "distillation/few", limit=150)
+    excluded = f"Only 1 distinct text to learn from: {len(TEXTS) - 1} of those read are left out"
+    with pytest.raises(DataError, match=excluded) as caught:
+        store_texts(encoder, RawTexts(texts=TEXTS, exclude=TEXTS[1:]), tmp_path / "distillation/none")
+    assert "`exclude`" in caught.value.hint
+    assert not (tmp_path / "distillation").exists()
+
+
+def test_a_limit_is_of_texts_and_all_queries_are_read(encoder, tmp_path):
+    queries = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
+    raw = RawTexts(texts=TEXTS, queries=queries)
+    store = store_texts(encoder, raw, tmp_path / "texts", limit=150)
+    assert texts_of(store) == [*queries, *TEXTS[:150]]
+    assert (store.counts.num_queries, store.counts.num_texts) == (len(queries), 150 + len(queries))
+    more = RawTexts(texts=TEXTS[:200], queries=TEXTS[200:])
+    assert store_texts(encoder, more, tmp_path / "more", limit=150).counts.num_queries == len(TEXTS) - 200
+
+
+def test_queries_alone_are_refused(encoder, tmp_path):
+    with pytest.raises(DataError, match=f"There are {len(TEXTS)} queries and no texts") as problem:
+        store_texts(encoder, RawTexts(texts=TEXTS[:5], queries=TEXTS), tmp_path / "texts")
+    assert "`texts` that these search" in problem.value.hint
+
+
+@pytest.mark.parametrize("name", ["texts", "queries", "exclude"])
+@pytest.mark.parametrize("one", ["texts.txt", Path("texts.txt")])
+def test_the_name_of_a_file_is_not_read_letter_by_letter(name, one):
+    with pytest.raises(UsageError, match="Several texts are needed"):
+        RawTexts(**{"texts": TEXTS, name: one})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(None, "of the type NoneType"), ("a \ud800", r"half a character \(\\ud800")]
+)
+def test_what_is_no_text_is_refused_by_its_number(wrong, said, encoder, tmp_path):
+    with pytest.raises(UsageError, match=f"Text 3 .*{said}"):
+        store_texts(encoder, RawTexts(texts=[*TEXTS[:2], wrong, *TEXTS]), tmp_path / "texts")
+
+
+def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
+    whole = [len(row) for row in encoder.token_ids(TEXTS)]
+    encoder.max_length = sorted(set(whole))[-2]
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    assert (encoder.max_length, max(store.lengths())) == (sorted(set(whole))[-2],) * 2
+    assert store.counts.cut == whole.count(max(whole)) < sum(length >= encoder.max_length for length in whole)
+    assert " cut at the model's length" in store.counts.sentence
+
+
+def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    vectors = teacher_vectors(encoder, store, tmp_path)
+    expected = encoder.vectors(TEXTS)
+    torch.testing.assert_close(rows_of(vectors, list(range(len(TEXTS)))), expected, atol=2e-3, rtol=2e-3)
+    before = np.array(vectors)
+    del vectors
+    raw = bytearray((tmp_path / "vectors.bin").read_bytes())
+    raw[40] ^= 0xFF
+    (tmp_path / "vectors.bin").write_bytes(raw)
+    seen = []
+    again = teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
+    assert np.array_equal(again, before)
+    assert seen[-1][1:] == (len(TEXTS), len(TEXTS))
+    seen.clear()
+    teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
+    assert not seen  # nothing was missing
+    assert fastest(encoder, tmp_path / "full").threads == torch.get_num_threads()
+    other = fastest(truncate(encoder, 1), tmp_path / "full")  # whose graph is there is known
+    torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
+
+
+def test_workers_give_the_same_vectors(encoder, tmp_path, two_processes, monkeypatch):
+    monkeypatch.setattr(teacher, "CHUNK", 100)
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    here = teacher_vectors(encoder, store, tmp_path)
+    shutil.copytree(tmp_path / "full", tmp_path / "there/full")  # the graph
+    there = teacher_vectors(encoder, store, tmp_path / "there", engine=two_processes)
+    assert np.array_equal(here, there)

@@ -1,0 +1,419 @@
+"""Frozen heads from end to end on tiny models: what is reported, saved, resumed and refused."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from tests.support.files import words_folder
+from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
+from truncate_kit.data.learned import pair_keys, read_learned
+from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.encoding import text_features
+from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.frozen.frozen_report import FrozenReport, choose
+from truncate_kit.methods.frozen.material import nli_scores
+from truncate_kit.methods.frozen.run import finetune_frozen
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.training.journal import Journal
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import records_of
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
+DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
+TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+FAST = FrozenSettings(epochs=3, pretraining_epochs=2, nli_epochs=1, seeds=(0, 1), learning_rate=1e-2)
+
+
+def pair_set(name, count, step, classes=()):
+    """Pairs whose score is the share of words they have in common."""
+    pairs = []
+    for number in range(count):
+        first, second = TEXTS[number * 3 % 64], TEXTS[(number * step + 1) % 64]
+        common = len({*first.split()} & {*second.split()}) / len({*first.split()} | {*second.split()})
+        pairs.append(TextPair(first, second, float(number % len(classes)) if classes else round(5 * common, 1)))
+    return PairSet(
+        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", num_scale_values=0, path=name,
+        columns=("a", "b", "c"), classes=tuple(classes),
+    )  # fmt: skip
+
+
+TRAIN, DEV, TEST = pair_set("train", 60, 5), pair_set("dev", 20, 7), pair_set("test", 25, 11)
+DATA = PairSplits(name="words", train=TRAIN, dev=DEV, test=TEST)
+RAW = [f"{text} and {other}" for text in TEXTS[:20] for other in ("the cat", "a dog")]
+
+
+@pytest.fixture(scope="module")
+def gpt2(tiny_folder):
+    return load_encoder(tiny_folder("gpt2"), pooling="last")
+
+
+@pytest.fixture(scope="module")
+def whole(gpt2, tmp_path_factory):
+    """A run with all steps and numbers of blocks, and its folder."""
+    out = tmp_path_factory.mktemp("frozen")
+    return finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW), out
+
+
+def without_seconds(report):
+    trials = tuple(replace(trial, seconds=0.0) for trial in report.trials)
+    reconstruction = replace(report.reconstruction, seconds=0.0) if report.reconstruction else None
+    return replace(report, trials=trials, reconstruction=reconstruction, seconds=0.0)
+
+
+def test_what_words_share_is_counted_in_the_division_that_heads_learned_from(gpt2, tmp_path):
+    data = load_pairs(words_folder(tmp_path / "words"))
+    settings = replace(FAST, steps=("cosine",), seeds=(1,))
+    report = finetune_frozen(gpt2, data, out=tmp_path / "out", settings=settings)
+    assert report.overlap == splits_for(data, 1).overlap
+    assert report.leakage() == splits_for(data, 1).overlap.warning()
+
+
+def test_the_pairs_that_heads_learned_from_are_noted(whole):
+    _, out = whole
+    (record,) = records_of(Workspace(out), out / "frozen")
+    found = set(read_learned(record.result, record.name).tolist())
+    assert found == {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
+
+
+def test_every_step_runs_on_every_number_of_blocks_with_every_seed_in_order(whole):
+    report, _ = whole
+    assert [(trial.step, trial.layer, trial.seed) for trial in report.trials] == [
+        (step, layer, seed) for step in ("cosine", "siamese", "autoencoder") for layer in (1, 2, 3) for seed in (0, 1)
+    ]
+    assert report.reconstruction.code_widths == (4, 8, 8)
+    assert len(report.reconstruction.losses) == 3
+    assert report.reconstruction.num_sentences == 40
+    assert all(len(trial.blocks) == trial.layer for trial in report.trials)
+    assert FrozenReport.from_dict(report.to_dict()) == report
+
+
+def test_the_saved_model_is_the_chosen_trial_cut_above_its_blocks(whole, gpt2):
+    report, out = whole
+    means = {
+        (step, layer): report.score(step, layer, "dev").mean
+        for step in ("cosine", "siamese", "autoencoder")
+        for layer in (1, 2, 3)
+    }
+    assert means[report.chosen_step, report.chosen_layer] == max(means.values())
+    model = load_encoder(out / "frozen")
+    assert model.depth == report.chosen_layer
+    found = evaluate(model, DATA.test.pairs)
+    assert found.spearman == pytest.approx(report.chosen.test, abs=0.2)  # ranks that lie within rounding may swap
+    assert found.pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
+    ours, kept = load_file(out / "frozen/model.safetensors"), truncate(gpt2, report.chosen_layer).backbone.state_dict()
+    assert ours.keys() == kept.keys()
+    assert all(torch.equal(ours[name], kept[name]) for name in kept)  # frozen
+
+
+def plain_states(folder, texts):
+    """For each text the last token's raw output of the embeddings and of all blocks, by transformers alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model.ln_f = torch.nn.Identity()
+
+    def states(text):
+        with torch.no_grad():
+            output = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        return [state[0, -1].double() for state in output.hidden_states]
+
+    return {text: states(text) for text in texts}
+
+
+def plain_correlation(states, block, pairs):
+    """Spearman of last-token cosines of one block, by scipy alone."""
+    sides = [(states[pair.first][block], states[pair.second][block]) for pair in pairs]
+    found = [float(torch.cosine_similarity(first, second, dim=0)) for first, second in sides]
+    return 100 * float(spearmanr(found, [pair.target for pair in pairs]).statistic)
+
+
+def test_plain_states_are_correlated_block_by_block(whole, tiny_folder):
+    """On test, and on the training pairs as in the paper's figure 1; raw states, without the final norm."""
+    report, _ = whole
+    states = plain_states(tiny_folder("gpt2"), {*DATA.test.texts(), *DATA.train.texts()})
+    for block in (1, 2, 3):
+        for found, pairs in ((report.states, DATA.test.pairs), (report.train_states, DATA.train.pairs)):
+            expected = plain_correlation(states, block, pairs)
+            assert found[block - 1] == pytest.approx(expected, abs=0.3)
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_trained(gpt2, tmp_path, final_norm):
+    settings = replace(
+        FAST, steps=("autoencoder",), seeds=(0,), depth=2, codes=(5, 7), loss="mse", score="sigmoid",
+        final_norm=final_norm,
+    )  # fmt: skip
+    report = finetune_frozen(truncate(gpt2, 2), DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert report.reconstruction.code_widths == (5, 7)
+    assert ("final norm" in report.statements()[0]) == final_norm
+    model = load_encoder(tmp_path / "frozen")
+    assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
+    assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
+    features = text_features(model, DATA.test.texts())
+    torch.testing.assert_close(features.vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
+    if not final_norm:
+        export_onnx(model, tmp_path / "frozen")
+        graph = OnnxEncoder.load(tmp_path / "frozen").vectors(DATA.test.texts())
+        torch.testing.assert_close(torch.as_tensor(graph), features.vectors, atol=1e-4, rtol=1e-4)
+
+
+def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):
+    report, out = whole
+    model = load_encoder(out / "frozen")
+
+    def differences(pairs):
+        first, second = model.vectors([pair.first for pair in pairs]), model.vectors([pair.second for pair in pairs])
+        return model.similarities(first, second).numpy() - np.array(pairs.scores01())
+
+    errors = differences(DATA.test) - differences(DATA.dev).mean()
+    assert [pair.error for pair in report.worst] == pytest.approx(sorted(errors, key=abs, reverse=True)[:20], abs=1e-4)
+    worst = report.worst[0]
+    place = int(np.abs(errors).argmax())
+    assert (worst.first, worst.second) == (DATA.test.pairs[place].first, DATA.test.pairs[place].second)
+    assert worst.predicted - worst.target == pytest.approx(differences(DATA.test)[place], abs=1e-4)
+
+
+def test_leakage_is_counted(whole):
+    report, _ = whole
+    sides = [[(pair.first, pair.second) for pair in pairs] for pairs in (DATA.train, DATA.dev, DATA.test)]
+    assert report.overlap == overlap_of(*sides)
+    shared = {*DATA.test.texts()} & {*DATA.train.texts()}
+    assert report.overlap.test_sentences_in_train == len(shared) > 0
+
+
+def test_the_same_again_gives_the_same(whole, gpt2, tmp_path):
+    report, out = whole
+    settings = replace(FAST, layers="all")
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert without_seconds(again) == without_seconds(report)
+    assert (tmp_path / "frozen/2_LayerHeads/model.safetensors").read_bytes() == (
+        out / "frozen/2_LayerHeads/model.safetensors"
+    ).read_bytes()
+
+
+def train_all(folder, out):
+    torch.set_num_threads(1)
+    encoder = load_encoder(folder, pooling="last")
+    finetune_frozen(encoder, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
+
+
+def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder, tmp_path):
+    report, out = whole
+    for wanted in (2, 9, 14):  # among layer cosines, siamese networks, autoencoders
+        process = multiprocessing.get_context("fork").Process(target=train_all, args=(tiny_folder("gpt2"), tmp_path))
+        process.start()
+        while process.is_alive() and len(list(tmp_path.glob("frozen-heads/trials/*/*-blocks*"))) < wanted:
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not (tmp_path / "frozen").exists()
+    seen: list[str] = []
+    done = finetune_frozen(
+        gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="all"), raw=RAW,
+        progress=lambda task, done, total: seen.append(task),
+    )  # fmt: skip
+    assert without_seconds(done) == without_seconds(report)
+    assert not any("cosine" in task or "States" in task for task in seen)  # finished before the kill: not run again
+    assert (tmp_path / "frozen/2_LayerHeads/model.safetensors").read_bytes() == (
+        out / "frozen/2_LayerHeads/model.safetensors"
+    ).read_bytes()
+
+
+def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
+    report, out = whole
+    file = out / "frozen-heads/trials/trials.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    (place,) = (number for number, line in enumerate(lines) if json.loads(line).get("name") == "siamese-blocks02-seed1")
+    values = json.loads(lines[place])
+    file.write_text("".join(lines[:place] + lines[place + 1 :]))
+    Journal(file).append({key: values[key] for key in ("store", "name", "kind", "step", "layer")})
+    again = finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
+    assert without_seconds(replace(again, notes=())) == without_seconds(report)
+    assert "siamese-blocks02-seed1 was damaged" in again.notes[0]
+
+
+def test_a_shorter_run_chooses_among_what_it_names_and_loses_nothing(whole, gpt2, tmp_path):
+    report, out = whole
+    shutil.copytree(out, tmp_path / "copy")
+    work = tmp_path / "copy/frozen-heads"
+    records = (work / "trials/trials.jsonl").read_bytes()
+    short = replace(FAST, layers="1,3", steps=("autoencoder",), seeds=(0,))
+    again = finetune_frozen(gpt2, DATA, out=tmp_path / "copy", settings=short, raw=RAW)
+    assert without_seconds(again).trials == without_seconds(report).trials
+    assert FrozenReport.read(work / "frozen.json").trials == again.trials
+    assert (again.chosen_step, again.chosen_layer in (1, 3)) == ("autoencoder", True)
+    named = [trial for trial in report.trials if trial.step == "autoencoder" and trial.layer in (1, 3)]
+    assert again.chosen == choose(named)
+    assert (work / "trials/trials.jsonl").read_bytes() == records  # nothing was trained but for weights
+    assert {step: len(layers) for step, layers in again.steps.items()} == dict.fromkeys(
+        ("cosine", "siamese", "autoencoder"), 3
+    )
+
+
+def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_path):
+    steps = ("cosine", "siamese")
+    first = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1,3", steps=steps))
+    records = (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes()
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1", steps=steps))
+    assert without_seconds(again).trials == without_seconds(first).trials
+    assert (again.chosen_layer, again.states) == (1, first.states)
+    assert FrozenReport.read(tmp_path / "frozen-heads/frozen.json").trials == first.trials
+    assert (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes() == records
+    alone = finetune_frozen(gpt2, DATA, out=tmp_path / "alone", settings=replace(FAST, layers="1", steps=steps))
+    assert without_seconds(alone).trials == tuple(one for one in without_seconds(first).trials if one.layer == 1)
+    assert again.plain == alone.plain == f"the states of block 1 as they are have {alone.states[0]:.2f}"
+
+
+def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine",))
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    weights = tmp_path / "frozen/2_LayerHeads/model.safetensors"
+    before = weights.read_bytes()
+    (kept,) = (path for path in tmp_path.glob("frozen-heads/trials/*/*") if path.is_dir())
+    shutil.rmtree(kept)
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    assert without_seconds(again) == without_seconds(report)
+    assert weights.read_bytes() == before
+    (kept / "model.safetensors").write_bytes(b"short")  # damaged
+    third = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    assert weights.read_bytes() == before
+    assert f"{kept} was damaged" in third.notes[0]
+    assert not list(tmp_path.rglob("*.checkpoint"))
+
+
+def test_checkpoints_that_a_kill_left_beside_finished_trials_are_removed(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine", "autoencoder"))
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    finished = [path for path in tmp_path.glob("frozen-heads/trials/*/*") if path.is_dir()]
+    for place in finished:
+        place.with_suffix(".checkpoint").write_bytes(b"left")
+        place.with_suffix(".nli.checkpoint").write_bytes(b"left")
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert without_seconds(again) == without_seconds(report)
+    assert {place.name.split("-")[0] for place in finished} == {"autoencoders", report.chosen_step}
+    assert not list(tmp_path.rglob("*.checkpoint"))
+
+
+def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine",), seeds=(0,))
+    runs = [
+        {"settings": settings, "data": DATA},
+        {"settings": replace(settings, score="sigmoid"), "data": DATA},
+        {"settings": replace(settings, hidden=5), "data": DATA},
+        {"settings": settings, "data": replace(DATA, train=pair_set("train", 60, 13))},
+    ]
+    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in runs]
+    assert len(set(found)) == 4
+    assert len([path for path in tmp_path.glob("frozen-heads/trials/*") if path.is_dir()]) == 4
+
+
+def test_bf16_trains_too(gpt2, tmp_path):
+    settings = replace(FAST, seeds=(0,), precision="bf16")
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    exact = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(settings, precision="fp32"), raw=RAW)
+    assert report.reconstruction.losses == pytest.approx(exact.reconstruction.losses, rel=0.05)
+
+
+def test_heads_on_the_lowest_blocks_never_read_the_others(gpt2, tmp_path):
+    broken = truncate(gpt2, 3)
+    for name, weight in broken.backbone.named_parameters():
+        if name.startswith("h.2."):
+            weight.data.fill_(float("nan"))
+    settings = replace(FAST, layers="2", steps=("siamese",), seeds=(0,))
+    report = finetune_frozen(broken, DATA, out=tmp_path, settings=settings)
+    assert np.isfinite(report.chosen.dev)
+    assert len(report.states) == 2
+    assert next(tmp_path.glob("frozen-heads/states/*/states.f32")).stat().st_size == report.num_texts * 2 * 16 * 4
+
+
+def test_training_pairs_are_learnt_and_nli_pairs_come_first(gpt2, tmp_path):
+    settings = replace(FAST, steps=("siamese",), seeds=(0,), epochs=20)
+    data = replace(DATA, dev=TRAIN)  # what is learnt of the very pairs
+    report = finetune_frozen(gpt2, data, out=tmp_path / "a", settings=settings)
+    plain = [evaluate(truncate(gpt2, block), TRAIN.pairs).spearman for block in (1, 2, 3)]
+    assert report.chosen.dev > max(plain) + 20
+    nli = pair_set("nli", 30, 13, ("Contradiction", "entailment", "neutral"))
+    first = finetune_frozen(gpt2, data, out=tmp_path / "b", settings=settings, nli=nli)
+    assert first.nli == "nli"
+    assert first.test_sentences_in_nli == len({*data.test.texts()} & {*nli.texts()}) > 0
+    assert report.test_sentences_in_nli is None
+    assert first.chosen.dev_scores != report.chosen.dev_scores
+
+
+def test_nli_classes_become_scores():
+    nli = pair_set("nli", 6, 13, ("Contradiction", "entailment", "neutral"))
+    assert nli_scores(nli) == [0.0, 1.0, 0.5, 0.0, 1.0, 0.5]
+    with pytest.raises(DataError, match="has the class 'yes'"):
+        nli_scores(pair_set("nli", 6, 13, ("entailment", "yes")))
+
+
+def test_the_best_mean_on_dev_is_chosen_with_fewer_blocks_on_a_tie(whole):
+    trial = whole[0].trials[0]
+
+    def row(step, layer, seed, dev):
+        return replace(trial, step=step, layer=layer, seed=seed, dev=dev)
+
+    rows = [
+        row("cosine", 2, 0, 90.0),
+        row("cosine", 2, 1, 50.0),
+        row("siamese", 3, 0, 71.0),
+        row("siamese", 3, 1, 75.0),
+    ]
+    assert choose(rows).dev == 75.0
+    assert choose([row("cosine", 3, 0, 70.0), row("cosine", 1, 0, 70.0)]).layer == 1
+
+
+def test_sentences_of_dev_and_test_are_no_raw_text(gpt2, tmp_path):
+    settings = replace(FAST, layers="1", steps=("autoencoder",), seeds=(0,), raw_sentences=25)
+    held = {*DATA.dev.texts(), *DATA.test.texts()}
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=[*RAW, *held])
+    assert report.reconstruction.num_sentences == 25
+    assert report.reconstruction.left_out == len(held)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"raw": None}, UsageError, "no raw sentences"),
+        ({"raw": ["one", "two"]}, DataError, "2 raw sentences are too few"),
+        ({"settings": replace(FAST, layers="0", steps=("cosine",))}, UsageError, "Heads need a block"),
+        ({"settings": replace(FAST, layers="4", steps=("cosine",))}, ModelError, "Layer 4 does not exist"),
+        (
+            {"settings": replace(FAST, codes=(4, 999))},
+            UsageError,
+            "Codes of 999 numbers are no shorter",
+        ),
+        ({"data": replace(DATA, train=pair_set("t", 1, 5))}, DataError, "t holds 1 pair with 1 score"),
+        ({"data": replace(DATA, test=None)}, DataError, "no train, dev and test set"),
+        ({"data": replace(DATA, dev=pair_set("d", 9, 5, ("a", "b")))}, DataError, "holds classes, not scores"),
+        ({"nli": pair_set("n", 9, 5)}, DataError, "holds scores, not classes"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_computed(gpt2, tmp_path, change, error, says):
+    options = {"data": DATA, "settings": FAST, "raw": RAW, "nli": None} | change
+    with pytest.raises(error, match=says):
+        finetune_frozen(gpt2, options.pop("data"), out=tmp_path, **options)
+    assert not list(tmp_path.glob("**/*.f32"))
+
+
+def test_a_norm_that_a_model_does_not_end_in_is_not_said_to_be_applied(tiny_folder, tmp_path):
+    with pytest.raises(UsageError, match="has no final norm"):
+        finetune_frozen(load_encoder(tiny_folder("bert")), DATA, out=tmp_path, settings=replace(FAST, final_norm=True))
+
+
+def test_a_model_without_blocks_is_refused(gpt2, tmp_path):
+    with pytest.raises(ModelError, match="has no blocks"):
+        finetune_frozen(truncate(gpt2, 0), DATA, out=tmp_path, settings=FAST, raw=RAW)

@@ -1,0 +1,115 @@
+"""Published figures: every form that they come in, and which of them stands beside a row."""
+
+import csv
+
+import pytest
+
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.methods.study.published import Place, check_published, read_published
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+
+
+def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):
+    found = read_published(str(shared_data / "reference"))
+    for name in ("tmft_table1.csv", "tmft_table2.csv"):
+        with (shared_data / "reference" / name).open() as handle:
+            for row in csv.DictReader(handle):
+                label = row.get("setting", "TMFT STSB")
+                setting = {"TMFT STSB": "plain", "TMFT WS + TMFT STSB": "word-similarity"}.get(label, "dapt")
+                for split, metric in (
+                    ("dev", "spearman"),
+                    ("dev", "pearson"),
+                    ("test", "spearman"),
+                    ("test", "pearson"),
+                ):
+                    place = Place(row["model"], "stsb/en", setting, int(row["layer"]), split, metric)
+                    assert found[place] == float(row[f"{'val' if split == 'dev' else 'test'}_{metric}"])
+    assert found[Place("ELECTRA-D-large", "stsb/en", "plain", 24, "test", "spearman")] == 25.84  # 35.53 at first
+    assert found[Place("ELECTRA-D-base", "stsb/en", "plain", 9, "test", "spearman")] == pytest.approx(78.14)
+    assert found[Place("KoELECTRA discriminator", "korsts", "plain", 9, "test", "spearman")] == 72.27
+    assert found[Place("DeBERTaV3-base", "mrpc", "plain", 10, "test", "f1")] == 85.53
+    assert found[Place("ELECTRA-G-base", "sick", "plain", 11, "test", "f1")] == 71.87
+    assert found[Place("BETO", "stsb/es", "plain", 3, "test", "spearman")] > 50
+
+
+def test_a_figure_stands_beside_the_same_metric_and_pooling_only(tiny_folder, tmp_path):
+    rows = [f"the {a} sat,a {b} ran,{(a + b) % 2}" for a in range(8) for b in range(8)]
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,label\n" + "\n".join(rows) + "\n")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/tmft_best_layers.csv").write_text(
+        "task,language,model,layer,metric,value\nMRPC,en,theirs,1,f1,82.5\nMRPC,en,theirs,,f1,99\nRTE,en,theirs,1,f1,70\n"
+    )
+    (tmp_path / "figures/tmft_per_layer.csv").write_text(
+        "name,pooling,setting,dataset,layer,split,metric,mean\n"
+        "theirs,cls,plain,mrpc,1,test,spearman,0.3\ntheirs,cls,plain,mrpc,1,test,f1,0.6\n"
+    )
+    models = "".join(
+        f'[[models]]\nmodel = "{tiny_folder("bert")}"\nname = "{name}"\npublished = "theirs"\n{more}\n'
+        for name, more in (
+            ("mean", ""),
+            ("cls", 'pooling = "cls"'),
+            ("max", 'pooling = "max"'),
+            ("drawn", "weights = 'random'"),
+        )
+    )
+    (tmp_path / "study.toml").write_text(
+        'seeds = 1\nlayers = "1"\npublished = "figures"\n'
+        f'{models}[[tasks]]\ndata = "pairs.csv"\npublished = "mrpc"\nobjective = "paraphrase"\nepochs = 1\n'
+    )
+    result = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
+    assert {row.model: row.published for row in result.rows} == {"mean": 82.5, "cls": 60.0, "max": None, "drawn": None}
+    assert {row.published_pearson for row in result.rows} == {None}
+
+
+def test_a_file_or_folder_without_figures_is_said(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for path in (tmp_path, tmp_path / "other.csv", tmp_path / "none.csv"):
+        with pytest.raises(DataError, match="no published figures"):
+            read_published(str(path))
+
+
+FIGURES = (
+    "name,setting,dataset,layer,split,metric,mean\n"
+    "BERT-base,plain,stsb/en,1,test,spearman,0.5\nBERT-large,plain,stsb/en,1,test,spearman,0.6\n"
+)
+
+
+def study_of(folder, model="", task="", top='published = "figures.csv"'):
+    (folder / "figures.csv").write_text(FIGURES)
+    (folder / "study.toml").write_text(
+        f'{top}\n[[models]]\nmodel = "mini-bert"\n{model}\n[[tasks]]\ndata = "bundled"\n{task}\n'
+    )
+    return read_study(folder / "study.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"model": 'published = "BERT-basse"'}, "no published figures of 'BERT-basse'", "Did you mean BERT-base"),
+        ({"task": 'published = "xyz"'}, "no published figures of 'xyz'", "those of: stsb/en"),
+        ({}, "is of a model and a task of this study", "Models: BERT-base, BERT-large. Tasks: stsb/en"),
+        ({"model": 'name = "BERT-base"'}, "is of a model and a task of this study", "Tasks: stsb/en"),
+        ({"model": 'published = "BERT-base"', "top": ""}, "the study has no published figures", "published ="),
+    ],
+)
+def test_names_without_figures_are_said_before_the_first_training(tmp_path, changes, message, hint):
+    with pytest.raises(UsageError, match=message) as problem:
+        run_study(study_of(tmp_path, **changes), tmp_path / "out")
+    assert hint in problem.value.hint
+    assert not (tmp_path / "out/trials").exists()
+
+
+def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
+    for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
+        study = study_of(tmp_path, f'{model} = "BERT-base"', f'{task} = "stsb/en"')
+        check_published(study, read_published(study.published))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e999"])
+def test_a_figure_that_is_not_finite_is_said(tmp_path, value):
+    """Found by the fuzzer."""
+    file = tmp_path / "figures.csv"
+    file.write_text(f"name,setting,dataset,layer,split,metric,mean\nbert,plain,sts,3,test,spearman,{value}\n")
+    with pytest.raises(DataError, match="layer 3, is not finite"):
+        read_published(str(file))

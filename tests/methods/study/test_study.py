@@ -1,0 +1,370 @@
+"""A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
+
+import csv
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.support.files import pairs_file
+from tests.support.killing import killed
+from tests.support.pairs import make_pairs
+from truncate_kit.data import PairSplits
+from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
+from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.study.loading import load_model
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.study_result import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.sweep_result import LayerScores
+from truncate_kit.models import load_encoder
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.report.study_figures import draw_pareto
+from truncate_kit.report.study_tables import write_tables
+from truncate_kit.training.configuration import default_learning_rate, word_training
+from truncate_kit.wording import points
+from truncate_kit_cli.app import main
+from truncate_kit_cli.study import show
+
+WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+
+
+@pytest.fixture(scope="module")
+def file(tiny_folder, tmp_path_factory) -> Path:
+    """Two models, one of them again without its weights; two tasks."""
+    home = tmp_path_factory.mktemp("study")
+    pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    pairs_file(home / "labels.csv", "label", (0, 1))
+    (home / "published.csv").write_text(
+        "name,setting,dataset,layer,split,metric,mean\n"
+        "their BERT,plain,their set,1,test,spearman,0.5\n"
+        "their BERT,plain,their set,1,dev,spearman,0.7\n"
+        "their BERT,plain,their set,1,dev,pearson,0.6\n"
+        "their BERT,dapt,their set,2,test,spearman,0.8\n"
+    )
+    (home / "study.toml").write_text(
+        f"""
+        seeds = 2
+        published = "published.csv"
+        cka = "small | bert"
+        [training]
+        epochs = 1
+        learning_rate = 1e-3
+        [[models]]
+        model = "{tiny_folder("bert")}"
+        name = "small | bert"
+        published = "their BERT"
+        [[models]]
+        model = "{tiny_folder("bert")}"
+        name = "drawn anew"
+        weights = "random"
+        pooling = "cls"
+        [[tasks]]
+        data = "graded.csv"
+        name = "graded"
+        published = "their set"
+        [[tasks]]
+        data = "labels.csv"
+        name = "labels"
+        objective = "paraphrase"
+        epochs = 2
+        """
+    )
+    return home / "study.toml"
+
+
+@pytest.fixture(scope="module")
+def done(file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    return run_study(read_study(file), out), out
+
+
+def test_the_file_says_everything(file, tiny_folder):
+    study = read_study(file)
+    assert [model.name for model in study.models] == ["small | bert", "drawn anew"]
+    assert study.models[1].pooling == "cls"
+    graded, labels = study.tasks
+    assert graded.data == str(file.parent / "graded.csv")
+    assert (graded.training.objective, graded.training.epochs) == ("cosine", 1)
+    assert (labels.training.objective, labels.training.epochs) == ("paraphrase", 2)
+    assert graded.training.learning_rate == labels.training.learning_rate == 1e-3
+
+
+def test_every_model_meets_every_task_at_every_layer(done):
+    result, _ = done
+    assert len(result.rows) == 2 * 4 + 2 * 3  # no layer 0 for CLS pooling: every text has the same state there
+    assert {len(row.scores.seeds) for row in result.rows} == {2}
+    assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
+    published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
+    assert published == {("small | bert", "graded", 1): 50.0}
+    (row,) = (row for row in result.rows if row.published_dev is not None)
+    assert (row.model, row.task, row.scores.layer) == ("small | bert", "graded", 1)
+    assert (row.published_dev, row.published_dev_pearson, row.published_pearson) == (70.0, 60.0, None)
+
+
+def test_rows_equal_those_of_finetune(file, done, tmp_path):
+    from truncate_kit.data import complete_splits, load_pairs
+
+    result, _ = done
+    study = read_study(file)
+    alone = finetune(
+        load_encoder(study.models[0].model),
+        complete_splits(load_pairs(study.tasks[0].data)),
+        out=tmp_path,
+        settings=SweepSettings(layers="all", seeds=(0, 1)),
+        training=study.tasks[0].training,
+    )
+    assert [row.scores for row in result.of("small | bert", "graded")] == list(alone.layers)
+
+
+def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file):
+    trained, drawn = (load_model(model) for model in read_study(file).models)
+    again = load_model(read_study(file).models[1])
+    assert drawn.token_ids(["the cat"]) == trained.token_ids(["the cat"])
+    for (name, value), other in zip(drawn.state_dict().items(), trained.state_dict().values(), strict=True):
+        assert torch.equal(value, again.state_dict()[name])
+        assert value.shape == other.shape
+    assert not torch.equal(drawn.vectors(["the cat"]), trained.vectors(["the cat"]))
+
+
+def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tmp_path, capfd, monkeypatch, drawn):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(done[1], "exported/study")  # the command goes on from there
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(file)])
+    out, err = capfd.readouterr()
+    assert not end.value.code, err
+    assert "drops by" in out
+    folder = tmp_path / "exported/study"
+    with (folder / "scores.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    result = StudyResult.read(folder / "study.json")
+    assert [float(row["test"]) for row in rows] == pytest.approx([row.scores.test for row in result.rows], abs=0.006)
+    assert rows[1]["published_test"] == "50.00"
+    page = (folder / "tables.md").read_text()
+    assert "small \\| bert" in page
+    names = [f"{kind}-{task}.png" for kind in ("curves", "layers", "pareto", "cka") for task in ("graded", "labels")]
+    for name in names:
+        assert name in page
+        with Image.open(folder / name) as image:
+            assert image.width > 500
+    with (folder / "best.csv").open() as handle:
+        best = list(csv.DictReader(handle))
+    lines = summaries(result)
+    assert [(row["model"], row["task"]) for row in best] == [(line.model, line.task) for line in lines]
+    scores = lines[0].best_dev.scores
+    millions = f"{lines[0].best_dev.paper_parameters / 1e6:.2f}"
+    cells = [points(scores.dev, scores.dev_std), points(scores.dev_pearson, scores.dev_pearson_std)]
+    cells += [points(scores.test, scores.test_std), points(scores.test_pearson, scores.test_pearson_std)]
+    assert f"| small \\| bert | {scores.layer} | {millions} | {' | '.join(cells)} |" in page
+    assert scores.test_std is not None
+    assert float(best[0]["best_dev_test_std"]) == pytest.approx(scores.test_std, abs=0.006)
+    assert float(best[0]["best_dev_dev_pearson_std"]) == pytest.approx(scores.dev_pearson_std, abs=0.006)
+    front = [(row["model"], row["task"], int(row["layer"])) for row in rows if row["on_front"] == "True"]
+    assert sorted(front) == sorted(
+        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of_task(task))
+    )
+    with (folder / "cka.csv").open() as handle:
+        similarities = list(csv.DictReader(handle))
+    assert [float(row["last_trained"] or "nan") for row in similarities] == pytest.approx(
+        [float("nan") if row.last_trained is None else row.last_trained for row in result.cka], abs=6e-5, nan_ok=True
+    )
+
+
+def test_finished_trials_are_not_run_again(file, done):
+    _, out = done
+    before = (out / "trials" / "trials.jsonl").read_bytes()
+    again = run_study(read_study(file), out)
+    assert (again.rows, again.cka) == (done[0].rows, done[0].cka)
+    assert before == (out / "trials" / "trials.jsonl").read_bytes()
+
+
+def test_trials_are_found_by_the_rate_they_were_trained_with(tiny_folder, tmp_path):
+    """A later version's default may be another one: its trials are not these, whatever the file leaves out."""
+    pairs_file(tmp_path / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    model = tiny_folder("bert")
+    width = load_encoder(model).width
+
+    def stores(line):
+        (tmp_path / "study.toml").write_text(
+            f"seeds = 1\nlayers = [1]\n[training]\nepochs = 1\n{line}\n"
+            f'[[models]]\nmodel = "{model}"\n[[tasks]]\ndata = "graded.csv"\n'
+        )
+        run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
+        return sorted(path.name for path in (tmp_path / "out/trials").iterdir() if path.is_dir())
+
+    left_out = stores("")
+    assert stores(f"learning_rate = {default_learning_rate(width)!r}") == left_out
+    assert len(stores("learning_rate = 1e-4")) == 2
+    words = PairSplits(name="words", train=make_pairs(12), dev=make_pairs(6, seed=1), test=make_pairs(6, seed=2))
+    rates = [WordPrior(load_encoder(model), words, word_training(learning_rate=rate)) for rate in (None, 5e-4, 1e-4)]
+    assert [prior.fingerprint() == rates[0].fingerprint() for prior in rates] == [True, True, False]
+
+
+def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, tmp_path):
+    of_one_seed = file.with_name("one-seed.toml")
+    of_one_seed.write_text(file.read_text().replace("seeds = 2", "seeds = 1"))
+    undisturbed = run_study(read_study(of_one_seed), tmp_path / "undisturbed")
+    assert killed(of_one_seed, tmp_path / "killed", later=0.02) >= 10
+    last = StudyResult.read(tmp_path / "killed/study.json")
+    assert (last.rows, last.cka) == (undisturbed.rows, undisturbed.cka)
+
+
+def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_path):
+    refused = []
+
+    def second(_):
+        with pytest.raises(FileProblemError, match=re.escape(str(tmp_path))):
+            run_study(read_study(file), tmp_path)
+        refused.append(1)
+
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    watcher = TrialWatcher()
+    watcher.part = second
+    result = run_study(read_study(file), tmp_path, progress=watcher)
+    assert len(refused) == 4
+    assert result.rows == done[0].rows
+
+
+def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp_path):
+    """A resumed study that is stopped again leaves no fewer rows than there were."""
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    given = []
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert given == [done[0].rows]
+    records = tmp_path / "trials/trials.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))  # of the last part
+    given.clear()
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert [len(rows) for rows in given] == [len(done[0].rows)]
+
+
+def test_results_of_all_stand_while_an_early_part_has_something_new(file, done, tmp_path):
+    """As where a layer is added: stopped after the first model, the others would be gone."""
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    done[0].write(tmp_path / "study.json")
+    records = tmp_path / "trials/trials.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    first = json.loads(lines[0])["store"]
+    own = [line for line in lines if json.loads(line)["store"] == first]
+    records.write_text("".join(line for line in lines if line != own[-1]))
+    given = []
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert given == [done[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
+        ("cka =", 'layers = "3,4"\ncka =', "/model: Layer 4 does not exist"),
+        ("cka =", 'layers = "auto"\ncka =', "it searches none"),
+        ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
+        ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
+        ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
+        ("[training]", '[[priors]]\nwords = "none"\n[training]', "none does not exist"),
+        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "/model: Layer 9 does not exist"),
+        ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
+    ],
+)
+def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, tmp_path, old, new, error):
+    text = file.read_text()
+    assert text.count(old) == 1
+    copy = file.with_name("wrong.toml")
+    copy.write_text("\n".join(line.strip() for line in text.replace(old, new).splitlines()))
+    with pytest.raises((UsageError, DataError, ModelError), match=error) as raised:
+        run_study(read_study(copy), tmp_path)
+    assert "--layer" not in raised.value.hint
+    assert not (tmp_path / "trials").exists()
+
+
+def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:
+    scores = LayerScores(
+        layer=layer, parameters=parameters, seeds=(0, 1), dev=dev, dev_std=None, test=test, test_std=std,
+        test_pearson=None, test_pearson_std=None,
+    )  # fmt: skip
+    return StudyRow(model="m", task="t", metric="x", depth=3, scores=scores, paper_parameters=1, published=None)
+
+
+def test_the_front_holds_what_nothing_smaller_beats():
+    rows = [scored(0, 10, 60.0), scored(1, 20, 59.0), scored(2, 20, 61.0), scored(3, 30, 61.0)]
+    assert [row.scores.layer for row in pareto_front(rows)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("last", "deviation", "drops"), [(58.0, 0.1, True), (58.5, 0.1, False), (58.0, 1.5, False), (61.0, 0.1, False)]
+)
+def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
+    rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
+    (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
+    assert summary.drop == pytest.approx(60.0 - last)
+    assert summary.drops == drops
+
+
+def test_of_one_seed_no_drop_is_said():
+    rows = [scored(layer, layer, test, 0.0) for layer, test in ((1, 70.0), (2, 50.0))]
+    rows = [replace(row, scores=replace(row.scores, seeds=(0,), test_std=None), depth=2) for row in rows]
+    (summary,) = summaries(StudyResult(rows=tuple(rows), seconds=0.0))
+    assert (summary.drop, summary.drops) == (20.0, False)
+
+
+def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
+    result = StudyResult(rows=(scored(1, 10, 60.0), scored(2, 20, 61.0)), seconds=0.0)
+    (summary,) = summaries(result)
+    assert (summary.last, summary.drop, summary.drops) == (None, None, False)
+    best = summary.best_dev.scores
+    write_tables(result, tmp_path)
+    page = (tmp_path / "tables.md").read_text()
+    assert f"| m | {best.layer} | {best.parameters} | {' | '.join(best.cells[:2])} | – | – | – |" in page
+    with (tmp_path / "best.csv").open() as handle:
+        (row,) = csv.DictReader(handle)
+    assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
+    draw_pareto(result, "t", tmp_path / "pareto.png")
+    show(result, tmp_path)
+    assert re.search(rf"m +│ +{best.layer} +│ +{re.escape(best.cells[1])} +│$", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seeds = ", "not TOML"),
+        ("seeds = 3", "names no models"),
+        ('[[models]]\nmodel = "m"', "names no tasks"),
+        ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "lacks 'model'"),
+        ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
+        ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
+        ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two models called 'm'"),
+        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "seeds is 0"),
+        (
+            'cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"',
+            "cka names 'x', which the study does not have",
+        ),
+        ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "dropout"', "has the objective dropout"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "odd"', r"\.toml: bundled: .* 'odd'"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, words):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises((UsageError, DataError), match=words):
+        read_study(path)
+
+
+def test_a_missing_file_is_one_line_on_the_command_line(tmp_path, capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(tmp_path / "none.toml"), "--json"])
+    out, err = capfd.readouterr()
+    assert (end.value.code, out) == (1, "")
+    assert "none.toml" in err
+    assert "Hint" in err

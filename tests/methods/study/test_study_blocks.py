@@ -1,0 +1,102 @@
+"""Models of a study with some of their blocks only."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.files import pairs_file
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.errors import UsageError
+from truncate_kit.methods.study.loading import load_model
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.trials import kept_encoder
+from truncate_kit.models import encoder_digest, keep, load_encoder
+from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.report.study_tables import write_tables
+
+
+@pytest.fixture
+def study(tiny_folder, tmp_path):
+    """A function from lines of the last model to the study."""
+    pairs_file(tmp_path / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    model = f'[[models]]\nmodel = "{tiny_folder("bert")}"\n'
+
+    def read(*lines):
+        head = "seeds = 1\n[training]\nepochs = 1\nlearning_rate = 1e-3\n"
+        rows = "\n".join(lines)
+        (tmp_path / "study.toml").write_text(
+            f'{head}{model}{model}{rows}\n[[tasks]]\ndata = "graded.csv"\nname = "g"\n'
+        )
+        return read_study(tmp_path / "study.toml")
+
+    return read
+
+
+def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, tmp_path):
+    plan = study("blocks = [1, 3]")
+    assert [model.name for model in plan.models] == ["model", "model, blocks 1, 3 of 3"]
+    by_hand = keep(load_encoder(tiny_folder("bert")), (1, 3))
+    assert encoder_digest(load_model(plan.models[1])) == encoder_digest(by_hand)
+    result = run_study(plan, tmp_path / "out")
+    assert [row.scores.layer for row in result.of("model", "g")] == [0, 1, 2, 3]
+    alone = finetune(
+        by_hand,
+        complete_splits(load_pairs(tmp_path / "graded.csv")),
+        out=tmp_path / "alone",
+        settings=SweepSettings(layers="all", seeds=(0,)),
+        training=plan.tasks[0].training,
+    )
+    rows = result.of("model, blocks 1, 3 of 3", "g")
+    assert [row.scores for row in rows] == list(alone.layers)
+    assert {row.depth for row in rows} == {2}
+    write_tables(result, tmp_path / "out")
+    assert "model, blocks 1, 3 of 3" in (tmp_path / "out/tables.md").read_text()
+
+
+def test_published_figures_stand_beside_layers_of_the_same_blocks_only(study, tmp_path):
+    """Layer 2 of a model of blocks 1 and 3 is no layer 2 that anybody published."""
+    rows = "".join(f"theirs,plain,g,{layer},test,spearman,0.{layer}\n" for layer in range(4))
+    (tmp_path / "figures.csv").write_text("name,setting,dataset,layer,split,metric,mean\n" + rows)
+    plan = study("blocks = [1, 3]", 'name = "cut"')
+    models = tuple(replace(model, published="theirs") for model in plan.models)
+    result = run_study(replace(plan, models=models, published=str(tmp_path / "figures.csv")), tmp_path / "out")
+    assert [row.published for row in result.of("model", "g")] == [0, 10, 20, 30]
+    assert [row.published for row in result.of("cut", "g")] == [0, 10, None]
+
+
+def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(study):
+    plan = study('blocks = "2..3"', 'name = "top"', 'weights = "random"')
+    assert (plan.models[1].blocks, plan.models[1].name) == ((2, 3), "top")
+    study('name = "all"', 'weights = "random"')
+    whole = load_model(study('name = "all"', 'weights = "random"').models[1])
+    assert torch.equal(load_model(plan.models[1]).vectors(["a cat"]), keep(whole, (2, 3)).vectors(["a cat"]))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ("[4]", "Block 4 does not exist: this encoder has blocks 1 to 3"),
+        ("[0, 1]", "Block 0 does not exist"),
+        ("[3, 1]", "The blocks 3, 1 do not rise"),
+        ("[2, 2]", "The blocks 2, 2 do not rise"),
+        ("[]", r"has blocks = \[\]"),
+        ('"first"', "'first' names no blocks"),
+        ("[1.5]", "blocks is .* of the wrong type"),
+        ("3", "blocks is 3, which is of the wrong type"),
+    ],
+)
+def test_what_the_model_does_not_have_is_said_when_the_file_is_read(study, blocks, message):
+    with pytest.raises(UsageError, match=rf"study\.toml: .*{message}") as problem:
+        study(f"blocks = {blocks}")
+    assert problem.value.hint
+
+
+def test_vectors_of_several_layers_lose_none(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.pool_with(LayerPooling(16, layers=(1, 3)))
+    with pytest.raises(UsageError, match="made of the states of all its layers"):
+        kept_encoder(encoder, (1, 3))

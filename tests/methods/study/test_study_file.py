@@ -1,0 +1,204 @@
+"""The file of a study: what its page, --help and the plan say of it, the paper's own, and what is said of a slip."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tests.support.files import words_folder
+from truncate_kit.errors import DataError, DeviceError, UsageError
+from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.methods.priors.adapting import AdaptationSettings
+from truncate_kit.methods.study import plan
+from truncate_kit.methods.study.loading import check_study, load_model, task_data
+from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.methods.study.published import check_published, published_name, read_published
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit_cli.app import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = ROOT / "benchmarks/tmft/paper.toml"
+KEYS = {field.name for kind in (Study, StudyModel, StudyPrior, StudyTask) for field in fields(kind)}
+EVERYDAY = {"objective", "epochs", "batch_size", "learning_rate", "precision"}
+
+
+def study_page() -> str:
+    return (ROOT / "docs/guides/study.md").read_text(encoding="utf-8")
+
+
+def read(folder: Path, text: str) -> Study:
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    return read_study(folder / "study.toml")
+
+
+def test_the_example_of_the_page_is_a_study(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", study_page(), flags=re.DOTALL)
+    study = read(tmp_path, example)
+    assert {model.weights for model in study.models} == {"pretrained", "random"}
+    assert {task.data for task in study.tasks} == {"bundled"}
+    whole = re.sub(r"^# (?=\S+( =|\]))", "", example, flags=re.MULTILINE)  # what stands there as a comment, too
+    study = read(tmp_path, whole.replace("# [[", "[["))
+    assert [prior.name for prior in study.priors] == ["", "words", "in-domain"]
+    assert study.published == str(tmp_path / "FOLDER")
+
+
+def test_the_example_of_the_plan_has_every_key(tmp_path):
+    example = plan.__doc__.partition("\n")[2]
+    read(tmp_path, example)
+    assert {key for key in KEYS if not re.search(rf"^(\[+)?{key}( = |\])", example, flags=re.MULTILINE)} == set()
+
+
+def test_page_and_help_name_every_key(capfd):
+    with pytest.raises(SystemExit):
+        main(["study", "--help"])
+    said, _ = capfd.readouterr()
+    for text in (said, study_page()):
+        assert {key for key in KEYS | EVERYDAY if not re.search(rf"\b{key}\b", text)} == set()
+
+
+@pytest.fixture
+def paper(tmp_path, monkeypatch) -> Study:
+    monkeypatch.setenv("DATA", str(tmp_path))
+    monkeypatch.setenv("ALL_NLI", str(tmp_path / "AllNLI.tsv.gz"))
+    return read_study(PAPER)
+
+
+def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
+    """Not from the folder in which the command runs, where another file of that name may be."""
+    here, home = tmp_path / "here", tmp_path / "home"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\n")
+    text = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{}"\n'
+    for name in ("pairs.csv", "./pairs.csv", "../home/pairs.csv"):
+        (task,) = read(home, text.format(name)).tasks
+        with pytest.raises(DataError, match=f"{home}/.*pairs.csv does not exist") as missing:
+            task_data(task)
+        assert missing.value.hint == "Check the path."
+    assert {task.data for task in read(home, text.format("bundled")).tasks} == {"bundled"}
+    (here / "sets").mkdir()
+    with pytest.raises(UsageError, match=f"sets is not in {home}, the folder of the study") as elsewhere:
+        read(home, text.format("sets"))
+    assert elsewhere.value.hint.endswith("write ../here/sets.")
+
+
+@pytest.mark.parametrize(("given", "layers"), [("[2, 5, 8]", "2,5,8"), ("5", "5"), ('"2..5"', "2..5"), ("[]", "")])
+def test_layers_are_a_list_a_number_or_text(tmp_path, given, layers):
+    tables = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n'
+    assert read(tmp_path, f"layers = {given}\n{tables}").layers == layers
+
+
+def test_the_papers_study_has_its_settings(paper, tmp_path):
+    assert paper.seeds == 5
+    assert paper.layers == "all"
+    assert paper.tasks[1].data == str(tmp_path / "stsb/en")
+    assert {task.training.learning_rate for task in paper.tasks} == {2e-5}
+    assert {(task.training.epochs, task.training.batch_size) for task in paper.tasks} == {(10, 32)}
+    assert {task.training.objective for task in paper.tasks} == {"cosine", "paraphrase", "entailment"}
+    runs = {
+        (model.name, prior.name, task.name)
+        for model in paper.models
+        for prior in paper.priors
+        for task in paper.tasks_of(model, prior)
+    }
+    assert ("ELECTRA-D-base", "masked words", "stsb/en") in runs
+    assert {task for _, prior, task in runs if prior} == {"stsb/en"}
+    assert {model for model, _, task in runs if task == "stsb/de"} == {
+        "German BERT", "GELECTRA discriminator", "GELECTRA generator",
+    }  # fmt: skip
+
+
+def test_all_models_and_sets_of_the_papers_study_are_published(shared_data, monkeypatch):
+    monkeypatch.setenv("DATA", str(shared_data))
+    monkeypatch.setenv("ALL_NLI", "none.tsv")
+    study = read_study(PAPER)
+    figures = read_published(study.published)
+    check_published(study, figures)
+    models = {published_name(model) for model in study.models if model.weights == "pretrained"}
+    assert models == {place.model for place in figures}
+    data = {published_name(task) for task in study.tasks}
+    assert data == {place.data for place in figures} | {"stsb/en random weights", "wordsim"}
+    words = next(task for task in study.tasks if task.name == "wordsim")
+    assert (words.training.epochs, words.training.batch_size) == (50, 128)
+    for task in study.tasks:
+        assert task_data(task)[0].test is not None or task is words
+
+
+def test_word_similarity_is_trained_on_as_finetune_does(tmp_path):
+    words_folder(tmp_path / "words")
+    models = '[[models]]\nmodel = "mini-bert"\n'
+    tasks = (
+        '[[tasks]]\ndata = "words"\n[[tasks]]\ndata = "words"\nname = "short"\nepochs = 2\n'
+        '[[tasks]]\ndata = "bundled"\n'
+    )
+    words, short, sentences = read(tmp_path, models + tasks).tasks
+    assert task_data(words)[0].shares is not None
+    assert (words.training.epochs, words.training.batch_size) == (50, 128)
+    assert (short.training.epochs, short.training.batch_size) == (2, 128)
+    assert sentences.training == TrainingSettings()
+    study = read(tmp_path, f"training = {{ batch_size = 8 }}\n{models}{tasks}")
+    assert [task.training.batch_size for task in study.tasks] == [8, 8, 8]
+    assert [task.training.epochs for task in study.tasks] == [50, 2, 10]
+
+
+def test_a_prior_has_settings_of_its_own(tmp_path):
+    models = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n'
+    prior = 'priors = [{ texts = "a.txt", epochs = 3, batch_size = 64, learning_rate = 1e-4, precision = "bf16" }]\n'
+    (found,) = read(tmp_path, prior + models).priors
+    settings = AdaptationSettings(epochs=3, batch_size=64, learning_rate=1e-4, precision="bf16")
+    assert found.adaptation() == settings
+    (found,) = read(tmp_path, f'priors = [{{ words = "w", learning_rate = 1e-4 }}]\n{models}').priors
+    assert found.word_training() == TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-4)
+
+
+BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["c"]', "models names 'c', which the study does not have"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["a"]', "'b' does not run at all"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', which is of the wrong type"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is True, which is of the wrong type"),
+        (
+            '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
+            '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',
+            "would call two of its models 'A, x first'",
+        ),
+        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is 3, which is of the wrong type"),
+        (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no texts or words"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: .* precision 'fp8'"),
+    ],
+)
+def test_slips_are_named(tmp_path, text, words):
+    with pytest.raises(UsageError, match=words):
+        read(tmp_path, text)
+
+
+def test_a_key_of_thousands_of_parts_takes_no_memory(tmp_path):
+    with pytest.raises(DataError, match=r"^\S+ is too long for a study"):
+        read(tmp_path, "a" + ".a" * 20_000 + " = 1\n")
+
+
+def test_a_model_may_read_less_of_a_text(tiny_folder):
+    model = StudyModel(model=str(tiny_folder("bert")), name="short", max_length=6)
+    assert load_model(model).max_length == 6
+
+
+def test_bf16_without_its_instructions_is_said_before_the_first_training(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv(INSTRUCTIONS, "avx2")
+    models = f'[[models]]\nmodel = "{tiny_folder("bert")}"\n[[tasks]]\ndata = "bundled"\n'
+    (tmp_path / "raw.txt").write_text("a\n")
+    with pytest.raises(DeviceError, match="no bf16 instructions"):
+        check_study(read(tmp_path, f'{models}precision = "bf16"\n'))
+    with pytest.raises(DeviceError, match="no bf16 instructions"):
+        check_study(read(tmp_path, f'{models}[[priors]]\ntexts = "raw.txt"\nprecision = "bf16"\n'))
+    check_study(read(tmp_path, f"{models}[[priors]]\n"))

@@ -1,0 +1,160 @@
+"""Priors and the control of a study: rows of their own, equal to the same done alone."""
+
+import pytest
+
+from tests.support.files import NOUNS, pairs_file, words_folder
+from tests.support.killing import killed
+from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt
+from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.study_result import StudyResult
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.training import configuration
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
+
+WORD_EPOCHS = 6  # of fifty in the product, and each is stored
+ADAPTATION = "epochs = 1, batch_size = 16, learning_rate = 2e-3"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_epochs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configuration, "WORD_EPOCHS", WORD_EPOCHS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def home(tiny_folder, tmp_path_factory):
+    home = tmp_path_factory.mktemp("priors")
+    pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    words_folder(home / "words")
+    (home / "raw.txt").write_text("\n".join(f"the {a} sat on the {b}" for a in NOUNS for b in NOUNS))
+    (home / "study.toml").write_text(
+        f"""
+        seeds = 1
+        layers = "1..2"
+        read_earlier = true
+        published = "published.csv"
+        training = {{ epochs = 1, learning_rate = 1e-3 }}
+        models = [{{ model = "{tiny_folder("bert")}", name = "bert", published = "theirs" }}]
+        priors = [{{}}, {{ words = "words", learning_rate = 1e-3 }}, {{ texts = "raw.txt", layer = 2, {ADAPTATION} }}]
+        tasks = [{{ data = "graded.csv", name = "graded", published = "set" }}]
+        """
+    )
+    (home / "published.csv").write_text(
+        "name,setting,dataset,layer,split,metric,mean\n"
+        "theirs,plain,set,1,test,spearman,0.1\n"
+        "theirs,word-similarity,set,1,test,spearman,0.2\n"
+        "theirs,dapt,set,1,test,spearman,0.3\n"
+    )
+    return home
+
+
+@pytest.fixture(scope="module")
+def done(home, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    return run_study(read_study(home / "study.toml"), out), out
+
+
+def scores(result, model):
+    return {row.scores.layer: row.scores.test for row in result.of(model, "graded")}
+
+
+def test_every_prior_and_the_control_have_rows_of_their_own(done):
+    result, _ = done
+    adapted = "bert, masked words at layer 2 first"
+    plain = ["bert", "bert, words first", adapted]
+    assert result.models() == [
+        name
+        for model, depth in zip(plain, (3, 3, 2), strict=True)
+        for name in (model, f"{model}, trained at layer {depth}")
+    ]
+    assert all(set(scores(result, model)) == {1, 2} for model in result.models())
+
+
+def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(home, done, tmp_path):
+    assert killed(home / "study.toml", tmp_path, later=0.015, writes=10, word_epochs=WORD_EPOCHS) >= 10
+    assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
+
+
+def test_published_figures_are_those_of_the_same_prior(done):
+    """Adapting at another layer than the last has no published figure; nor has the control."""
+    found = {(row.model, row.scores.layer): row.published for row in done[0].rows if row.published}
+    assert found == {("bert", 1): 10.0, ("bert, words first", 1): 20.0}
+
+
+def test_rows_equal_the_same_done_alone(home, done, tmp_path):
+    result, _ = done
+    study = read_study(home / "study.toml")
+    encoder, data = load_encoder(study.models[0].model), complete_splits(load_pairs(home / "graded.csv"))
+    training = study.tasks[0].training
+    settings = SweepSettings(layers="1,2", seeds=(0,))
+    rates = TrainingSettings(epochs=WORD_EPOCHS, batch_size=128, learning_rate=1e-3)
+    prior = WordPrior(encoder, load_words(home / "words"), rates)
+    words = finetune(
+        encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Preparation(prior=prior)
+    )
+    assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
+    settings_of_texts = AdaptationSettings(epochs=1, batch_size=16, learning_rate=2e-3)
+    model, _ = adapt(encoder, read_texts(home / "raw.txt"), settings_of_texts, layer=2)
+    adapted = finetune(model, data, out=tmp_path / "b", settings=settings, training=training)
+    assert scores(result, "bert, masked words at layer 2 first") == {row.layer: row.test for row in adapted.layers}
+    last = truncate(encoder, 3)
+    task = LabelledTask(encoder, data)
+    examples, dev, test = task.trial(last, 0)
+    TrainingRun(last, examples, dev, training, seed=0).train()
+    read = {layer: test.score(truncate(last, layer))[0] for layer in (1, 2)}
+    assert scores(result, "bert, trained at layer 3") == pytest.approx(read, abs=1e-3)
+
+
+def test_a_second_run_reads_what_the_first_left(home, done):
+    result, out = done
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
+    assert run_study(read_study(home / "study.toml"), out).rows == result.rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("priors = [{ layer = 2 }]", "has layer but no texts"),
+        ("priors = [{ word = 'x' }]", "a prior has no 'word'"),
+        ("priors = []", "names no priors"),
+        ("priors = [{ words = 'w' }, { words = 'v' }]", "two priors called 'words'"),
+        ("read_earlier = 1", "read_earlier is 1"),
+    ],
+)
+def test_bad_priors_are_said(home, line, message):
+    text = (home / "study.toml").read_text()
+    key = line.split(" ")[0]
+    lines = [line if part.strip().startswith(key) else part for part in text.splitlines()]
+    (home / "bad.toml").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=message):
+        read_study(home / "bad.toml")
+
+
+def test_a_folder_without_word_sets_is_said(home, tmp_path):
+    (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        run_study(read_study(home / "bad.toml"), tmp_path)
+
+
+def test_a_classifier_is_not_read_at_earlier_layers(home, tmp_path):
+    (home / "classes.csv").write_text(
+        "sentence1,sentence2,label\n"
+        + "".join(
+            f"the {a},the {b},{('yes', 'no')[(i + j) % 2]}\n" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)
+        )
+    )
+    text = (home / "study.toml").read_text()
+    text = text.replace('data = "graded.csv"', 'data = "classes.csv", objective = "entailment"')
+    (home / "bad.toml").write_text(text)
+    with pytest.raises(UsageError, match="does not fit an earlier one"):
+        run_study(read_study(home / "bad.toml"), tmp_path)

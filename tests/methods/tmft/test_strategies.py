@@ -1,0 +1,338 @@
+"""Strategies behind `--layer auto`: what they rank by, against truncated models; what they choose and cost."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from tests.support.pairs import labelled_splits, make_pairs, word_splits
+from tests.support.training import SETTINGS, without_dropout
+from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.engines import Sequential
+from truncate_kit.errors import UsageError
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.strategies import STRATEGIES
+from truncate_kit.methods.tmft.trials import parse_layers
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.training import exits
+from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
+from truncate_kit.training.journal import Journal
+from truncate_kit.training.tasks import LabelledTask
+
+LAYERS = (0, 1, 2, 3)
+
+
+def tiny(tiny_folder):
+    return without_dropout(load_encoder(tiny_folder("bert")))
+
+
+@pytest.fixture
+def encoder(tiny_folder):
+    return tiny(tiny_folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "modernbert"])
+def test_exits_equal_truncated_models(tiny_folder, family):
+    encoder = load_encoder(tiny_folder(family))
+    texts = word_splits().dev.texts()
+    vectors = exit_vectors_of(encoder, encoder.token_ids(texts), (1, 2), batch_size=7)
+    for layer, exit_ in zip((1, 2), vectors, strict=True):
+        torch.testing.assert_close(exit_, truncate(encoder, layer).vectors(texts))
+
+
+def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    places = [3, 1, 8]
+    each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
+    encoder.eval()
+    exits = dict.fromkeys(LAYERS, examples)
+    torch.testing.assert_close(MultiExitPairs(exits).loss(encoder, places), each.mean())
+    scores = MultiExitEvaluator(dict.fromkeys(LAYERS, dev)).by_layer(encoder)
+    assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
+
+
+def test_every_exit_has_a_classifier_of_its_own(encoder):
+    task = LabelledTask(encoder, labelled_splits((0.2, 0.6)), "entailment")
+    trials = {layer: task.trial(encoder, 0) for layer in LAYERS}
+    for layer, (examples, _, _) in trials.items():
+        torch.nn.init.normal_(examples.head.linear.weight, std=layer + 1.0)
+    places = [3, 1, 8]
+    each = torch.stack([trials[layer][0].loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
+    encoder.eval()
+    exits = MultiExitPairs({layer: trial[0] for layer, trial in trials.items()})
+    torch.testing.assert_close(exits.loss(encoder, places), each.mean())
+    assert len(list(exits.head.parameters())) == 2 * len(LAYERS)
+    evaluator = MultiExitEvaluator({layer: trial[1] for layer, trial in trials.items()})
+    expected = {layer: trials[layer][1].score(truncate(encoder, layer))[0] for layer in LAYERS}
+    assert evaluator.by_layer(encoder) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    exits, evaluators = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
+    heard = []
+    scores = probe(encoder, exits, evaluators, 0, lambda task, done, total: heard.append((done, total)))
+    assert heard == [(1, 2), (2, 2)]  # 128 texts, 64 at a time
+    assert scores == probe(encoder, exits, evaluators, seed=0)
+    centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
+    centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
+    untrained = [dev.score_of(states)[0] for states in centred]
+    assert all(score >= start - 1e-3 for score, start in zip(scores.values(), untrained, strict=True))
+    assert max(scores.values()) > max(untrained)
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
+    """The first 20 of a random order: as if the others were not there. One batch holds them all, in any order."""
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    drawn = torch.randperm(64, generator=torch.Generator().manual_seed(5))[:20].tolist()
+    train = word_splits().train
+    fewer = dataclasses.replace(
+        word_splits(), train=dataclasses.replace(train, pairs=tuple(train.pairs[i] for i in drawn))
+    )
+    alone, _, _ = LabelledTask(encoder, fewer).trial(encoder, 0)
+    evaluators = dict.fromkeys(LAYERS, dev)
+    expected = probe(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
+    everything = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    monkeypatch.setattr(exits, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
+    scores = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    assert scores == pytest.approx(expected, abs=0.05)
+    assert scores != pytest.approx(everything, abs=0.05)
+
+
+BATCH = 32
+
+
+def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **options):
+    return finetune(
+        encoder,
+        pairs or word_splits(),
+        out=out,
+        settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
+        training=dataclasses.replace(SETTINGS, epochs=epochs, batch_size=BATCH, objective=objective),
+        prediction=prediction,
+        **options,
+    )
+
+
+STEPS, DEPTH = -(-64 // BATCH), 3
+
+
+@pytest.fixture(scope="module")
+def everything(tiny_folder, tmp_path_factory):
+    """All layers in four epochs."""
+    return tuned(tiny(tiny_folder), tmp_path_factory.mktemp("exhaustive"), "exhaustive", epochs=4)
+
+
+@pytest.fixture(scope="module")
+def ranked(tiny_folder, tmp_path_factory):
+    """The folder of a search by rankings."""
+    out = tmp_path_factory.mktemp("rankings")
+    tuned(tiny(tiny_folder), out, "rankings")
+    return out
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path, strategy):
+    result = tuned(encoder, tmp_path, strategy)
+    assert encoder.depth == DEPTH
+    assert result.chosen in LAYERS
+    assert strategy in result.choice
+    if strategy in ("last", "random", "cka"):
+        assert result.search_cost == 0
+        assert {row.layer for row in result.layers} == {result.chosen, DEPTH}
+    elif strategy == "exhaustive":
+        assert result.search_cost == result.exhaustive_cost
+    elif strategy in ("multi-exit", "probe", "rankings"):
+        exits, frozen = STEPS * DEPTH, STEPS * DEPTH // 3
+        ranking = {"multi-exit": exits, "probe": frozen, "rankings": exits + frozen}[strategy]
+        others = {trial.layer for trial in result.search} - {result.chosen}  # one epoch each: there is no more to spend
+        assert others or strategy == "rankings"  # there is no race where they agree
+        assert result.search_cost - ranking == sum(STEPS * max(1, layer) for layer in others)
+        assert {row.layer for row in result.layers} == {result.chosen, DEPTH}
+
+
+def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the_layer_before(encoder, tmp_path):
+    falls = DropPrediction(
+        falls=True, from_layer=2, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
+    )
+    assert tuned(encoder, tmp_path, "cka").chosen == DEPTH
+    assert tuned(encoder, tmp_path, "cka", falls).chosen == 1
+    unsure = dataclasses.replace(falls, confidence=0.4)
+    assert tuned(encoder, tmp_path, "cka", unsure).chosen == DEPTH
+    unlikely = dataclasses.replace(falls, probability=0.3)  # where there is a probability, it counts
+    assert tuned(encoder, tmp_path, "cka", unlikely).chosen == DEPTH
+
+
+def rankings_in(records) -> dict[str, dict[int, float]]:
+    """The last ranking of each name."""
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    return {
+        row["name"].partition("-seed")[0]: dict(zip(row["layers"], row["scores"], strict=True))
+        for row in rows
+        if row.get("kind") == "Ranking" and "scores" in row
+    }
+
+
+def stored_ranking(records, name) -> dict:
+    """What identifies it."""
+    store = json.loads(records.read_text().splitlines()[0])["store"]
+    return {"store": store, "name": f"{name}-seed0-layers0-1-2-3", "kind": "Ranking"}
+
+
+def replace_ranking(records, name, scores) -> None:
+    values = {"layers": list(scores), "scores": list(scores.values())}
+    Journal(records).append(stored_ranking(records, name) | values)  # of several records the last one counts
+
+
+def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
+    tuned(encoder, tmp_path, "multi-exit")
+    path = tmp_path / "trials" / "trials.jsonl"
+    scores = rankings_in(path)["multi-exit"]
+    replace_ranking(path, "multi-exit", {0: 1.0, 1: 98.0, 2: 99.0, 3: 1.0})
+    result = tuned(encoder, tmp_path, "multi-exit")
+    assert {trial.layer for trial in result.search} == {1, 2}
+    assert rankings_in(path)["multi-exit"][2] == 99.0
+    Journal(path).append(stored_ranking(path, "multi-exit"))  # without its scores
+    tuned(encoder, tmp_path, "multi-exit")
+    assert rankings_in(path)["multi-exit"] == pytest.approx(scores)
+
+
+class Recorded(Sequential):
+    """Remembers what it was given, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def run(self, work, tasks, send):
+        tasks = list(tasks)
+        self.batches.append([str(task) for task in tasks])
+        yield from super().run(work, tasks, send)
+
+
+def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
+    engine = Recorded()
+    tuned(encoder, tmp_path, "rankings", engine=engine)
+    assert ["ranking the layers (probe)", "ranking the layers (multi-exit)"] in engine.batches
+    again = Recorded()
+    tuned(encoder, tmp_path, "rankings", engine=again)
+    assert not any(batch for batch in again.batches)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "exits", "raced"),
+    [
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 80, 2: 70, 3: 75}, set()),  # both would pick 1
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 60, 2: 70, 3: 75}, {1, 2, 3}),  # with the second of the first
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 60, 2: 75, 3: 70}, {1, 2}),
+    ],
+)
+def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, frozen, exits, raced):
+    shutil.copytree(ranked, tmp_path, dirs_exist_ok=True)
+    records = tmp_path / "trials" / "trials.jsonl"
+    for name, scores in (("probe", frozen), ("multi-exit", exits)):
+        replace_ranking(records, name, scores)
+    result = tuned(encoder, tmp_path, "rankings")
+    assert {trial.layer for trial in result.search} == raced
+    dev = {trial.layer: trial.dev for trial in result.search} or frozen
+    assert result.chosen == max(dev, key=lambda layer: (dev[layer], -layer))
+    others = sum(STEPS * layer for layer in raced - {result.chosen})
+    assert result.search_cost == STEPS * DEPTH + STEPS * DEPTH // 3 + others
+    kept = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in result.rankings.items()}
+    assert kept == {"probe": frozen, "multi-exit": exits}
+    assert type(result).read(tmp_path / "sweep.json") == result
+
+
+class Epochs(TrialWatcher):
+    """The epochs of full trials that are heard of, and where they were stopped."""
+
+    def __init__(self):
+        self.heard, self.stops = [], []
+
+    def trial(self, event):
+        kept = {"epoch": self.heard, "stopped": self.stops}.get(event.kind, [])
+        kept.append((event.layer, event.seed, event.done))
+
+
+@pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
+def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, everything, tmp_path, strategy):
+    watcher = Epochs()
+    result = tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=watcher)
+    raced = {trial.layer for trial in result.search}
+    assert len(raced) > 1
+    assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(4, 1, None)}
+    assert {(layer, 0, 1) for layer in raced} == set(watcher.stops)
+    for layer in raced - {result.chosen, DEPTH}:  # the last layer is the yardstick
+        assert [place for place in watcher.heard if place[0] == layer] == [(layer, 0, 1)]
+    assert [place for place in watcher.heard if place[0] == result.chosen] == [
+        (result.chosen, 0, done) for done in (1, 2, 3, 4)
+    ]
+    assert not list(tmp_path.rglob("*.checkpoint"))
+    whole = {trial.layer: trial for trial in everything.trials}
+    for trial in result.trials:
+        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer], seconds=0)
+    for trial in result.search:
+        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer].first(1), seconds=0)
+    again = Epochs()
+    assert tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=again).chosen == result.chosen
+    assert not again.heard
+
+
+def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
+    class Killed(Epochs):
+        def trial(self, event):
+            if event.kind == "stopped" and event.layer != DEPTH:  # the yardstick's, which is there already
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(encoder, tmp_path, "probe", epochs=4, progress=Killed())
+    again = Epochs()
+    result = tuned(encoder, tmp_path, "probe", epochs=4, progress=again)
+    undisturbed = tuned(encoder, tmp_path / "b", "probe", epochs=4)
+    assert result.chosen == undisturbed.chosen
+    assert [dataclasses.replace(trial, seconds=0) for trial in result.search] == [
+        dataclasses.replace(trial, seconds=0) for trial in undisturbed.search
+    ]
+    begun = next(trial.layer for trial in result.search if trial.layer != DEPTH)
+    assert (begun, 0, 1) not in again.heard
+
+
+@pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (4, 8), (10, 2)])
+def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds, epochs):
+    """One epoch at least, however few there are to spend; in full where a tenth pays for that."""
+    pairs = dataclasses.replace(word_splits(), train=make_pairs(32))
+    result = tuned(encoder, tmp_path, "probe", epochs=epochs, seeds=seeds, pairs=pairs)
+    steps = STEPS // 2  # of half the pairs
+    raced = {trial.layer for trial in result.search} or {row.layer for row in result.layers}
+    ranking = steps * DEPTH // 3
+    tenth = 0.1 * seeds * epochs * steps * (1 + 1 + 2)  # of all layers but the deepest
+    each = steps * sum(sorted(max(1, layer) for layer in raced)[1:])  # an epoch of all that may lose
+    run = {trial.epochs_run for trial in result.search} or {epochs}
+    assert run == {min(epochs, max(1, int((tenth - ranking) / each)))}
+    if run != {1}:
+        assert result.search_cost <= 0.1 * result.exhaustive_cost
+
+
+@pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])
+@pytest.mark.parametrize(("objective", "bound"), [("paraphrase", None), ("entailment", (0.2, 0.6))])
+def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
+    pairs = labelled_splits() if bound is None else labelled_splits(bound)
+    assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs, epochs=1).chosen in LAYERS
+
+
+def test_layers_are_ranked_by_default(encoder, tmp_path):
+    labelled = tuned(encoder, tmp_path / "labelled", None)
+    assert labelled.settings.strategy == "rankings"
+    assert "(best-dev, rankings search)" in labelled.choice
+
+
+def test_layers_may_be_numbers():
+    assert [SweepSettings(layers=layers).layers for layers in (3, (3, 6), range(2, 5))] == ["3", "3,6", "2,3,4"]
+    with pytest.raises(UsageError, match="names no layers"):
+        parse_layers(SweepSettings(layers=2.5).layers, range(7), 6)

@@ -1,0 +1,135 @@
+"""Sweeps and studies in several processes: equal to one process but for times, also when a worker is killed."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from tests.support.commands import run_both
+from tests.support.files import study_file
+from tests.support.pairs import make_pairs, word_splits
+from tests.support.training import SHORT
+from truncate_kit.data import PairSplits
+from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit_cli.app import main
+
+
+class Heard(TrialWatcher):
+    """Keeps what it hears; `strike` is called once, in the middle of a trial."""
+
+    def __init__(self, strike=None) -> None:
+        self.epochs, self.lost, self._strike = [], [], strike
+
+    def trial(self, event) -> None:
+        if event.kind == "again":
+            self.lost.append(event.reason)
+        if event.kind != "epoch":
+            return
+        self.epochs.append((*event.place, event.done))
+        if self._strike is not None and len(self.epochs) > 3:
+            self._strike()
+            self._strike = None
+
+
+def kill_a_worker(engine) -> None:
+    os.kill(next(iter(engine._workers.values())).process.pid, signal.SIGKILL)
+
+
+def sweep(folder, out, engine, **how):
+    encoder = load_encoder(folder)
+    settings = how.pop("settings", SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"))
+    if how.pop("words_first", False):
+        few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
+        words = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
+        how["before"] = Preparation(prior=words)
+    training = how.pop("training", SHORT)
+    data = how.pop("data", word_splits())
+    return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)
+
+
+def plain(result) -> dict:
+    values = json.loads(result.to_json())
+    values.pop("seconds")
+    for trial in values["trials"] + values["search"]:
+        trial.pop("seconds")
+    return values
+
+
+def assert_alike(first, second) -> None:
+    for part in ("lean", "full"):
+        ours, theirs = (load_encoder(out / part).state_dict() for out in (first, second))
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+EXHAUSTIVE = {"training": dataclasses.replace(SHORT, epochs=1), "words_first": True}
+GUIDED = {
+    "settings": SweepSettings(strategy="guided", seeds=(0,)),
+    "training": TrainingSettings(epochs=4, batch_size=32),
+}
+RACED = {
+    "settings": SweepSettings(strategy="rankings", seeds=(0,)),
+    "training": TrainingSettings(epochs=3, batch_size=32),
+    "words_first": True,
+}
+
+
+@pytest.mark.parametrize("how", [EXHAUSTIVE, GUIDED, RACED], ids=["exhaustive", "guided", "rankings"])
+def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes, how):
+    heard = [Heard(), Heard()]
+    alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, progress=heard[0], **how)
+    shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, progress=heard[1], **how)
+    assert plain(shared) == plain(alone)
+    assert_alike(tmp_path / "shared", tmp_path / "alone")
+    assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
+    assert not list((tmp_path / "shared").rglob("*.checkpoint"))
+
+
+def test_a_worker_killed_in_a_sweep_changes_nothing(tiny_folder, tmp_path, two_processes):
+    heard = Heard(lambda: kill_a_worker(two_processes))
+    alone = sweep(tiny_folder("bert"), tmp_path / "alone", None)
+    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=heard)
+    assert plain(shared) == plain(alone)
+    assert heard.lost in ([], [f"it was ended by {signal.Signals(9).name}"])  # none: it had just ended its last trial
+
+
+def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
+    file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
+    alone = json.loads(run_both(capfd, "study", file, "--workspace", tmp_path / "alone", "--json")[0])
+    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--json", "--workers", 1)
+    assert {**json.loads(out), "seconds": 0} == {**alone, "seconds": 0}
+    assert err == ""
+    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--workers", 1)
+    assert err.count("Layer ") == 8  # each finished trial once
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--engine", "moon"), "no engine 'moon'"),
+        (("--engine", "ray", "--workers", "2"), "--workers counts processes of this machine"),
+        (("--ray-address", "x:1"), "--ray-address goes with --engine ray only"),
+        (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --engine ray only"),
+        (("--engine", "ray", "--ray-address", "ray://x:1"), "is for Ray's client"),
+        (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
+        (("--engine", "ray", "--device", "cuda", "--gpus-per-worker", "0"), "leaves nothing of --device cuda"),
+        (("--workers", "0"), "--workers 0 is too small"),
+        (("--workers", "2", "--device", "cuda"), "CUDA"),
+    ],
+)
+def test_what_is_refused(tiny_folder, tmp_path, capfd, options, said):
+    file = study_file(tiny_folder("bert"), tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(file), "--workspace", str(tmp_path / "out"), *options])
+    _, err = capfd.readouterr()
+    assert end.value.code == 1
+    assert said in err
+    assert "Hint: " in err
+    assert "Traceback" not in err

@@ -1,0 +1,305 @@
+"""One digest: whatever changes vectors or training changes it, and nothing else does."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import normalizers, processors
+from torch import nn
+from transformers import BertJapaneseTokenizer
+
+from tests.support.families import SPECIAL, TINY_CONFIGS, WORDS
+from tests.support.heads import make_heads
+from tests.support.word_pieces import make_splitting, sentences
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models.layer_attention import LayerAttentionPooling
+from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.pooling import ConcatPooling
+from truncate_kit.models.tail import Dense, LayerNorm, Normalize
+
+# All fields of a configuration that may differ between two models of the same vectors and the same training.
+FREE = {
+    *("_name_or_path", "architectures", "dtype", "transformers_version"),
+    *("output_hidden_states", "output_attentions", "return_dict", "use_cache"),
+    *("id2label", "label2id", "problem_type"),
+}
+FREE_HEADS = ("classifier_", "summary_")  # of heads that are not loaded
+TEXTS = ["the cat sat on the mat and the dog ran under a tree", "a red dog", "The CAT sat"]
+
+
+def changed(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, dict):
+        return value | {"more": 1}
+    return [*value, "more"] if isinstance(value, list) else f"{value}x"
+
+
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+def test_every_field_of_the_configuration_counts_but_bookkeeping(family, tiny_folder):
+    encoder = load_encoder(tiny_folder(family))
+    config, before = encoder.backbone.config, encoder_digest(encoder)
+    # DistilBERT and GPT-2 name some sizes in their own way, so what counts is what the configuration writes.
+    fields = {name: config.__dict__[name] for name in config.to_dict() if name in config.__dict__}
+    assert len(fields) > 20
+    kept = {name for name in fields if name not in FREE and not name.startswith(FREE_HEADS)}
+    flipped = set()
+    for name, value in fields.items():
+        config.__dict__[name] = changed(value)
+        if encoder_digest(encoder) != before:
+            flipped.add(name)
+        config.__dict__[name] = value
+    assert flipped == kept
+    assert encoder_digest(encoder) == before
+
+
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+def test_every_weight_counts_with_its_type_and_its_place(family, tiny_folder):
+    encoder = load_encoder(tiny_folder(family))
+    before = encoder_digest(encoder)
+    for name, weight in encoder.state_dict().items():
+        last = weight.view(-1)[-1].clone()
+        weight.view(-1)[-1] += 1e-6
+        assert encoder_digest(encoder) != before, name
+        weight.view(-1)[-1] = last
+    assert encoder_digest(encoder) == before
+    assert encoder_digest(copy.deepcopy(encoder).to(torch.bfloat16)) != before
+
+
+def edit(folder: Path, name: str, **values) -> None:
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def edit_backend(change):
+    def edited(encoder):
+        change(encoder.tokenizer.backend_tokenizer)
+
+    return edited
+
+
+def _set(**values):
+    def edited(encoder):
+        for name, value in values.items():
+            setattr(encoder, name, value)
+
+    return edited
+
+
+def _no_start_token(encoder):
+    end = encoder.tokenizer.sep_token
+    places = [(end, encoder.tokenizer.sep_token_id)]
+    template = processors.TemplateProcessing(single=f"$A {end}", special_tokens=places)
+    encoder.tokenizer.backend_tokenizer.post_processor = template
+
+
+def _truncate_left(encoder):
+    encoder.max_length = 5
+    encoder.tokenizer.truncation_side = "left"
+
+
+PROMPTS = {"prompts": {"query": "a dog and "}, "default_prompt_name": "query"}
+CHANGES = {
+    "pooling": _set(pooling="max"),
+    "length": _set(max_length=5),
+    "casing": _set(lower_case=True),
+    "default prompt": _set(settings=PROMPTS),
+    "combination": lambda encoder: encoder.combine_layers((1, 3)),
+    "another combination": lambda encoder: encoder.combine_layers((0, 3)),
+    "concatenated": lambda encoder: encoder.pool_with(ConcatPooling()),
+    "maximum over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3))),
+    "other layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(2, 3))),
+    "mean over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), over="mean")),
+    "first tokens": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), tokens="cls")),
+    "unit length": _set(tail=nn.ModuleList([Normalize()])),
+    "dense": lambda encoder: setattr(encoder, "tail", _tail()),
+    "norm": _set(tail=nn.ModuleList([LayerNorm(16)])),
+    "heads": _set(heads=make_heads()),
+    "other codes": _set(heads=make_heads(codes=(3, 5, 3))),
+    "truncation side": _truncate_left,
+    "normaliser": edit_backend(lambda backend: setattr(backend, "normalizer", normalizers.Lowercase())),
+    "special tokens": _no_start_token,
+    "added token": lambda encoder: encoder.tokenizer.add_tokens(["cat sat"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "no_changes"),
+    [
+        ("words", set()),
+        ("bert", {"casing"}),  # WordPiece, which lower-cases by itself
+        ("roberta", set()),  # BPE
+        ("xlm-roberta", set()),  # Unigram
+    ],
+)
+def test_whatever_changes_the_vectors_changes_the_digest(name, no_changes, tiny_folder, tmp_path):
+    folder = tiny_folder("bert") if name == "words" else make_splitting(name, tmp_path / "model")
+    texts = [*TEXTS, *sentences(4, 7), "kato NAÏVE naïve CAPS"]
+    start = load_encoder(folder)
+    vectors, digests, same = start.vectors(texts), {encoder_digest(start)}, set()
+    for change_name, change in CHANGES.items():
+        encoder = load_encoder(folder)
+        change(encoder)
+        found = encoder.eval().vectors(texts)
+        if found.shape == vectors.shape and torch.equal(found, vectors):
+            same.add(change_name)
+        digests.add(encoder_digest(encoder))
+    assert same == no_changes
+    assert len(digests) == len(CHANGES) + 1
+
+
+def _tail(**options):
+    torch.manual_seed(0)
+    settings = {"bias": True, "activation": "Tanh"} | options
+    return nn.ModuleList([Dense(16, 8, **settings), LayerNorm(8), Normalize()])
+
+
+def _loose_norm():
+    tail = _tail()
+    tail[1].norm.eps = 0.1
+    return tail
+
+
+def test_settings_of_modules_count_where_the_weights_are_the_same(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    without = _tail()
+    del without[2]
+    attentions = []
+    for options in ({}, {"over": "cls"}, {"over": "mean"}, {"literal": True}, {"token": "last"}, {"mlp": False}):
+        torch.manual_seed(0)
+        attentions.append(LayerAttentionPooling(16, **options))
+    digests = []
+    for tail in (_tail(), _tail(activation="GELU"), _tail(bias=False), _loose_norm(), without):
+        encoder.tail = tail
+        digests.append(encoder_digest(encoder))
+    for pooler in attentions:
+        encoder.pool_with(pooler)
+        digests.append(encoder_digest(encoder))
+    encoder.pool_with(None)
+    norms = LayerPooling(16, layers=[1, 3], norm="layer"), LayerPooling(16, layers=[1, 3], norm="layer", eps=0.1)
+    last_first = LayerPooling(16, layers=[1, 3]), LayerPooling(16, layers=[1, 3], last=True)
+    for pooler in (*norms, LayerPooling(16, layers=[1, 3], norm="rms"), *last_first):
+        encoder.pool_with(pooler)
+        digests.append(encoder_digest(encoder))
+    encoder.pool_with(None)
+    for kind in ("exp", "sigmoid"):
+        encoder.heads = make_heads(kind=kind)
+        digests.append(encoder_digest(encoder))
+    encoder.heads.raw = True
+    digests.append(encoder_digest(encoder))
+    assert len(set(digests)) == len(digests) == 19
+
+
+def _with_tail(encoder):
+    encoder.tail = _tail()
+
+
+def _with_attention(encoder):
+    encoder.pool_with(LayerAttentionPooling(16, token="cls"))
+
+
+def _with_maximum(encoder):
+    norm = {"norm": "layer"} if encoder.final_norm is not None else {}
+    encoder.pool_with(LayerPooling(16, layers=(0, 2, 3), **norm))
+
+
+def _with_combination(encoder):
+    if encoder.final_norm is None:
+        encoder.combine_layers((1, 2))
+
+
+def _with_settings(encoder):
+    encoder.lower_case, encoder.max_length = True, 9
+    encoder.settings = PROMPTS | {"similarity_fn_name": "dot"}
+
+
+def _with_all(encoder):
+    for add in (_with_tail, _with_maximum, _with_settings):
+        add(encoder)
+
+
+def _with_heads(encoder):
+    _with_combination(encoder)
+    encoder.heads = make_heads()
+
+
+FORMS = {"plain": lambda encoder: None, "all": _with_all, "heads": _with_heads}
+MORE_FORMS = {
+    "attention": _with_attention,
+    "combination": _with_combination,
+    "concatenated": lambda encoder: encoder.pool_with(ConcatPooling()),
+}
+CASES = [*((family, form) for family in TINY_CONFIGS for form in FORMS), *(("bert", form) for form in MORE_FORMS)]
+
+
+@pytest.mark.parametrize(("family", "form"), CASES)
+def test_use_saving_and_loading_keep_the_digest(family, form, tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder(family), pooling="last")
+    (FORMS | MORE_FORMS)[form](encoder)
+    before = encoder_digest(encoder)
+    encoder.train()
+    encoder.vectors(TEXTS)
+    assert encoder_digest(encoder) == before
+    assert encoder_digest(load_encoder(save_encoder(encoder, tmp_path / "model"))) == before
+
+
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+def test_a_truncated_model_has_its_own_digest_and_keeps_it(family, tiny_folder, tmp_path):
+    full = load_encoder(tiny_folder(family))
+    lean = truncate(full, 2)
+    assert encoder_digest(lean) != encoder_digest(full) == encoder_digest(truncate(full, 3))
+    assert encoder_digest(load_encoder(save_encoder(lean, tmp_path / "lean"))) == encoder_digest(lean)
+
+
+def test_neither_folder_nor_name_nor_way_of_attention_count(tiny_folder, tmp_path):
+    folder = tiny_folder("bert")
+    before = encoder_digest(load_encoder(folder))
+    moved = shutil.copytree(folder, tmp_path / "elsewhere/model")
+    assert encoder_digest(load_encoder(moved)) == encoder_digest(load_encoder(folder, attention="eager")) == before
+    edit(moved, "config.json", architectures=["BertForMaskedLM"], transformers_version="4.1.0", _name_or_path="owner/x")
+    edit(moved, "config.json", id2label={"0": "yes", "1": "no"}, use_cache=False, classifier_dropout=0.5)
+    encoder = load_encoder(moved)
+    encoder.settings = {"prompts": {"query": "", "document": ""}, "default_prompt_name": "query"}
+    assert encoder_digest(encoder) == before
+    edit(moved, "config.json", num_attention_heads=4)
+    assert encoder_digest(load_encoder(moved)) != before
+
+
+def test_real_models_keep_theirs(minilm, tmp_path):
+    for name in ("mini-bert", "mini-electra-discriminator", minilm):
+        encoder = load_encoder(name)
+        assert encoder_digest(load_encoder(save_encoder(encoder, tmp_path / "saved"))) == encoder_digest(encoder)
+
+
+def test_a_tokenizer_in_python_counts_by_vocabulary_and_settings(tiny_folder, tmp_path):
+    def digest(name, words=WORDS, **settings):
+        vocabulary = tmp_path / f"{name}.txt"
+        vocabulary.write_text("\n".join([*SPECIAL, *words]) + "\n")
+        encoder.tokenizer = BertJapaneseTokenizer(vocabulary, word_tokenizer_type="basic", **settings)
+        assert not encoder.tokenizer.is_fast
+        encoder.tokenizer.save_pretrained(tmp_path / name)
+        found = encoder_digest(encoder)
+        encoder.tokenizer = BertJapaneseTokenizer.from_pretrained(tmp_path / name)
+        assert encoder_digest(encoder) == found
+        return found
+
+    encoder = load_encoder(tiny_folder("bert"))
+    digests = {
+        digest("plain"),
+        digest("swapped", [*WORDS[1::-1], *WORDS[2:]]),
+        digest("lower", do_lower_case=True),
+        digest("characters", subword_tokenizer_type="character"),
+    }
+    assert len(digests) == 4
+    assert digest("elsewhere") in digests
+
+
+def test_without_a_tokenizer_the_weights_count(tiny_folder):
+    one, other = (load_encoder(tiny_folder(name)) for name in ("bert", "electra"))
+    one.tokenizer = other.tokenizer = None
+    assert encoder_digest(one) != encoder_digest(other)

@@ -1,0 +1,202 @@
+"""Contract 9: a subset of blocks is as exact as a truncation, for every family, or it is refused."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, PreTrainedModel
+
+from tests.support import loads
+from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_tiny
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.tail import Normalize
+from truncate_kit.models.truncation import keep, kept_config
+
+BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")
+FIRST_NEEDED = {"modernbert"}
+
+
+def by_hand(encoder, batch, blocks):
+    """Token states of the whole model in which every other block hands on what it was given."""
+    backbone = encoder.backbone
+    if 1 not in blocks and getattr(getattr(backbone, "encoder", None), "conv", None) is not None:
+        backbone = copy.deepcopy(backbone)
+        backbone.encoder.conv = None  # runs behind block 1
+    (items,) = (module for name, module in backbone.named_modules() if name.rpartition(".")[2] in BLOCK_LISTS)
+    calls = 0
+
+    def hook(module, args, kwargs, output):
+        nonlocal calls
+        calls += 1
+        if calls in blocks:
+            return output
+        given = args[0] if args else kwargs["hidden_states"]
+        return given if isinstance(output, torch.Tensor) else (given, *output[1:])
+
+    handles = [item.register_forward_hook(hook, with_kwargs=True) for item in items]
+    extra = {}
+    if encoder.family.decoder:
+        extra = {"position_ids": (batch["attention_mask"].cumsum(1) - 1).clamp(min=0), "use_cache": False}
+    try:
+        states = backbone(**batch, **extra).last_hidden_state
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert calls == encoder.depth
+    return states
+
+
+@pytest.mark.parametrize(("name", "attention"), ATTENTION_CASES)
+@torch.no_grad()
+def test_kept_blocks_compute_what_they_compute_in_the_whole_model(name, attention, tiny_folder):
+    full = load_encoder(tiny_folder(name), attention=attention)
+    batch = full.tokenize(TEXTS)
+    assert batch["attention_mask"].min() == 0  # padded
+    everything = by_hand(full, batch, (1, 2, 3))
+    assert torch.equal(everything, full.token_states(**batch))
+    for blocks in ((1, 3), (2, 3), (3,)):
+        if name in FIRST_NEEDED and 1 not in blocks:
+            with pytest.raises(
+                LayerNotHeldError, match=f"without block 1: its class drops the norm of block {blocks[0]}"
+            ):
+                keep(full, blocks)
+            continue
+        expected = by_hand(full, batch, blocks)
+        assert not torch.allclose(expected, everything)
+        kept = keep(full, blocks)
+        assert kept.depth == len(blocks)
+        assert torch.equal(kept.token_states(**batch), expected)
+    assert torch.equal(full.token_states(**batch), everything)
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+@torch.no_grad()
+def test_a_saved_subset_is_an_ordinary_checkpoint(name, tiny_folder, tmp_path):
+    full = load_encoder(tiny_folder(name))
+    batch = full.tokenize(TEXTS)
+    blocks = (1, 3) if name in FIRST_NEEDED else (2, 3)
+    kept = keep(full, blocks)
+    states = kept.token_states(**batch)
+    folder = save_encoder(kept, tmp_path / "lean")
+    again = load_encoder(folder)
+    assert torch.equal(again.token_states(**batch), states)
+    assert encoder_digest(again) == encoder_digest(kept)
+    same = encoder_digest(kept) == encoder_digest(truncate(full, 2))
+    assert same == (name == "albert")  # all of whose blocks are one
+    weights = load_file(folder / "model.safetensors")
+    assert sum(weight.numel() for weight in weights.values()) == kept.num_parameters
+    model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not report["unexpected_keys"]
+    assert all(key.startswith("pooler.") for key in report["missing_keys"])
+    torch.testing.assert_close(model(**batch).last_hidden_state[1, :2], states[1, :2], atol=1e-5, rtol=1e-4)
+    theirs = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(TEXTS))
+    torch.testing.assert_close(theirs, kept.vectors(TEXTS), atol=1e-5, rtol=1e-4)
+
+
+def test_all_blocks_are_the_model_itself(tiny_folder):
+    for name in TINY_CONFIGS:
+        full = load_encoder(tiny_folder(name))
+        assert encoder_digest(keep(full, (1, 2, 3))) == encoder_digest(full)
+
+
+@torch.no_grad()
+def test_what_a_block_depends_on_moves_with_it(tiny_folder):
+    full = load_encoder(tiny_folder("modernbert"))
+    full.backbone.config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
+    assert kept_config(full.backbone.config, (1, 3)).layer_types == ["full_attention", "full_attention"]
+    qwen = load_encoder(tiny_folder("qwen2")).backbone.config
+    assert (qwen.layer_types, qwen.max_window_layers) == (["full_attention", *["sliding_attention"] * 2], 1)
+    cut = kept_config(qwen, (2, 3))
+    assert (cut.layer_types, cut.max_window_layers) == (["sliding_attention"] * 2, 0)
+    assert kept_config(qwen, (1, 3)).max_window_layers == 1
+
+
+@torch.no_grad()
+def test_gpt2_that_scales_by_place_keeps_the_first_blocks_only(tmp_path, monkeypatch):
+    config = copy.deepcopy(TINY_CONFIGS["gpt2"])
+    config.scale_attn_by_inverse_layer_idx = True
+    monkeypatch.setitem(TINY_CONFIGS, "gpt2", config)
+    full = load_encoder(make_tiny("gpt2", tmp_path / "gpt2"))
+    batch = full.tokenize(TEXTS)
+    assert torch.equal(keep(full, (1, 2)).token_states(**batch), by_hand(full, batch, (1, 2)))
+    with pytest.raises(LayerNotHeldError, match="divides the attention scores of each block by its place, and block 3"):
+        keep(full, (1, 3))
+
+
+@torch.no_grad()
+def test_albert_keeps_what_its_groups_can_hold(tmp_path, monkeypatch):
+    config = copy.deepcopy(TINY_CONFIGS["albert-grouped"])
+    config.num_hidden_layers, config.num_hidden_groups = 6, 2  # blocks 1 to 3 share weights, and 4 to 6
+    monkeypatch.setitem(TINY_CONFIGS, "albert-grouped", config)
+    full = load_encoder(make_tiny("albert-grouped", tmp_path / "albert"))
+    batch = full.tokenize(TEXTS)
+    for blocks in ((1, 2, 4), (2, 5), (5, 6), (1, 3, 4, 6)):
+        kept = keep(full, blocks)
+        assert torch.equal(kept.token_states(**batch), by_hand(full, batch, blocks))
+        assert len(kept.backbone.encoder.albert_layer_groups) == len({block > 3 for block in blocks})
+    for blocks in ((1, 4, 5), (1, 2, 3, 4), (3, 4, 5, 6)):
+        with pytest.raises(LayerNotHeldError, match="shares 2 groups of weights over 6 layers") as problem:
+            keep(full, blocks)
+        assert "0, 1, 2, 3, 5, 6" in problem.value.hint
+
+
+def test_what_is_no_subset_is_refused(tiny_folder):
+    full = load_encoder(tiny_folder("bert"))
+    for blocks in ((0, 1), (1, 4), (-1,)):
+        with pytest.raises(LayerOutOfRangeError, match=r"Block -?\d does not exist: this encoder has blocks 1 to 3\."):
+            keep(full, blocks)
+    for blocks in ((3, 1), (2, 2)):
+        with pytest.raises(ModelError, match=f"{blocks[0]}, {blocks[1]} do not rise"):
+            keep(full, blocks)
+    with pytest.raises(LayerNotHeldError, match="cannot be stored at layer 0"):
+        keep(load_encoder(tiny_folder("deberta-v3")), ())
+
+
+def test_the_pipeline_is_kept_and_what_needs_all_layers_is_not(tiny_folder):
+    full = load_encoder(tiny_folder("bert"), pooling="cls", max_length=9)
+    full.tail.append(Normalize())
+    full.settings = {"prompts": {"query": "a dog and "}, "default_prompt_name": "query"}
+    kept = keep(full, (1, 3))
+    assert (kept.pooling, kept.max_length, kept.settings, len(kept.tail)) == ("cls", 9, full.settings, 1)
+    full.pool_with(LayerPooling(16, layers=(1, 3)))
+    assert keep(full, (1, 2, 3)).pooler is not None
+    kept = keep(full, (1, 3))
+    assert (kept.pooler, kept.backbone.config.output_hidden_states) == (None, False)
+
+
+def test_weights_are_shared_only_where_asked(tiny_folder):
+    full = load_encoder(tiny_folder("bert"))
+    third = full.backbone.encoder.layer[2].attention.self.query.weight
+    for copied in (True, False):
+        kept = keep(full, (1, 3), copy_weights=copied).backbone.encoder.layer[1].attention.self.query.weight
+        assert torch.equal(kept, third)
+        assert (kept.data_ptr() == third.data_ptr()) != copied
+
+
+@pytest.mark.parametrize("name", sorted(TINY_CONFIGS))
+def test_what_tests_build_of_a_shape_is_what_transformers_builds(name, tiny_folder, monkeypatch):
+    """Twice, the second time from the shape that the first one left: tests/support/loads.py."""
+    full = load_encoder(tiny_folder(name))
+    copies = [keep(full, (1, 3)).backbone for _ in range(2)]
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(loads._build))
+    own = keep(full, (1, 3)).backbone
+
+    def described(model):
+        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        places = {id(one): full_name for full_name, one in reversed(tensors)}  # which ones are the same
+        return (
+            [(module_name, type(module), module.training) for module_name, module in model.named_modules()],
+            [(full_name, one.dtype, one.requires_grad, places[id(one)]) for full_name, one in tensors],
+            model.config.to_dict(),
+        )
+
+    for copied in copies:
+        assert described(copied) == described(own)
+        for (_, one), (_, other) in zip(copied.state_dict().items(), own.state_dict().items(), strict=True):
+            assert torch.equal(one, other)
+        for (_, one), (_, other) in zip(copied.named_buffers(), own.named_buffers(), strict=True):
+            assert torch.equal(one, other)

@@ -1,0 +1,252 @@
+"""Layer-wise attention pooling against a plain loop over layers: saved, reloaded without this package, exported."""
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.layer_attention import LayerAttentionPooling
+from truncate_kit.models.pooling import ConcatPooling
+from truncate_kit.models.tail import Dense
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+FAMILIES = ["bert", "electra", "roberta", "deberta-v2", "modernbert", "gpt2", "qwen2"]
+
+
+def with_attention(folder, **settings):
+    """The encoder of a folder with a pooling whose weights are wide enough that a mistake cannot hide in rounding."""
+    encoder = load_encoder(folder)
+    torch.manual_seed(1)
+    pooler = LayerAttentionPooling(encoder.width, token="last" if encoder.family.decoder else "cls", **settings).eval()
+    for weight in pooler.parameters():
+        weight.data.add_(torch.randn_like(weight) * 0.3)
+    encoder.pool_with(pooler)
+    return encoder
+
+
+@functools.cache  # nothing changes the folders that it is asked about
+def hidden_states(folder):
+    """All layers' states of each text, by transformers alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
+        outputs = [model(input_ids=row, output_hidden_states=True) for row in ids]
+    return [[*output.hidden_states[:-1], output.last_hidden_state] for output in outputs]
+
+
+def states_of(folder, pooler):
+    """CLS (or last token's) and mean states of all layers for each text, in float64."""
+    for hidden in hidden_states(folder):
+        token = 0 if pooler.settings["token"] == "cls" else -1
+        yield [state[0, token].double() for state in hidden], [state[0].double().mean(dim=0) for state in hidden]
+
+
+def through_mlp(weights, cls, pooled, last_cls):
+    pooled = torch.cat([cls[-1], pooled]) if last_cls else pooled
+    return torch.tanh(weights["dense.weight"] @ pooled + weights["dense.bias"])
+
+
+def plain(folder, pooler):
+    """The authors' form written out: one text at a time, one query and one key at a time."""
+    weights = {name: value.double() for name, value in pooler.state_dict().items()}
+
+    def mapped(name, state):
+        out = weights[f"{name}.weight"] @ state
+        return torch.where(out < 0, out * (1 / 8 + 1 / 3) / 2, out)
+
+    rows = []
+    for cls, mean in states_of(folder, pooler):
+        asking, asked = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[pooler.settings["over"]]
+        attended = []
+        for query in asking:
+            raised = [math.exp(float(mapped("query", query) @ mapped("key", key)) / len(cls)) for key in asked]
+            shares = [score / sum(raised) for score in raised]
+            attended.append(sum(share * mapped("value", value) for share, value in zip(shares, asked, strict=True)))
+        rows.append(through_mlp(weights, cls, sum(attended) / len(attended), pooler.settings["last_cls"]))
+    return torch.stack(rows).float()
+
+
+def printed(folder, pooler):
+    """Equations 1 to 5 as the paper prints them, by NumPy: one weight for each layer, the same h^l for every layer."""
+    w_q, w_k, w_v = (pooler.state_dict()[f"{name}.weight"].double().numpy() for name in ("query", "key", "value"))
+    weights = {name: value.double() for name, value in pooler.state_dict().items()}
+    rows, shares = [], []
+    for cls, mean in states_of(folder, pooler):
+        h_c, h_a = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[pooler.settings["over"]]
+        numerators = [np.dot(w_q @ c.numpy(), w_k @ a.numpy()) for c, a in zip(h_c, h_a, strict=True)]
+        alpha = np.array(numerators) / np.sum(numerators)  # (1)
+        h_l = [np.sum([alpha[j] * (w_v @ h_a[j].numpy()) for j in range(len(alpha))], axis=0) for _ in alpha]  # (2)
+        pooled = torch.from_numpy(np.mean(h_l, axis=0))  # (3)
+        rows.append(through_mlp(weights, cls, pooled, pooler.settings["last_cls"]))  # (4), (5)
+        shares.append(alpha)
+    return torch.stack(rows).float(), np.stack(shares)
+
+
+@pytest.mark.parametrize("over", ["both", "cls", "mean"])
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_the_formula_as_its_authors_run_it(tiny_folder, over, last_cls):
+    encoder = with_attention(tiny_folder("bert"), over=over, last_cls=last_cls)
+    torch.testing.assert_close(encoder.vectors(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
+@pytest.mark.parametrize("over", ["both", "cls", "mean"])
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_the_equations_as_they_are_printed(tiny_folder, name, over, last_cls):
+    encoder = with_attention(tiny_folder(name), literal=True, over=over, last_cls=last_cls)
+    expected, shares = printed(tiny_folder(name), encoder.pooler)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    batch = encoder.tokenize(TEXTS)
+    states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
+    found = encoder.pooler.layer_weights(*states).detach().numpy()  # a vector over the layers for each text
+    np.testing.assert_allclose(found, shares, atol=1e-3, rtol=1e-2)
+    encoder.pooler.train()  # nothing is drawn: there is no RReLU
+    torch.testing.assert_close(encoder.pooler.attend(*states), encoder.pooler.eval().attend(*states))
+    encoder.pooler.literal = False
+    assert not torch.allclose(encoder.vectors(TEXTS), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_without_the_tanh_layer(tiny_folder, tmp_path, last_cls):
+    """What the MLP would have been given: the last CLS, if any, and the attended state."""
+    encoder = with_attention(tiny_folder("bert"), mlp=False, last_cls=last_cls)
+    whole = LayerAttentionPooling(16, last_cls=False).eval()
+    kept = {name: value for name, value in encoder.pooler.state_dict().items() if name != "dense"}
+    whole.load_state_dict(kept | {"dense.weight": 1e-4 * torch.eye(16), "dense.bias": torch.zeros(16)})
+    attended = plain(tiny_folder("bert"), whole) / 1e-4  # tanh is the identity there
+    expected = attended
+    if last_cls:
+        last = torch.stack([cls[-1] for cls, _ in states_of(tiny_folder("bert"), whole)]).float()
+        expected = torch.cat([last, attended], dim=1)
+    assert encoder.pooler.get_embedding_dimension() == expected.shape[1]
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    save_encoder(encoder, tmp_path / "m")
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_folder, name, tmp_path):
+    encoder = with_attention(tiny_folder(name))
+    expected = plain(tiny_folder(name), encoder.pooler)
+    save_encoder(encoder, tmp_path / "m")
+    again = load_encoder(tmp_path / "m")
+    assert again.pooling_name == "layer-attention"
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
+    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "fused"), [("bert", 1), ("gpt2", 0), ("modernbert", 0)])
+def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tmp_path):
+    save_encoder(truncate(load_encoder(tiny_folder(name)), 1), tmp_path / "cut")
+    encoder = with_attention(tmp_path / "cut")
+    save_encoder(encoder, tmp_path / "m", model_card="kept")
+    used = load_encoder(tmp_path / "m")
+    before = used.vectors(TEXTS)
+    report = export_onnx(used, tmp_path / "m")
+    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
+    assert (report.pooling, report.fused_attention_found) == ("layer-attention", fused)
+    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
+    torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-4, rtol=1e-4)
+
+
+def test_on_a_truncated_encoder(tiny_folder, tmp_path):
+    cut = truncate(load_encoder(tiny_folder("bert")), 2)
+    save_encoder(cut, tmp_path / "cut")
+    encoder = with_attention(tmp_path / "cut")
+    found = encoder.vectors(TEXTS)
+    torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-5, rtol=1e-4)
+    batch = encoder.tokenize(TEXTS)
+    states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
+    weights = encoder.pooler.layer_weights(*states)
+    assert weights.shape == (3, 3)  # embeddings and two blocks
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
+
+
+def test_cutting_off_layers_it_attends_to_drops_it(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    whole, cut = truncate(encoder, 3), truncate(encoder, 2)
+    torch.testing.assert_close(whole.vectors(TEXTS), encoder.vectors(TEXTS), atol=0, rtol=0)
+    assert cut.pooler is None
+    assert not cut.backbone.config.output_hidden_states
+
+
+def test_training_draws_the_slopes_and_evaluation_takes_their_mean():
+    torch.manual_seed(0)
+    pooler = LayerAttentionPooling(8).train()
+    states = torch.randn(2, 4, 8)
+    assert not torch.equal(pooler.attend(states, states), pooler.attend(states, states))
+    pooler.eval()
+    assert torch.equal(pooler.attend(states, states), pooler.attend(states, states))
+
+
+def test_a_batch_changes_nothing(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    together, alone = encoder.vectors(TEXTS), torch.cat([encoder.vectors([text]) for text in TEXTS])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
+    encoder, other = (truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 1) for pooling in ("cls", "mean"))
+    cls, mean = encoder.vectors(TEXTS), other.vectors(TEXTS)
+    encoder.pool_with(ConcatPooling())
+    torch.testing.assert_close(encoder.vectors(TEXTS), torch.cat([cls, mean], dim=1))
+    encoder.tail.append(Dense(32, 16, bias=True, activation="Tanh"))
+    expected = encoder.vectors(TEXTS)
+    save_encoder(encoder, tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")  # nothing of ours, no code to trust
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    again = load_encoder(tmp_path / "m")
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-6, rtol=1e-5)
+    report = export_onnx(again, tmp_path / "m")
+    assert report.pooling == "concat"
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
+    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
+    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_attention.LayerAttentionPooling"
+    (folder / "layer_attention.py").write_text("raise SystemExit('run')")
+    assert load_encoder(folder).pooling_name == "layer-attention"
+
+
+def test_what_cannot_be_read_or_replaced(tiny_folder, tmp_path):
+    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
+    with pytest.raises(UsageError, match="has a pooling of its own, layer-attention"):
+        load_encoder(folder, pooling="mean")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
+    with pytest.raises(ModelError, match="does not hand its layers"):
+        load_encoder(folder)
+    assert "dense.weight" in load_file(folder / "1_LayerAttentionPooling/model.safetensors")
+    (folder / "1_LayerAttentionPooling/model.safetensors").write_bytes(b"short")
+    with pytest.raises(ModelError, match=r"LayerAttentionPooling in .* cannot be read"):
+        load_encoder(folder)
+
+
+def test_a_combination_of_its_layers_takes_its_place(tiny_folder, tmp_path):
+    """Its layers are pooled as the attention pools the last one, by CLS, whether the model was saved before or not."""
+    made = with_attention(tiny_folder("bert"))
+    for encoder in (made, load_encoder(save_encoder(made, tmp_path / "m"))):
+        lean, last = combined_encoder(encoder, (1, 3)), combined_encoder(encoder, (3,))
+        states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
+        expected = ((states[1] + states[3]) / 2)[:, 0].detach()
+        torch.testing.assert_close(lean.vectors(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(last.vectors(TEXTS[:1]), states[3][:, 0].detach(), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,183 @@
+"""Heads over the states of all blocks: each formula against a plain computation, and what a saved model keeps."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
+
+from tests.support.heads import CODES, make_heads, with_heads
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.models import LayerHeads, load_encoder, save_encoder, truncate
+from truncate_kit.models.layer_heads import PairScore
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "not"]
+
+
+def single_networks(networks):
+    """The same weights as one nn.Linear per block."""
+    found = []
+    for (code, count), weight, bias in zip(networks.runs, networks.weights, networks.biases, strict=True):
+        for number in range(count):
+            linear = nn.Linear(networks.width, code)
+            linear.weight.data, linear.bias.data = weight[number].T.clone(), bias.view(count, code)[number].clone()
+            found.append(linear)
+    return found
+
+
+def plain_codes(networks, states):
+    """tanh of one linear layer per block on standardised states."""
+    return [
+        torch.tanh(linear((state - mean) / scale))
+        for linear, state, mean, scale in zip(
+            single_networks(networks), states, networks.mean, networks.scale, strict=True
+        )
+    ]
+
+
+def plain_distances(codes, first, second):
+    rows = []
+    for code in codes:
+        a, b = code.detach().double().numpy()[first], code.detach().double().numpy()[second]
+        rows.append(1 - (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
+    return np.stack(rows, axis=1)
+
+
+def plain_score(score, distances):
+    parameters = {name: value.detach().double().numpy() for name, value in score.state_dict().items()}
+    moved = np.tanh(distances / parameters["scale"] @ parameters["weight"].T + parameters["shift"])
+    if score.kind == "sigmoid":
+        return 1 / (1 + np.exp(-(moved @ parameters["out"] + parameters["offset"])))
+    height = np.abs(moved - np.tanh(parameters["shift"])) @ np.log1p(np.exp(parameters["out"]))
+    return np.exp(-height)
+
+
+def test_batched_networks_equal_a_loop_of_linear_layers_also_in_their_gradients():
+    networks, states = make_heads().networks, torch.randn(3, 4, 16)
+    codes = [code for run in networks(states) for code in run]
+    for found, expected in zip(codes, plain_codes(networks, states), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    sum(code.square().sum() for code in codes).backward()
+    singles = single_networks(networks)
+    moved = (states - networks.mean) / networks.scale
+    sum(torch.tanh(linear(state)).square().sum() for linear, state in zip(singles, moved, strict=True)).backward()
+    flat = [gradient.T for run in networks.weights for gradient in run.grad]
+    for found, linear in zip(flat, singles, strict=True):
+        torch.testing.assert_close(found, linear.weight.grad, atol=1e-5, rtol=1e-4)
+    shifts = torch.cat([bias.grad for bias in networks.biases])
+    torch.testing.assert_close(shifts, torch.cat([linear.bias.grad for linear in singles]), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["exp", "sigmoid"])
+def test_vectors_distances_and_scores(kind):
+    heads, states = make_heads(kind=kind), torch.randn(3, 5, 16)
+    first, second = [0, 1, 2, 4], [1, 2, 3, 4]
+    with torch.no_grad():
+        vectors = heads(states)
+        found = heads.distances(vectors[first], vectors[second])
+        scores = heads.similarities(vectors[first], vectors[second])
+    assert vectors.shape == (5, heads.out_width) == (5, 3 + 3 + 5)
+    expected = plain_distances(plain_codes(heads.networks, states), first, second)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(scores.numpy(), plain_score(heads.score, expected), atol=1e-6)
+    cosines = nn.functional.cosine_similarity(vectors[first], vectors[second])
+    np.testing.assert_allclose(cosines.numpy(), 1 - expected.mean(axis=1), atol=1e-6)
+
+
+def test_without_networks_the_states_are_the_codes():
+    heads, states = LayerHeads(16, 2, None, PairScore(2, 4, "exp")), torch.randn(2, 3, 16)
+    vectors = heads(states)
+    expected = plain_distances(list(states), [0, 1], [1, 2])
+    np.testing.assert_allclose(heads.distances(vectors[:2], vectors[1:]).numpy(), expected, atol=1e-6)
+    assert heads.out_width == 32
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
+    heads = make_heads(seed=seed)
+    for parameter in heads.score.parameters():
+        parameter.data.normal_(std=3, generator=torch.Generator().manual_seed(seed))
+    vectors = heads(torch.randn(3, 50, 16))
+    assert heads.similarities(vectors, vectors).eq(1).all()
+    others = heads.similarities(vectors, vectors.roll(1, 0))
+    assert ((others >= 0) & (others < 1)).all()
+
+
+def test_vectors_of_another_size_are_refused():
+    with pytest.raises(ModelError, match="layer codes have 11 numbers, these vectors 10"):
+        make_heads().similarities(torch.ones(1, 10), torch.ones(1, 10))
+
+
+def block_states(folder, text, layer):
+    """Last-token states of the blocks 1 … layer of one text without padding, with the final norm where there is one."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    norm = {"gpt2": "ln_f", "llama": "norm", "qwen2": "norm"}.get(model.config.model_type)
+    with torch.no_grad():
+        output = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        states = list(output.hidden_states[1 : layer + 1])
+        if norm is not None:  # the last one has it already
+            top = model.config.num_hidden_layers
+            states = [
+                state if block == top else getattr(model, norm)(state) for block, state in enumerate(states, start=1)
+            ]
+    return torch.stack([state[0, -1] for state in states])
+
+
+@pytest.mark.parametrize(("name", "layer"), [("bert", 3), ("gpt2", 3), ("gpt2", 2), ("llama", 2), ("qwen2", 3)])
+def test_an_encoder_with_heads_reads_the_last_token_of_every_block_whatever_the_padding(tiny_folder, name, layer):
+    encoder = with_heads(tiny_folder(name), layer)
+    states = torch.stack([block_states(tiny_folder(name), text, layer) for text in TEXTS], dim=1)
+    codes = torch.cat([nn.functional.normalize(code, dim=1) for code in plain_codes(encoder.heads.networks, states)], 1)
+    torch.testing.assert_close(encoder.vectors(TEXTS), codes.detach() / layer**0.5, atol=1e-5, rtol=1e-4)
+
+
+def test_saved_and_reloaded_it_is_exactly_the_same(tiny_folder, tmp_path):
+    encoder = with_heads(tiny_folder("gpt2"), 2)
+    again = load_encoder(save_encoder(encoder, tmp_path / "m"))
+    assert again.pooling == "last"
+    assert again.depth == 2
+    before, after = encoder.vectors(TEXTS), again.vectors(TEXTS)
+    assert torch.equal(before, after)
+    shuffled = [1, 2, 3, 0]
+    assert torch.equal(encoder.similarities(before, before[shuffled]), again.similarities(after, after[shuffled]))
+    assert not any(".2." in name for name in load_file(tmp_path / "m/model.safetensors"))  # no upper block
+
+
+def test_others_load_the_frozen_blocks_or_refuse_but_give_no_other_vectors(tiny_folder, tmp_path):
+    encoder = with_heads(tiny_folder("bert"), 2)
+    folder = save_encoder(encoder, tmp_path / "m")
+    batch = encoder.tokenize(TEXTS)
+    with torch.no_grad():
+        found = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state
+    assert torch.equal(found, load_encoder(tiny_folder("bert")).hidden_states(batch)[2])
+    with pytest.raises(Exception, match="LayerHeads"):
+        SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+
+
+def test_truncating_drops_the_heads_and_keeps_them_at_the_last_layer(tiny_folder):
+    encoder = with_heads(tiny_folder("bert"), 2)
+    assert truncate(encoder, 1).heads is None
+    assert torch.equal(truncate(encoder, 2).vectors(TEXTS), encoder.vectors(TEXTS))
+
+
+def test_damaged_or_foreign_heads_are_refused(tiny_folder, tmp_path):
+    folder = save_encoder(with_heads(tiny_folder("bert"), 2), tmp_path / "m")
+    with pytest.raises(UsageError, match="trained on last-pooled states, not mean"):
+        load_encoder(folder, pooling="mean")
+    place = folder / "2_LayerHeads"
+    values = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(values | {"score": "cosine"}))
+    with pytest.raises(ModelError, match="no score 'cosine'"):
+        load_encoder(folder)
+    (place / "config.json").write_text(json.dumps(values))
+    (place / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(ModelError, match="2_LayerHeads cannot be read"):
+        load_encoder(folder)
+    whole = with_heads(tiny_folder("bert"), 3)
+    whole.heads = make_heads(codes=CODES[:2])
+    with pytest.raises(ModelError, match="for 2 blocks of width 16, this model has 3 of 16"):
+        load_encoder(save_encoder(whole, tmp_path / "other"))

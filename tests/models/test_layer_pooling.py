@@ -1,0 +1,249 @@
+"""Maximum and mean over layers against a plain loop: saved, reloaded without this package, truncated, exported."""
+
+import functools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.tail import Normalize
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}
+TOKENS = {"mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0).values, "cls": lambda rows: rows[0]}
+CASES = [
+    ("bert", (1, 2, 3), "max", "mean"),
+    ("bert", (0, 3), "mean", "max"),
+    ("electra", (0, 2), "max", "max"),
+    ("roberta", (0, 1), "max", "cls"),
+    ("albert", (1, 3), "max", "mean"),
+    ("deberta-v2", (1, 2), "max", "mean"),
+    ("modernbert", (0, 2), "mean", "mean"),
+    ("modernbert", (1, 3), "max", "cls"),
+    ("gpt2", (0, 1, 3), "mean", "last"),
+    ("gpt2", (1, 2), "max", "mean"),
+    ("qwen2", (0, 2), "mean", "mean"),
+    ("llama", (1, 3), "max", "last"),
+]
+
+
+@functools.cache  # nothing changes the folders that it is asked about
+def normed_states(folder):
+    """All layers' states of each text after the norm, one text at a time, without padding, by transformers alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    norm = FINAL_NORMS.get(model.config.model_type)
+    texts = []
+    for text in TEXTS:
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+            below = [state if norm is None else getattr(model, norm)(state) for state in output.hidden_states[:-1]]
+        texts.append([state[0] for state in (*below, output.last_hidden_state)])
+    return texts
+
+
+def plain(folder, layers, over, tokens):
+    """The tokens, then the layers."""
+    rows = []
+    for hidden in normed_states(folder):
+        pooled = [TOKENS.get(tokens, lambda rows: rows[-1])(hidden[layer]) for layer in layers]
+        found = pooled[0]
+        for state in pooled[1:]:
+            found = torch.maximum(found, state) if over == "max" else found + state
+        rows.append(found if over == "max" else found / len(pooled))
+    return torch.stack(rows)
+
+
+def combined(folder, layers, over, tokens):
+    return combined_encoder(load_encoder(folder, pooling=tokens), layers, over=over)
+
+
+@pytest.mark.parametrize(("name", "layers", "over", "tokens"), CASES)
+def test_reloaded_here_and_by_sentence_transformers_without_this_package(
+    tiny_folder, name, layers, over, tokens, tmp_path
+):
+    expected = plain(tiny_folder(name), layers, over, tokens)
+    lean = combined(tiny_folder(name), layers, over, tokens)
+    torch.testing.assert_close(lean.vectors(TEXTS), expected, atol=1e-5, rtol=0)
+    save_encoder(lean, tmp_path / "m")
+    again = load_encoder(tmp_path / "m")
+    assert (again.pooling_name, again.pooling, again.depth) == (f"layer-{over}", tokens, layers[-1])
+    assert encoder_digest(again) == encoder_digest(lean)
+    for key, value in lean.pooler.state_dict().items():
+        assert torch.equal(value, again.pooler.state_dict()[key])
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=0)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    assert [type(module).__name__ for module in peer] == ["Transformer", "LayerPooling"]
+    assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
+    assert peer.get_embedding_dimension() == 16
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+    peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
+    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=0)
+
+
+def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
+    encoder.pool_with(LayerPooling(16, layers=(0, 1), over="mean", last=True))
+    parts = [plain(tiny_folder("bert"), layers, "mean", "mean") for layers in ((1,), (0, 1))]
+    expected = torch.cat(parts, dim=1)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=0)
+    save_encoder(encoder, tmp_path / "m")
+    again = load_encoder(tmp_path / "m")
+    assert again.pooling_name == "last-layer-mean"
+    assert encoder_digest(again) == encoder_digest(encoder)
+    encoder.pool_with(LayerPooling(16, layers=(0, 1), over="mean"))
+    assert encoder_digest(again) != encoder_digest(encoder)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    assert peer.get_embedding_dimension() == 32
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+    export_onnx(again, tmp_path / "m")
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("bert", (0, 2)), ("gpt2", (0, 2)), ("llama", (1, 2))])
+def test_neither_another_layer_nor_a_missing_norm_could_hide(tiny_folder, name, layers):
+    found = combined(tiny_folder(name), layers, "max", "mean")
+    expected = found.vectors(TEXTS)
+    others = [plain(tiny_folder(name), other, "max", "mean") for other in ((0, 1, 2), layers[:1], layers[-1:], (1, 3))]
+    others.append(plain(tiny_folder(name), layers, "mean", "mean"))
+    if name != "bert":
+        found.pooler.norm = None
+        others.append(found.vectors(TEXTS))
+    for other in others:
+        assert not torch.allclose(expected, other, atol=1e-2)
+
+
+def test_left_padding_changes_nothing(tiny_folder):
+    for tokens in ("mean", "cls", "max", "last"):
+        encoder = combined(tiny_folder("gpt2"), (1, 3), "max", tokens)
+        ids = encoder.token_ids(TEXTS[:1])[0]
+        batch = {"input_ids": torch.tensor([[0, 0, *ids]]), "attention_mask": torch.tensor([[0, 0] + [1] * len(ids)])}
+        torch.testing.assert_close(encoder(**batch), encoder(**encoder.pad([ids])), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "over", "tokens", "fused"),
+    [("bert", 2, "max", "mean", 2), ("electra", 1, "mean", "max", 1), ("llama", 1, "max", "last", 0)],
+)
+def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, over, tokens, fused, tmp_path):
+    """That of BERT has the layers of the one in tests/cli/test_combine_command.py, which shares its trace."""
+    save_encoder(combined(tiny_folder(name), (0, layer), over, tokens), tmp_path / "m", model_card="kept")
+    used = load_encoder(tmp_path / "m")
+    before = used.vectors(TEXTS)
+    report = export_onnx(used, tmp_path / "m")
+    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
+    assert (report.pooling, report.fused_attention_found) == (f"layer-{over}", fused)
+    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder(name), (0, layer), over, tokens), atol=1e-4, rtol=0)
+
+
+def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):
+    lean = combined(tiny_folder("bert"), (0, 3), "max", "cls")
+    whole, lower = truncate(lean, 3), truncate(lean, 2)
+    torch.testing.assert_close(whole.vectors(TEXTS), lean.vectors(TEXTS), atol=0, rtol=0)
+    assert whole.pooler is not lean.pooler
+    assert (lower.pooler, lower.combination, lower.pooling_name) == (None, None, "cls")
+    assert not lower.backbone.config.output_hidden_states
+    expected = plain(tiny_folder("bert"), (2,), "mean", "cls")
+    torch.testing.assert_close(lower.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_combination_of_its_layers_takes_its_place(tiny_folder):
+    lean = combined(tiny_folder("bert"), (0, 3), "max", "mean")
+    for layers, over in (((1, 3), "mean"), ((0, 2), "max"), ((2,), "max")):
+        found = combined_encoder(lean, layers, over=over).vectors(TEXTS)
+        torch.testing.assert_close(found, plain(tiny_folder("bert"), layers, over, "mean"), atol=1e-5, rtol=1e-4)
+
+
+def test_a_final_normalize_is_kept(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.tail.append(Normalize())
+    folder = save_encoder(combined_encoder(encoder, (1, 2), over="max"), tmp_path / "m")
+    expected = torch.nn.functional.normalize(plain(tiny_folder("bert"), (1, 2), "max", "mean"))
+    peer = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+
+
+def test_through_the_trained_head(tiny_folder, tmp_path):
+    encoder, head = load_encoder(tiny_folder("bert"), pooling="max"), load_pooler_head(tiny_folder("bert"))
+    folder = save_encoder(combined_encoder(encoder, (0, 2), head=head), tmp_path / "m")
+    with torch.no_grad():
+        dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
+        expected = torch.tanh(dense(plain(tiny_folder("bert"), (0, 2), "mean", "max")))
+    peer = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(load_encoder(folder).vectors(TEXTS), expected, atol=1e-5, rtol=0)
+
+
+def test_gradients_reach_every_layer_and_the_copied_norm(tiny_folder):
+    encoder = combined(tiny_folder("gpt2"), (0, 1, 3), "max", "mean").train()
+    encoder(**encoder.tokenize(TEXTS)).square().sum().backward()
+    for parameter in (*encoder.backbone.h[0].parameters(), *encoder.pooler.norm.parameters()):
+        assert parameter.grad.abs().max() > 0
+
+
+def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
+    folder = save_encoder(combined(tiny_folder("bert"), (1, 2), "max", "mean"), tmp_path / "m")
+    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_pooling.LayerPooling"
+    (folder / "layer_pooling.py").write_text("raise SystemExit('run')")
+    assert load_encoder(folder).pooling_name == "layer-max"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "",
+        "{}",
+        "[]",
+        "3",
+        '{"width": 16}',
+        '{"width": 16, "layers": [], "over": "max", "tokens": "mean"}',
+        '{"width": 16, "layers": [2, 1], "over": "max", "tokens": "mean"}',
+        '{"width": 16, "layers": [-1, 1], "over": "max", "tokens": "mean"}',
+        '{"width": 16, "layers": "12", "over": "max", "tokens": "mean"}',
+        '{"width": 16, "layers": [0, 2], "over": "sum", "tokens": "mean"}',
+        '{"width": 16, "layers": [0, 2], "over": "max", "tokens": ["mean"]}',
+        '{"width": 16, "layers": [0, 2], "norm": "batch"}',
+        '{"width": 16, "layers": [0, 2], "norm": "layer"}',
+        '{"width": 16, "layers": [0, 2], "more": 1}',
+    ],
+)
+def test_a_damaged_configuration_is_one_sentence(tiny_folder, harm, tmp_path):
+    folder = save_encoder(combined(tiny_folder("bert"), (0, 2), "max", "mean"), tmp_path / "m")
+    (folder / "1_LayerPooling/config.json").write_text(harm)
+    with pytest.raises(ModelError, match=r"LayerPooling in .*1_LayerPooling cannot be read: .*\.") as caught:
+        load_encoder(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_or_cannot_be_replaced(tiny_folder, tmp_path):
+    folder = save_encoder(combined(tiny_folder("gpt2"), (0, 2), "max", "mean"), tmp_path / "m")
+    with pytest.raises(UsageError, match="has a pooling of its own, layer-max"):
+        load_encoder(folder, pooling="cls")
+    place = folder / "1_LayerPooling/config.json"
+    whole = json.loads(place.read_text())
+    for change in ({"layers": [0, 3]}, {"width": 8}):
+        place.write_text(json.dumps(whole | change))
+        with pytest.raises(ModelError, match=r"does not hand its layers|cannot be read"):
+            load_encoder(folder)
+    place.write_text(json.dumps(whole))
+    assert set(load_file(folder / "1_LayerPooling/model.safetensors")) == {"norm.weight", "norm.bias"}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
+    with pytest.raises(ModelError, match="does not hand its layers to the LayerPooling"):
+        load_encoder(folder)
+    (folder / "1_LayerPooling/model.safetensors").write_bytes(b"short")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_encoder(folder)
+    for layers, width in (((0, 4), 16), ((0, 2), 8)):
+        with pytest.raises(ModelError, match="does not fit"):
+            load_encoder(tiny_folder("bert")).pool_with(LayerPooling(width, layers=layers))

@@ -1,0 +1,272 @@
+"""sentence-transformers models are truncated inside their pipeline, and saved ones load there."""
+
+import copy
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers import models as modules
+from transformers import AutoModel
+
+from tests.support.fake_hub import COMMIT, logged_in
+from tests.support.families import TINY_CONFIGS
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.pooling import POOLING_MODES
+from truncate_kit.models.tokenizer import position_limit
+
+TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tiny_folder, tmp_path_factory):
+    """A model with CLS pooling, Dense + Tanh, Normalize, prompts, a short maximum length and lower-casing."""
+    torch.manual_seed(0)
+    transformer = modules.Transformer(str(tiny_folder("bert")), max_seq_length=9, do_lower_case=True)
+    pooling = modules.Pooling(16, pooling_mode="cls")
+    dense = modules.Dense(16, 8, activation_function=torch.nn.Tanh())
+    model = SentenceTransformer(
+        modules=[transformer, pooling, dense, modules.Normalize()],
+        prompts={"query": "a dog and ", "document": ""},
+        default_prompt_name="query",
+        device="cpu",
+    )
+    folder = tmp_path_factory.mktemp("pipeline") / "model"
+    model.save(str(folder))
+    return folder, torch.as_tensor(model.encode(TEXTS))
+
+
+def test_reads_as_sentence_transformers_does(pipeline):
+    folder, expected = pipeline
+    encoder = load_encoder(folder)
+    assert encoder.pooling == "cls"
+    assert encoder.max_length == 9
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, architecture):
+    """With the maximum length of the tokenizer the long texts would have other vectors, and here a default prompt."""
+    folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
+    reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"max_seq_length": 5}
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / f"sentence_{architecture}_config.json").write_text(json.dumps(reading))
+    peer = SentenceTransformer(str(folder), device="cpu")
+    encoder = load_encoder(folder)
+    assert encoder.max_length == peer.max_seq_length == 5
+    shortened = torch.as_tensor(peer.encode(TEXTS))
+    assert not torch.allclose(shortened, expected, atol=1e-3)
+    torch.testing.assert_close(encoder.vectors(TEXTS), shortened, atol=1e-5, rtol=1e-4)
+    save_encoder(encoder, tmp_path / "saved")
+    saved = load_encoder(tmp_path / "saved")
+    assert (saved.max_length, saved.lower_case) == (5, encoder.lower_case)
+    assert encoder_digest(saved) == encoder_digest(encoder) != encoder_digest(load_encoder(pipeline[0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [({"max_seq_length": 7}, {"max_seq_length": 5}, 7), ({}, {"max_seq_length": 5}, 5), ({}, {}, 36)],
+)
+def test_the_first_file_that_says_how_texts_are_read_counts(pipeline, tmp_path, first, second, found):
+    folder = shutil.copytree(pipeline[0], tmp_path / "model")
+    (folder / "sentence_bert_config.json").write_text(json.dumps(first))
+    (folder / "sentence_roberta_config.json").write_text(json.dumps(second))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 36}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert load_encoder(folder).max_length == SentenceTransformer(str(folder), device="cpu").max_seq_length == found
+
+
+@pytest.mark.parametrize("lacking", [["2_Dense"], [""], ["", "2_Dense"], []])
+@pytest.mark.parametrize("extra", ["2_Dense/training.bin", "pytorch_model.bin"])
+def test_weights_on_the_hub_are_fetched_in_the_form_they_have(pipeline, tmp_path, monkeypatch, lacking, extra):
+    """lacking: folders of modules whose weights are a .bin file only. extra: a file that others do without."""
+    folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
+    (folder / extra).write_bytes(b"not for us")
+    for place in lacking:
+        torch.save(load_file(folder / place / "model.safetensors"), folder / place / "pytorch_model.bin")
+        (folder / place / "model.safetensors").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with logged_in(monkeypatch) as hub:
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        hub.repos["owner/name"] = {"private": False, "files": files}
+        encoder = load_encoder("owner/name")
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    fetched = {path.rpartition(f"/{COMMIT}/")[2] for path in hub.asked if path.startswith("GET /owner/name/resolve/")}
+    assert (extra in fetched) == ("" in lacking)  # without a transformer in safetensors all that there is
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3])
+def test_truncated_inside_its_pipeline_and_loaded_by_sentence_transformers(pipeline, layer, tmp_path):
+    folder, _ = pipeline
+    cut = truncate(load_encoder(folder), layer)
+    save_encoder(cut, tmp_path / "cut", model_card="# card")
+    reloaded = SentenceTransformer(str(tmp_path / "cut"), device="cpu")
+    assert [type(module).__name__ for module in reloaded] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert reloaded.prompts["query"] == "a dog and "
+    assert reloaded.default_prompt_name == "query"
+    assert reloaded.max_seq_length == 9
+    assert len(reloaded[0].auto_model.encoder.layer) == layer
+    # An independent way to the same vectors: the full model's own modules on hidden_states[layer].
+    peer = SentenceTransformer(str(folder), device="cpu")
+    features = peer[0].tokenizer(
+        ["a dog and " + text.lower() for text in TEXTS],
+        padding=True,
+        truncation=True,
+        max_length=9,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        states = peer[0].auto_model(**features, output_hidden_states=True).hidden_states[layer]
+        vector = torch.tanh(peer[2].linear(states[:, 0]))
+        expected = vector / vector.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(torch.as_tensor(reloaded.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cut.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_real_model_keeps_its_normalisation_and_length(minilm, tmp_path):
+    cut = truncate(load_encoder(minilm), 3)
+    save_encoder(cut, tmp_path / "cut")
+    vectors = torch.as_tensor(SentenceTransformer(str(tmp_path / "cut"), device="cpu").encode(TEXTS))
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(cut.vectors(TEXTS), vectors, atol=1e-5, rtol=1e-4)
+    assert cut.max_length == 256
+
+
+def _edit(folder, target, file, change):
+    import shutil
+
+    shutil.copytree(folder, target)
+    values = json.loads((target / file).read_text())
+    change(values)
+    (target / file).write_text(json.dumps(values))
+    return target
+
+
+def test_a_module_that_is_not_known_is_refused(pipeline, tmp_path):
+    changed = _edit(pipeline[0], tmp_path / "m", "modules.json", lambda v: v[2].update(type="x.y.WordWeights"))
+    with pytest.raises(ModelError, match="'WordWeights'"):
+        load_encoder(changed)
+
+
+def test_a_pooling_that_is_not_known_is_refused(pipeline, tmp_path):
+    changed = _edit(
+        pipeline[0], tmp_path / "m", "1_Pooling/config.json", lambda v: v.update(pooling_mode=["cls", "max"])
+    )
+    with pytest.raises(ModelError, match="pools by cls \\+ max"):
+        load_encoder(changed)
+
+
+@pytest.mark.parametrize("modes", [["mean", "max"], "weightedmean", "mean_sqrt_len_tokens"])
+def test_a_pooling_that_cannot_be_kept_is_replaced_by_one_that_is_named(pipeline, tmp_path, modes):
+    folder = _copy(pipeline[0], tmp_path / "m")
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode": modes}))
+    with pytest.raises(ModelError, match="which cannot be kept") as refused:
+        load_encoder(folder)
+    assert refused.value.hint == f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it."
+    texts = ["a cat", "the dog sat"]
+    expected = load_encoder(pipeline[0], pooling="cls").encode(texts)
+    np.testing.assert_array_equal(load_encoder(folder, pooling="cls").encode(texts), expected)
+
+
+@pytest.mark.parametrize("kind", ["Router", "StaticEmbedding"])
+def test_a_kind_of_module_that_is_not_known_is_named_before_their_order(pipeline, tmp_path, kind):
+    folder = _copy(pipeline[0], tmp_path / "m")
+    row = {"idx": 0, "name": "0", "path": "", "type": f"sentence_transformers.models.{kind}"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    with pytest.raises(ModelError, match=f"names a module '{kind}'"):
+        load_encoder(folder)
+
+
+def test_an_activation_is_never_imported_by_name(pipeline, tmp_path):
+    changed = _edit(
+        pipeline[0], tmp_path / "m", "2_Dense/config.json", lambda v: v.update(activation_function="os.system")
+    )
+    with pytest.raises(ModelError, match="activation 'system'"):
+        load_encoder(changed)
+
+
+def _copy(folder, target):
+    import shutil
+
+    return shutil.copytree(folder, target)
+
+
+def test_weights_that_are_cut_short(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_encoder(folder)
+
+
+def test_a_missing_weight_is_never_random(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("encoder.layer.1.output.dense.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lack encoder\.layer\.1\.output\.dense\.weight"):
+        load_encoder(folder)
+
+
+def test_weights_that_are_no_numbers(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"encoder\.layer\.0\.output\.dense\.weight .* holds NaN"):
+        load_encoder(folder)
+
+
+def test_a_model_without_tokenizer(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        load_encoder(folder)
+
+
+def test_a_maximum_length_beyond_the_positions(tiny_folder):
+    with pytest.raises(UsageError, match="40 positions"):
+        load_encoder(tiny_folder("bert"), max_length=41)
+    with pytest.raises(UsageError, match=r"A maximum length of 1 does not fit: this model has 40 positions\.") as short:
+        load_encoder(tiny_folder("bert"), max_length=1)
+    assert short.value.hint == "Use a number from 2 to 40."
+    # Positions that are relative alone end nowhere.
+    with pytest.raises(UsageError, match=r"^A maximum length of 1 does not fit\.") as endless:
+        load_encoder(tiny_folder("deberta-v3"), max_length=1)
+    assert endless.value.hint == "Use a number from 2 upwards."
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "mpnet"])
+def test_a_text_may_fill_the_positions_and_no_token_more(family, padding):
+    """RoBERTa and its kin count from the padding id on, so a higher one leaves fewer positions."""
+    config = copy.copy(TINY_CONFIGS[family])
+    config.pad_token_id = padding
+    model, limit = AutoModel.from_config(config).eval(), position_limit(config)
+    with torch.inference_mode():
+        model(torch.full((1, limit), 7))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.full((1, limit + 1), 7))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(None, "NoneType"), (3, "int"), (b"a cat", "bytes"), (("a", "b"), "tuple")]
+)
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_what_is_no_text_is_not_the_fault_of_the_model(tiny_folder, wrong, kind, lower_case):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.lower_case = lower_case
+    with pytest.raises(UsageError, match=f"Text 2 of 3 is of the type {kind}, not str"):
+        encoder.encode(["the cat", wrong, "the cat"])
+
+
+def test_half_a_character_is_not_the_fault_of_the_model(tiny_folder):
+    with pytest.raises(UsageError, match=r"Text 2 of 2 holds half a character \(\\ud83d\)"):
+        load_encoder(tiny_folder("bert")).encode(["the \U0001f600 cat", "the \ud83d cat"])

@@ -1,0 +1,66 @@
+"""Pooling against loops over tokens; padding on either side never enters."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tests.support.families import TEXTS
+from truncate_kit.errors import UsageError
+from truncate_kit.models import load_encoder
+from truncate_kit.models.pooling import POOLING_MODES, check_pooling, pool
+
+PLAIN = {
+    "mean": lambda rows: sum(rows) / len(rows),
+    "cls": lambda rows: rows[0],
+    "max": lambda rows: torch.stack(rows).max(dim=0).values,
+    "last": lambda rows: rows[-1],
+}
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_against_a_loop_over_real_tokens(mode, side):
+    torch.manual_seed(0)
+    hidden = torch.randn(4, 6, 5)
+    mask = torch.tensor([[1] * length + [0] * (6 - length) for length in (6, 3, 1, 4)])
+    if side == "left":
+        mask = mask.flip(1)
+    hidden[mask == 0] = 1e6  # would show at once
+    for row, pooled in enumerate(pool(hidden, mask, mode)):
+        real = [hidden[row, token] for token in range(6) if mask[row, token]]
+        torch.testing.assert_close(pooled, PLAIN[mode](real))
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta-v3", "gpt2"])
+def test_a_text_without_tokens_is_zeros_alone_as_among_others(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))  # some tokenizers of decoders make no token of an empty text
+    assert torch.equal(encoder.encode_ids([[]]), torch.zeros(1, encoder.vector_width))
+    assert torch.equal(encoder.encode_ids([[5, 6, 7], []])[1], torch.zeros(encoder.vector_width))
+
+
+def test_unknown_pooling_names_the_known_ones():
+    with pytest.raises(UsageError, match="no pooling 'average'") as problem:
+        check_pooling("average")
+    assert "mean, cls, max, last" in problem.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"]}, "last"),
+        ({"architectures": ["Qwen3ForCausalLM"], "is_causal": False}, "mean"),
+        ({"architectures": ["Qwen3Model"]}, "mean"),
+        ({"architectures": None}, "mean"),
+    ],
+)
+def test_a_folder_that_states_no_pooling_is_pooled_as_by_sentence_transformers(changes, wanted, tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder("qwen3"), tmp_path / "model")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    encoder = load_encoder(folder)
+    assert encoder.pooling == wanted
+    theirs = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(TEXTS))
+    torch.testing.assert_close(encoder.vectors(TEXTS), theirs, rtol=1e-4, atol=1e-5)

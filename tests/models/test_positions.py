@@ -1,0 +1,104 @@
+"""DeBERTa's scores by distance: the same as transformers' own, gradients too, from fewer products."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from transformers import AutoModel, DebertaV2Config
+
+from truncate_kit.models import keep, load_encoder, random_encoder, save_encoder, truncate
+from truncate_kit.models.positions import DisentangledSelfAttention, NearAttention
+
+KINDS = {
+    "buckets": {"position_buckets": 8},
+    "no buckets": {"position_buckets": -1, "max_relative_positions": 6},
+    "buckets beyond their distances": {"position_buckets": 16, "max_relative_positions": 16},
+    "fewer positions than buckets": {"position_buckets": 16, "max_relative_positions": 9},
+    "as long as its buckets": {"position_buckets": 32, "max_position_embeddings": 40},
+    "projections of their own": {"position_buckets": 8, "share_att_key": False},
+    "content to position": {"position_buckets": 8, "pos_att_type": ["c2p"]},
+    "position to content": {"position_buckets": 8, "pos_att_type": ["p2c"]},
+    "neither": {"position_buckets": 8, "pos_att_type": []},
+    "no distances": {"relative_attention": False},
+}
+
+
+def made(**more):
+    usual = {
+        "vocab_size": 60, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 2,
+        "relative_attention": True, "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False, "type_vocab_size": 0, "max_position_embeddings": 64,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    encoder = random_encoder(DebertaV2Config(**usual | more), name="deberta")
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            weight.normal_(0, 0.3)
+    return encoder
+
+
+def attentions(module):
+    return [one for one in module.modules() if isinstance(one, DisentangledSelfAttention)]
+
+
+def batch(length):
+    ids = torch.randint(0, 60, (3, length), generator=torch.Generator().manual_seed(length))
+    mask = torch.ones_like(ids)
+    mask[1, length // 2 + 1 :] = 0
+    return ids, mask
+
+
+def plain(encoder):
+    """A copy with transformers' own attention."""
+    other = copy.deepcopy(encoder)
+    for one in attentions(other):
+        one.__class__ = DisentangledSelfAttention
+    return other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_those_of_transformers(kind):
+    encoder = made(**KINDS[kind]).eval()
+    other = plain(encoder)
+    assert {type(one) for one in attentions(encoder)} == {NearAttention}
+    for length in range(1, 41):  # the table reaches 6, 8, 16 or 32 distances
+        with torch.inference_mode():
+            found, wanted = encoder(*batch(length)), other(*batch(length))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["buckets", "projections of their own"])
+def test_gradients_are_those_of_transformers(kind):
+    encoder = made(**KINDS[kind])
+    other = plain(encoder)
+    for one in (encoder, other):
+        one.eval()(*batch(9)).square().sum().backward()
+    for (name, weight), (_, wanted) in zip(encoder.named_parameters(), other.named_parameters(), strict=True):
+        if wanted.grad is None:
+            assert weight.grad is None, name
+            continue
+        torch.testing.assert_close(weight.grad, wanted.grad, rtol=1e-3, atol=1e-6)  # a key's bias has none
+
+
+def test_products_are_no_larger_than_the_text_asks_for(monkeypatch):
+    sizes, product = [], torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda first, second: sizes.append(second.shape[-1]) or product(first, second))
+    encoder = made(position_buckets=16)
+    for length, wanted in ((3, 6), (40, 32)):
+        sizes.clear()
+        encoder(*batch(length))
+        assert set(sizes) == {length, wanted, encoder.width // 4}  # keys, distances, values
+
+
+def test_copies_cuts_and_other_processes_have_it_and_saved_folders_do_not(tmp_path):
+    encoder = made(position_buckets=8).eval()
+    for one in (copy.deepcopy(encoder), truncate(encoder, 1), keep(encoder, [2]), pickle.loads(pickle.dumps(encoder))):
+        assert {type(found) for found in attentions(one)} == {NearAttention}
+    wide = made(position_buckets=8, vocab_size=8192)
+    wide.tokenizer = load_encoder("mini-bert").tokenizer
+    save_encoder(wide, tmp_path / "saved")
+    assert {type(one) for one in attentions(load_encoder(tmp_path / "saved"))} == {NearAttention}
+    assert {type(one) for one in attentions(AutoModel.from_pretrained(tmp_path / "saved"))} == {
+        DisentangledSelfAttention
+    }

@@ -1,0 +1,135 @@
+"""Contract 1: truncation is exact, for every family and every layer that can be held."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
+from truncate_kit.models import layers_held, load_encoder, parameters_kept, save_encoder, truncate, truncated_config
+from truncate_kit.models.families import FAMILIES
+
+
+def test_every_family_has_a_tiny_model():
+    assert {config.model_type for config in TINY_CONFIGS.values()} == set(FAMILIES)
+
+
+def _independent_state(encoder, batch, layer):
+    """The state at `layer` from transformers alone: hidden_states[layer], then the final norm where there is one."""
+    extra = {}
+    if encoder.family.decoder:
+        extra = {"position_ids": (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)}
+    output = encoder.backbone(**batch, **extra, output_hidden_states=True)
+    if layer == encoder.depth:
+        return output.last_hidden_state
+    state = output.hidden_states[layer]
+    for name in ("final_norm", "ln_f", "norm"):
+        if hasattr(encoder.backbone, name):
+            return getattr(encoder.backbone, name)(state)
+    return state
+
+
+@pytest.mark.parametrize(("name", "attention"), ATTENTION_CASES)
+@torch.no_grad()
+def test_truncated_output_equals_full_hidden_state_also_after_reload(name, attention, tiny_folder, tmp_path):
+    full = load_encoder(tiny_folder(name), attention=attention)
+    assert full.backbone.config._attn_implementation == attention
+    batch = full.tokenize(TEXTS)
+    assert batch["attention_mask"].min() == 0  # padded
+    states = full.hidden_states(batch)
+    assert len(states) == full.depth + 1
+    for layer in layers_held(full.backbone.config):
+        expected = _independent_state(full, batch, layer)
+        assert torch.equal(states[layer], expected)
+        cut = truncate(full, layer)
+        assert torch.equal(cut.token_states(**batch), expected)
+        save_encoder(cut, tmp_path / str(layer))
+        again = load_encoder(tmp_path / str(layer), attention=attention)
+        assert again.depth == layer
+        assert torch.equal(again.token_states(**batch), expected)
+        assert torch.equal(again.vectors(TEXTS), cut.vectors(TEXTS))
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_saved_file_holds_no_upper_weight_and_loads_with_auto_model(name, tiny_folder, tmp_path):
+    full = load_encoder(tiny_folder(name))
+    for layer in layers_held(full.backbone.config):
+        save_encoder(truncate(full, layer), tmp_path / str(layer))
+        weights = load_file(tmp_path / str(layer) / "model.safetensors")
+        assert sum(weight.numel() for weight in weights.values()) == parameters_kept(full.backbone.config)[layer]
+        _, report = AutoModel.from_pretrained(tmp_path / str(layer), output_loading_info=True)
+        assert not report["unexpected_keys"]
+        assert all(key.startswith("pooler.") for key in report["missing_keys"])
+
+
+@pytest.mark.parametrize("name", ["deberta-v2", "deberta-v3", "deberta-v2-convolution", "modernbert"])
+def test_layer_zero_that_no_class_can_hold_is_refused(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))
+    assert layers_held(encoder.backbone.config) == (1, 2, 3)
+    with pytest.raises(LayerNotHeldError, match="cannot be stored at layer 0"):
+        truncate(encoder, 0)
+
+
+@pytest.mark.parametrize("layer", [-1, 4])
+def test_layer_out_of_range_names_the_range(layer, tiny_folder):
+    with pytest.raises(LayerOutOfRangeError, match=r"layers 0 \(embeddings\) to 3"):
+        truncate(load_encoder(tiny_folder("bert")), layer)
+
+
+def test_albert_that_regroups_refuses_layers_it_cannot_map():
+    config = copy.deepcopy(TINY_CONFIGS["albert-grouped"])
+    config.num_hidden_layers, config.num_hidden_groups = 6, 2
+    assert layers_held(config) == (0, 1, 2, 3, 5, 6)
+    with pytest.raises(LayerNotHeldError, match="shares 2 groups of weights over 6 layers") as problem:
+        truncated_config(config, 4)
+    assert "0, 1, 2, 3, 5, 6" in problem.value.hint
+
+
+def test_albert_with_one_group_keeps_all_its_parameters():
+    kept = parameters_kept(TINY_CONFIGS["albert"])
+    assert kept[1] == kept[2] == kept[3]
+
+
+@torch.no_grad()
+def test_raw_states_are_those_of_transformers(tiny_folder):
+    encoder = load_encoder(tiny_folder("llama"))
+    batch = encoder.tokenize(TEXTS)
+    expected = encoder.backbone(**batch, output_hidden_states=True).hidden_states
+    real = batch["attention_mask"].bool()
+    for ours, theirs in zip(encoder.hidden_states(batch, raw=True), expected, strict=True):
+        assert torch.equal(ours[real], theirs[real])
+
+
+@torch.no_grad()
+def test_no_upper_block_runs_to_read_a_lower_layer(tiny_folder):
+    full = load_encoder(tiny_folder("bert"))
+    cut = truncate(full, 1, copy_weights=False)
+    assert len(cut.backbone.encoder.layer) == 1
+    assert cut.backbone.encoder.layer[0].attention.self.query.weight.data_ptr() == (
+        full.backbone.encoder.layer[0].attention.self.query.weight.data_ptr()
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "llama"])
+@torch.no_grad()
+def test_left_padding_does_not_shift_decoder_positions(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name), pooling="last")
+    right = encoder.tokenize(TEXTS)
+    left = {key: torch.zeros_like(value) for key, value in right.items()}
+    for row, length in enumerate(right["attention_mask"].sum(1).tolist()):
+        for key in left:
+            left[key][row, -length:] = right[key][row, :length]
+    torch.testing.assert_close(encoder(**left), encoder(**right), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+@torch.no_grad()
+def test_state_does_not_depend_on_the_batch(name, pooling, tiny_folder):
+    encoder = load_encoder(tiny_folder(name), pooling=pooling)
+    together = encoder.vectors(TEXTS)
+    alone = torch.cat([encoder.vectors([text]) for text in TEXTS])
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)

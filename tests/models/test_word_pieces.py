@@ -1,0 +1,159 @@
+"""Fewer word pieces: texts without a dropped one keep their ids, renamed, and their vectors; others stay readable."""
+
+import random
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTrainedTokenizerFast
+
+from tests.support.families import SPECIAL, TINY_CONFIGS
+from tests.support.word_pieces import KINDS, make_splitting, sentences
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.models import encoder_digest, keep_words, load_encoder, save_encoder
+from truncate_kit.models.word_pieces import kept_pieces, piece_ids
+
+TEXTS = sentences(12, 1)
+ODD = ["ƿ ☃ emoji 🙂", "x" * 120, "", "<added> <mask> [UNK] <unk>", "CAPSCAPS ka", "\t日本\u3000語 naïveß"]
+
+
+@pytest.fixture(scope="session", params=sorted(KINDS))
+def splitting(request, tmp_path_factory):
+    return load_encoder(make_splitting(request.param, tmp_path_factory.mktemp(request.param) / "model"))
+
+
+def contents(encoder, row):
+    """What the pieces of a text spell, without marks of where a word goes on."""
+    tokens = encoder.tokenizer.convert_ids_to_tokens(row)
+    return "".join(token.removeprefix("##") if len(token) > 2 else token for token in tokens)
+
+
+def check(before, after, texts):
+    """Ids are those of before, renamed, where no piece is dropped; else other kept ones that spell the same."""
+    pieces = kept_pieces(before, set().union(*piece_ids(before, TEXTS)))
+    new = {piece: place for place, piece in enumerate(pieces)}
+    unknown = before.tokenizer.unk_token_id
+    same = []
+    for text, old_row, row in zip(texts, piece_ids(before, texts), piece_ids(after, texts), strict=True):
+        if new.keys() >= set(old_row):
+            assert row == [new[piece] for piece in old_row], text
+            same.append(text)
+        else:
+            assert contents(before, old_row) == contents(after, row), text
+            assert unknown is None or old_row.count(unknown) == row.count(new[unknown]), text
+    return same
+
+
+def test_every_family_is_covered():
+    assert KINDS.keys() == TINY_CONFIGS.keys()
+
+
+def test_texts_keep_their_vectors_bitwise_also_after_saving(splitting, tmp_path):
+    after = keep_words(splitting, TEXTS)
+    config = after.backbone.config
+    assert len(after.tokenizer) == config.vocab_size == len(after.backbone.get_input_embeddings().weight)
+    assert config.vocab_size < 0.9 * len(splitting.tokenizer)
+    assert after.num_parameters < splitting.num_parameters
+    folder = save_encoder(after, tmp_path / "cut")
+    loaded = load_encoder(folder)
+    assert encoder_digest(loaded) == encoder_digest(after)
+    texts = TEXTS + check(splitting, after, ODD)
+    assert "<added> <mask> [UNK] <unk>" in texts
+    for fewer in (after, loaded):
+        assert torch.equal(fewer.vectors(texts), splitting.vectors(texts))
+    others = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(others, splitting.vectors(TEXTS), atol=1e-5, rtol=1e-4)
+    batch = AutoTokenizer.from_pretrained(folder)(TEXTS, return_tensors="pt", padding=True, truncation=True)
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    states = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    torch.testing.assert_close((states * mask).sum(1) / mask.sum(1), others, atol=1e-5, rtol=1e-4)
+
+
+def test_random_texts_of_kept_pieces_and_others(splitting):
+    after, draw = keep_words(splitting, TEXTS), random.Random(2)
+    for tokenizer in (after.tokenizer, splitting.tokenizer):
+        pieces, special = sorted(tokenizer.get_vocab()), set(tokenizer.all_special_tokens)
+        words = [
+            tokenizer.convert_tokens_to_string([piece.removeprefix("##")]) for piece in pieces if piece not in special
+        ]
+        texts = ["".join(draw.choice(words) + draw.choice(["", " "]) for _ in range(1 + n % 5)) for n in range(400)]
+        same = check(splitting, after, [*texts, *sentences(50, 3), *ODD])
+        assert 20 < len(same) < 440
+
+
+def test_settings_follow_the_ids(splitting):
+    after = keep_words(splitting, TEXTS[:1])
+    for name in ("pad", "cls", "sep", "mask", "unk", "eos", "bos"):
+        token = getattr(splitting.tokenizer, f"{name}_token")
+        assert getattr(after.tokenizer, f"{name}_token") == token
+        if token is not None:
+            assert after.tokenizer.convert_tokens_to_ids(token) == getattr(after.tokenizer, f"{name}_token_id")
+    assert after.backbone.config.pad_token_id == after.tokenizer.pad_token_id == 1
+    assert sorted(after.tokenizer.get_vocab().values()) == list(range(len(after.tokenizer)))
+
+
+def test_the_prompts_of_a_model_are_kept(tmp_path):
+    encoder = load_encoder(make_splitting("bert", tmp_path))
+    encoder.settings = {"prompts": {"query": "shiru", "passage": ""}, "default_prompt_name": None}
+    ids = piece_ids(encoder, ["shiru"])[0]
+    assert set(ids) <= set(kept_pieces(encoder, ()))
+    encoder.settings = {}
+    assert not set(ids) <= set(kept_pieces(encoder, ()))
+
+
+def test_the_name_of_a_file_is_not_split_into_letters(tiny_folder):
+    with pytest.raises(UsageError, match="not one str"):
+        keep_words(load_encoder(tiny_folder("bert")), "texts.txt")
+
+
+def test_a_vocabulary_of_whole_words_is_refused(tiny_folder):
+    with pytest.raises(ModelError, match="WordLevel"):
+        keep_words(load_encoder(tiny_folder("bert")), ["the cat"])
+
+
+def by_hand(model, tmp_path):
+    """An encoder that reads texts with the given pieces."""
+    encoder = load_encoder(make_splitting("albert", tmp_path))
+    encoder.tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(model), unk_token="<unk>", pad_token="<unk>", model_max_length=36
+    )
+    return encoder
+
+
+def test_the_score_of_unknown_characters_stays(tmp_path):
+    scores = {"<unk>": 0, "a": -1, "x": -40, "az": -40, "xa": -2, "l": -1, "ll": -100}
+    encoder = by_hand(models.Unigram(list(scores.items()), unk_id=0), tmp_path)
+    for text in ("xaz", "xazlz", "a"):
+        after = keep_words(encoder, [text])
+        assert after.tokenizer.tokenize("xaz") == encoder.tokenizer.tokenize("xaz") == ["x", "az"]
+
+
+def test_words_that_could_become_unknown_are_refused(tmp_path):
+    pieces = ["<unk>", "a", "##a", "b", "##b", "##ab", "##bz", "[", "[x]"]
+    encoder = by_hand(
+        models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"), tmp_path
+    )
+    with pytest.raises(ModelError, match=r"##bz has the character z"):
+        keep_words(encoder, ["ab"])
+    encoder.tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    encoder.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("z", "b")
+    assert len(keep_words(encoder, ["ab"]).tokenizer) == 6  # neither ##bz nor [x] is ever looked for
+
+
+def test_a_tokenizer_in_python_is_refused(tiny_folder, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "猫"]) + "\n")
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic")
+    with pytest.raises(ModelError, match="not a fast one"):
+        keep_words(encoder, ["猫"])
+
+
+def test_real_model(minilm):
+    encoder, texts = load_encoder(minilm), ["A cat sat on the mat.", "Two dogs are running through the snow."]
+    after = keep_words(encoder, texts)
+    assert after.backbone.config.vocab_size < 3000
+    assert torch.equal(after.vectors(texts), encoder.vectors(texts))
+    long_word = piece_ids(after, ["Photosynthesis ☃"])[0]
+    assert [after.tokenizer.convert_ids_to_tokens(long_word).count(name) for name in ("[UNK]", "##s")] == [1, 3]

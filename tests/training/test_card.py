@@ -1,0 +1,162 @@
+"""The one model card: read by the hub's reader, escaped, and saying how the saved folder loads."""
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard as HubCard
+
+from tests.support.heads import with_heads
+from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.layer_attention import LayerAttentionPooling
+from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.pooling import ConcatPooling
+from truncate_kit.models.tail import Dense
+from truncate_kit.training.card import Evaluation, ModelCard, ScoreTable
+from truncate_kit.training.usage import onnxruntime_lines
+
+NAME = 'me/"odd" | <b>name</b> [x](y)'
+
+
+def card(**more) -> ModelCard:
+    return ModelCard(base_model=NAME, title=f"{NAME}, cut", summary="Keeps 2 of\n3 layers.", **more)
+
+
+def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    found = HubCard(card(tags=("truncated",)).text(encoder)).data
+    assert (found.library_name, found.pipeline_tag, found.base_model) == (
+        "sentence-transformers", "sentence-similarity", NAME,
+    )  # fmt: skip
+    assert found.tags == ["sentence-transformers", "feature-extraction", "sentence-similarity", "truncated"]
+    heads = HubCard(card().text(with_heads(tiny_folder("bert"))))
+    assert heads.data.library_name == "truncate-kit"  # sentence-transformers cannot load it
+    assert heads.data.tags == ["sentence-similarity"]
+
+
+def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
+    scores = [Evaluation(data=NAME, metric="spearman_cosine", value=0.58342), Evaluation(data="b", metric="m", value=1)]
+    text = card(evaluations=scores).text(load_encoder(tiny_folder("bert")))
+    (model,) = yaml.safe_load(text.split("---")[1])["model-index"]  # as the hub's own pages read it
+    assert model["name"] == f"{NAME}, cut"
+    assert [row["task"]["type"] for row in model["results"]] == ["semantic-similarity"] * 2
+    assert [row["metrics"][0]["value"] for row in model["results"]] == [0.5834, 1]
+    found = HubCard(text).data
+    assert [(row.dataset_name, row.metric_type, row.metric_value) for row in found.eval_results] == [
+        (NAME, "spearman_cosine", 0.5834),
+        ("b", "m", 1),
+    ]
+
+
+def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_path):
+    encoder, folder = load_encoder(tiny_folder("bert")), tmp_path / "mine"
+    folder.mkdir()
+    made = ModelCard(base_model=str(folder), title=f"{folder}, cut", summary="Half.")
+    text = made.text(encoder)
+    assert HubCard(text).data.base_model is None
+    assert str(tmp_path) not in text
+    assert "\n# mine, cut\n" in text
+    (folder / "README.md").write_text("---\nbase_model: org/model\nlicense: mit\nlanguage: de\n---\n")
+    found = HubCard(made.text(encoder)).data
+    assert (found.base_model, found.license, found.language) == ("org/model", "mit", "de")
+    (folder / "README.md").write_text("---\n: [\n---\n")
+    assert HubCard(made.text(encoder)).data.license is None
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(12)
+)
+CARDS = {
+    "lists of billions": f"{LAUGHS}license_link: *m\nlicense: *m\nlanguage: *m",
+    "names that are numbers": "5: x",
+    "the name of an argument of the class": "self: 1",
+    "great depth": "a: " + "[" * 5000,
+    "a base with a name that no file has": f"base_model: {'x' * 300}",
+}
+
+
+@pytest.mark.parametrize("case", CARDS)
+def test_a_hostile_card_hands_on_nothing(case, tiny_folder, tmp_path):
+    (tmp_path / "README.md").write_text(f"---\n{CARDS[case]}\n---\n")
+    made = ModelCard(base_model=str(tmp_path), title="mine", summary="Half.")
+    text = made.text(load_encoder(tiny_folder("bert")))
+    assert len(text) < 10_000
+    assert HubCard(text).data.license is None
+
+
+def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_folder):
+    made = ModelCard(base_model="mini-bert", title="mini-bert, cut", summary="Half.")
+    found = HubCard(made.text(load_encoder(tiny_folder("bert")))).data.to_dict()
+    assert "base_model" not in found
+    assert (found["license"], found["license_name"]) == ("other", "research-evaluation-demonstration")
+    assert "license_link" not in found  # a file beside the bundled one
+
+
+@pytest.mark.parametrize("change", [
+    lambda encoder: encoder.pool_with(ConcatPooling()),
+    lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True)),
+    lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="max")),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16, mlp=False)),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16, mlp=False, last_cls=False)),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16)),
+    lambda encoder: encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh")),
+])  # fmt: skip
+def test_the_size_of_a_vector_is_that_of_its_vectors(tiny_folder, change):
+    encoder = load_encoder(tiny_folder("bert"))
+    change(encoder)
+    size = encoder.vectors(["a cat"]).shape[1]
+    assert encoder.vector_width == size == encoder.vectors([]).shape[1]
+    assert f"| Vectors | {size} numbers, compared by cosine |" in card().text(encoder)
+
+
+def test_text_from_outside_opens_nothing(tiny_folder):
+    scores = ScoreTable(
+        caption="Points.", columns=("layer", "test"), rows=(("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1
+    )
+    text = card(facts=(("Data", NAME), ("Seeds", "0, 1")), scores=scores, notes=("All\nof `it`.",)).text(
+        load_encoder(tiny_folder("bert"))
+    )
+    body = text.split("---\n", 2)[2].strip().splitlines()
+    name = 'me/"odd" \\| \\<b\\>name\\</b\\> \\[x\\](y)'
+    assert body[0] == f"# {name}, cut"
+    assert body[2] == "Keeps 2 of 3 layers."
+    assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
+    assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Reads | 36 tokens |"]
+    table = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
+    assert body[11:18] == table
+    assert body[19] == "All of \\`it\\`."
+    assert body[-1].startswith("Made by truncate-kit ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("plain", "Load it with `SentenceTransformer(path)` or"),
+        ("pooler", "`SentenceTransformer(path, trust_remote_code=True)`"),
+        ("heads", "sentence-transformers has no such module"),
+    ],
+)
+def test_it_says_how_the_folder_loads(tiny_folder, kind, said):
+    encoder = {
+        "plain": lambda: load_encoder(tiny_folder("bert")),
+        "pooler": lambda: combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), over="max"),
+        "heads": lambda: with_heads(tiny_folder("bert")),
+    }[kind]()
+    assert said in card().text(encoder)
+
+
+def test_its_lines_load_the_folder_and_its_limits_are_said(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    text = card().text(encoder)
+    save_encoder(encoder, tmp_path / "lean", model_card=text)
+    plain, graph = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(plain.replace("'FOLDER'", repr(str(tmp_path / "lean"))), names)
+    expected = encoder.vectors(["A dog runs.", "A puppy is running."])
+    np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
+    assert graph.strip() == onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)  # run in tests/report
+    assert "No score was measured" in text
+    encoder.lower_case = True  # which a plain tokenizer would not do
+    assert "onnxruntime" not in card().text(encoder)

@@ -1,0 +1,144 @@
+"""The evaluation suites: one row each. What a suite reads, scores and shows stands in a module of its own.
+
+Importing this imports no torch: the command line reads names and options from the rows.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from truncate_kit.cells import TableCells
+from truncate_kit.files import local_path
+from truncate_kit.measurement import Measurement
+from truncate_kit.model_digests import model_digest
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+
+if TYPE_CHECKING:
+    from truncate_kit.data import RetrievalSet, SeenPairs
+    from truncate_kit.evaluation.graded import TextEncoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel(Result):
+    """Which model was measured."""
+
+    name: str
+    sha256: str  # of its weights, configuration and modules
+
+    @classmethod
+    def of(cls, name: str) -> "MeasuredModel | None":
+        """What bears that name now; None where it is no folder."""
+        folder = local_path(name)
+        return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteReport(Measurement):
+    """What a suite gives; it says how much it measured, and shows itself.
+
+    `truncate_kit/report/suite_figure.py` draws those that have a figure.
+
+    Attributes:
+        measured: The model; None where nobody noted it, or it has no folder.
+    """
+
+    measured: MeasuredModel | None = None
+
+    def covers(self, other: Self) -> bool:
+        """See `Measurement`; nothing is left of a model in whose place there is another one."""
+        ours, theirs = self.measured, other.measured
+        if ours is not None and theirs is not None and ours.name == theirs.name and ours != theirs:
+            return True
+        return Measurement.covers(self, other)
+
+    @abstractmethod
+    def table(self) -> TableCells:
+        """The scores."""
+
+    def sentences(self) -> list[str]:
+        """What a reader has to know beside the table."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRun:
+    """A model that is ready to encode, what to score it on, and how.
+
+    Attributes:
+        encoder: Whatever has `.encode(texts)`.
+        model: Its name in the report.
+        runtime: What encodes, for the report.
+        data: Path of the sets.
+        options: Those that the suite's row names, by name; None or False where they were not given.
+        threads: CPU threads as given, None where they were not.
+        work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
+        trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
+        chosen_on: What there is to say where the model was chosen by queries of this set, else None.
+        note: Takes sentences for whoever waits.
+        progress: Called after each part of the work.
+    """
+
+    encoder: "TextEncoder"
+    model: str
+    runtime: str
+    data: str
+    options: Mapping[str, Any]
+    threads: int | None = None
+    work: Path | None = None
+    trained_on: "Callable[[], SeenPairs | None]" = lambda: None
+    chosen_on: "Callable[[RetrievalSet], str | None]" = lambda data: None
+    note: Callable[[str], None] = lambda text: None
+    progress: Progress = silent
+
+
+Loaded = tuple[type[SuiteReport], Callable[[SuiteRun], SuiteReport]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite.
+
+    Attributes:
+        data: What `data` names, in words.
+        options: Parameters of `evaluate` that no other suite has.
+        load: The class of its report, and the function that scores; it imports what these need.
+        by_cosine: Whether it searches by the cosine of vectors, which leaves out the score that heads have learnt.
+    """
+
+    data: str
+    options: tuple[str, ...]
+    load: Callable[[], Loaded]
+    by_cosine: bool = False
+
+    def report(self) -> type[SuiteReport]:
+        """The class of its report."""
+        return self.load()[0]
+
+
+def _sts() -> Loaded:
+    from truncate_kit.evaluation.sts import StsReport, run_sts
+
+    return StsReport, run_sts
+
+
+def _transfer() -> Loaded:
+    from truncate_kit.evaluation.transfer import run_transfer
+    from truncate_kit.evaluation.transfer_report import TransferReport
+
+    return TransferReport, run_transfer
+
+
+def _retrieval() -> Loaded:
+    from truncate_kit.evaluation.retrieval import RetrievalReport, run_retrieval
+
+    return RetrievalReport, run_retrieval
+
+
+SUITES = {
+    "sts": Suite(data="the folder that holds its sets", options=("seen",), load=_sts),
+    "transfer": Suite(data="the folder that holds its sets", options=("fractions", "quick", "head"), load=_transfer),
+    "retrieval": Suite(data="a file of queries and answers", options=("corpus",), load=_retrieval, by_cosine=True),
+}

@@ -1,0 +1,146 @@
+"""What a search of combinations found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.results import Result
+from truncate_kit.spans import Span
+from truncate_kit.wording import counted, layers_in_words
+
+LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
+BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination(Result):
+    """Layers (rising; 0 = embeddings) and their Spearman correlation × 100; None where it is not defined."""
+
+    layers: tuple[int, ...]
+    dev: float
+    test: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline(Result):
+    """What people take without a search; Spearman × 100, None where it is not defined."""
+
+    name: str
+    dev: float | None
+    test: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport(Result):
+    """One division of the pairs: chosen on dev, reported on test."""
+
+    seed: int
+    num_dev: int  # number of pairs to choose on
+    num_test: int  # number of the other pairs
+    best: Combination
+    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers; None where none has a correlation
+    without: tuple[Combination | None, ...]  # at l the best of those without layer l; None likewise
+    baselines: tuple[Baseline, ...]  # what no search is needed for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect(Result):
+    """What leaving one layer out changes: best without it minus best of all, in points, mean over the splits."""
+
+    layer: int
+    dev: float
+    test: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinationReport(Result):
+    """The outcome of `combine`; scores are Spearman × 100."""
+
+    model: str
+    data: str
+    settings: CombineSettings
+    pooling: str  # how the tokens of a layer are pooled
+    depth: int  # L, so that there are L + 1 layers
+    method: str  # `exact` or `beam`
+    up_to: int  # largest number of layers in a combination
+    up_to_reason: str | None  # why that is fewer than there are; None where nothing was left out
+    num_subsets: int  # number of combinations scored for each split
+    num_pairs: int
+    splits: tuple[SplitReport, ...]
+    chosen: tuple[int, ...]  # of the splits' best combinations the one with the best mean dev score over all splits
+    chosen_dev: float  # that mean
+    unseen: float | None  # its score on the pairs that no split chose on; None where there are too few
+    num_unseen: int  # number of these pairs
+    # most points that a beam search lost against an exact one on any split; None after an exact search
+    beam_loss: float | None
+    beam_layers: tuple[int, ...] | None  # layers on which that was tried
+    seconds: float
+
+    @property
+    def identity(self) -> str:
+        """By which the pairs that are noted beside a report are known to be its."""
+        return f"{self.num_pairs} {self.chosen_dev}"
+
+    def best(self, side: str) -> Span | None:
+        """Score of each split's winner; side is `dev` or `test`."""
+        return _span([getattr(split.best, side) for split in self.splits])
+
+    def baseline(self, name: str, side: str) -> Span | None:
+        """Score of a baseline; None where it is not defined on every split."""
+        rows = [row for split in self.splits for row in split.baselines if row.name == name]
+        return _span([getattr(row, side) for row in rows])
+
+    def size(self, layers: int, side: str) -> Span | None:
+        """Score of the best combination of that number of layers."""
+        rows = [split.by_size[layers - 1] for split in self.splits]
+        return _span([None if row is None else getattr(row, side) for row in rows])
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What leaving out each layer changes, where that is defined on every split."""
+        found = []
+        for layer in range(self.depth + 1):
+            changes = [self._change(split, layer) for split in self.splits]
+            pairs = [change for change in changes if change is not None]
+            if len(pairs) == len(changes):
+                dev, test = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+                found.append(Effect(layer=layer, dev=dev, test=test))
+        return tuple(found)
+
+    @staticmethod
+    def _change(split: SplitReport, layer: int) -> tuple[float, float] | None:
+        row, best = split.without[layer], split.best
+        if row is None or row.test is None or best.test is None:
+            return None
+        return row.dev - best.dev, row.test - best.test
+
+    @property
+    def choice_sentence(self) -> str:
+        """The layers that were chosen, and their scores."""
+        unseen = "" if self.unseen is None else f", {self.unseen:.2f} on the {self.num_unseen:,} that none chose on"
+        return f"Chosen: {layers_in_words(self.chosen)} (dev {self.chosen_dev:.2f} over the splits{unseen})."
+
+    def statements(self) -> tuple[str, ...]:
+        """What the user has to know about how the search was done."""
+        layers = "a mean" if self.settings.over == "mean" else "a maximum"
+        found = [
+            f"{self.num_subsets:,} combinations of {self.depth + 1} layers by {layers} over layers"
+            f"{', through the pooler head,' if self.settings.head else ''} "
+            f"({'every one' if self.method == 'exact' else 'beam search'}"
+            f"{f' of up to {self.up_to} layers' if self.up_to <= self.depth else ''}), chosen on "
+            f"{self.splits[0].num_dev} pairs, {counted(len(self.splits), 'random split')}."
+        ]
+        if self.up_to_reason is not None:
+            found.append(self.up_to_reason)
+        if self.beam_loss is not None and self.beam_layers is not None:
+            where = (
+                "these layers" if len(self.beam_layers) == self.depth + 1 else f"{len(self.beam_layers)} of the layers"
+            )
+            found.append(f"Tried on {where}, the beam search lost at most {self.beam_loss:.3f} points against exact.")
+        return tuple(found)
+
+
+def _span(scores: Sequence[float | None]) -> Span | None:
+    """None where a score is not defined."""
+    known = [score for score in scores if score is not None]
+    return Span.of(known) if known and len(known) == len(scores) else None

@@ -1,0 +1,299 @@
+"""Contrastive training of one model at one layer: every seed is a trial that is kept, and continues where it was."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from truncate_kit.bounds import given_or
+from truncate_kit.data import PairSet, PairSplits, check_splits
+from truncate_kit.data.learned import keys_of, note_learned, seen_before
+from truncate_kit.data.triplets import TripletSet
+from truncate_kit.errors import DataError
+from truncate_kit.files import local_path
+from truncate_kit.methods.contrast.card import contrastive_card
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
+from truncate_kit.methods.contrast.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
+from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveSettings
+from truncate_kit.methods.priors.masked_head import masked_head_digest
+from truncate_kit.models import Encoder, encoder_digest, save_encoder
+from truncate_kit.pair_keys import merged
+from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.spans import standard_deviation
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.contrastive import ContrastiveTexts
+from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.diverging import DivergedTrials
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import Examples, Ids
+from truncate_kit.training.isolation import isolated
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.model_origins import CONTRAST
+from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.output import output_folder
+from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.trial import Trial, trial_name
+
+RESULT_FILE = "contrastive.json"
+StageDone = Callable[[int, float, float], None]
+
+
+@isolated()
+def finetune_contrastive(
+    encoder: Encoder,
+    rows: TripletSet,
+    data: PairSplits,
+    *,
+    out: Path,
+    settings: ContrastiveSettings | None = None,
+    generator: Encoder | None = None,
+    group: Group = ALONE,
+    progress: ProgressOption = False,
+    stage_done: StageDone | None = None,
+) -> ContrastiveResult:
+    """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; the best weights on dev are kept.
+
+    Args:
+        encoder: Whole; it is not changed.
+        rows: Anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
+        data: Graded pairs; dev is scored in training, test once per seed.
+        out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
+            continues after a kill.
+        settings: None is the defaults.
+        generator: Fills in the hidden words of `diffcse`, frozen; None takes `encoder` as it came.
+        group: Processes that train together; only the leading one writes.
+        progress: True draws bars and logs; else what is called after each step.
+        stage_done: Is called after each look at dev, see `TrainingRun.train`.
+
+    Returns:
+        Scores of every seed trained so in `out`, by this call or before it, and which of them was saved.
+
+    Raises:
+        UsageError: Model and settings do not suit each other.
+        DataError: Rows or pairs are missing.
+        LayerOutOfRangeError: The model has no such layer.
+        LayerNotHeldError: No class can hold it cut there.
+        FileProblemError: `out` cannot be written, or another process writes there.
+        DivergedError: Of one seed, after all others were run and kept.
+    """
+    start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
+    settings = given_or(ContrastiveSettings, settings)
+    columns, fills = _columns(rows, settings), generator or encoder
+    cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.recipe, encoder.width)
+    plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
+    processes = _processes(group, settings, cut, columns, training.batch_size)
+    parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
+    key = run_key(encoder, *parts, *_filled_by(fills, settings))
+    store = RunStore(local_path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
+    run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
+    with contextlib.ExitStack() as held:
+        if group.leads:
+            held.enter_context(output_folder(local_path(out), encoder, "lean"))
+            held.enter_context(store.open())
+        trials = run.all_trials()
+        best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
+        result = _result(run, rows, data, trials, best, time.perf_counter() - start)
+        if group.leads:
+            run.save(best, result, rows, local_path(out))
+    return result
+
+
+def _dev(data: PairSplits) -> PairSet:
+    """What chooses. Raises `DataError` where it is missing, or dev or test hold classes."""
+    check_splits(data)
+    if data.dev is None:
+        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+    for pairs in (data.dev, data.test):
+        if pairs is not None:
+            pairs.check_graded()
+            pairs.check_ranked()
+    return data.dev
+
+
+def _filled_by(fills: Encoder, settings: ContrastiveSettings) -> list[str]:
+    """What fills hidden words, for the key: the generator, and the head of it or of the model itself."""
+    return [encoder_digest(fills), masked_head_digest(fills)] if OBJECTIVES[settings.objective].fills_words else []
+
+
+def _processes(
+    group: Group, settings: ContrastiveSettings, encoder: Encoder, columns: Sequence[Sequence[str]], batch_size: int
+) -> str:
+    """The number of processes, for the key; marked where cached gradients had drawn another dropout the second time."""
+    texts = len(columns) * -(-min(batch_size, len(columns[0])) // group.size)  # of a step, in one process
+    cached = settings.chunk is not None and texts > settings.chunk
+    cached = cached and encoder.device.type == "cpu" and drops_units(encoder)
+    return f"{group.size}, the same dropout twice" if cached else str(group.size)
+
+
+def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
+    """Anchors, positives and, where the objective has them, negatives. Raises `DataError`."""
+    if len(rows) < FEWEST_ROWS:
+        problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
+        raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
+    columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
+    if OBJECTIVES[settings.objective].data == "negatives":
+        without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)
+        if without is not None:
+            problem = f"{rows.name}: row {without} has no negative."
+            raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')
+        columns.append([row.negative or "" for row in rows.rows])
+    return columns
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """All that the trials of a run share."""
+
+    full: Encoder
+    generator: Encoder
+    columns: Sequence[Sequence[str]]
+    dev: PairSet
+    test: PairSet | None
+    settings: ContrastiveSettings
+    training: TrainingSettings
+    store: RunStore
+    group: Group
+    progress: Progress
+    stage_done: StageDone | None
+
+    def all_trials(self) -> list[Trial]:
+        """All finished trials, by seed, those of the settings among them: a shorter run takes no seed away.
+
+        Where some diverge, `DivergedError` after the others were run and kept.
+        """
+        diverged = DivergedTrials()
+        for seed in self.settings.seeds:
+            diverged.run(f"Seed {seed}", partial(self.trial, seed))
+        diverged.check()
+        finished = self.store.all(Trial).values() if self.group.leads else ()
+        return self.group.agree(sorted(finished, key=lambda trial: trial.seed))
+
+    def with_weights(self, trial: Trial) -> Trial:
+        """The finished trial; run again where its weights are gone, because another seed's were kept before."""
+        kept = self.group.agree(self.store.has_weights(trial.name))
+        return trial if kept else self.trial(trial.seed, again=True)
+
+    def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> Examples:
+        settings, row = self.settings, OBJECTIVES[self.settings.objective]
+        if row.fills_words:
+            return DifferenceTexts(
+                encoder,
+                columns[0],
+                Generator(self.generator, encoder),
+                temperature=settings.temperature,
+                weight=settings.replaced_weight,
+                share=settings.masked_share,
+                group=self.group,
+            )
+        return (row.examples or ContrastiveTexts)(
+            columns,
+            temperature=settings.temperature,
+            own_weight=settings.hard_negative_weight,
+            chunk=settings.chunk,
+            group=self.group,
+        )
+
+    def save(self, best: Trial, result: ContrastiveResult, rows: TripletSet, out: Path) -> None:
+        """Write the best model, the result and what was learned from; no other weights are kept."""
+        lean = self.store.encoder(best.name, self.full.device)
+        lean.name = self.full.name
+        lean.seen = merged(self.full.seen, keys_of(self.dev, texts=rows.pairs()))
+        save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
+        note_learned(out / CONTRAST.file, CONTRAST.pairs(result).name, self.dev, texts=rows.pairs())
+        for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
+            result.write(place / CONTRAST.file)
+        self.store.forget_weights({best.name})
+
+    def trial(self, seed: int, *, again: bool = False) -> Trial:
+        """The trial of this seed, from the store where it is finished, unless it is to be run again."""
+        settings, training = self.settings, self.training
+        encoder = poolable_encoder(self.full, settings, seed=seed)
+        layer = encoder.depth
+        known = self.group.leads and not again
+        name = trial_name(layer, seed, training.epochs)
+        done = self.group.agree(self.store.read(name, Trial) if known else None)
+        if done is not None:
+            return done
+        limit = min(encoder.max_length, settings.max_tokens)
+        reader = dataclasses.replace(encoder.reader, max_length=limit)
+        examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
+        on_dev = PairEvaluator(encoder, self.dev)
+        state = TrainingRun(
+            encoder,
+            examples,
+            on_dev if settings.keep_pooler else BareEvaluator(on_dev),
+            training,
+            seed=seed,
+            evaluate_every=settings.evaluate_every,
+            group=self.group,
+        ).train(
+            checkpoint=self.store.checkpoints.of(name),
+            progress=self.progress,
+            stage_done=self.stage_done,
+            task=f"{settings.objective}, {settings.pooling}, layer {layer}, seed {seed}",
+        )
+        if not settings.keep_pooler:
+            remove_pooler(encoder)
+        dev, dev_pearson = self.group.agree(on_dev.score(encoder))
+        test: tuple[float | None, float | None] = (None, None)
+        if self.test is not None:
+            test = self.group.agree(PairEvaluator(encoder, self.test).score(encoder))
+        trial = Trial(
+            layer=layer,
+            seed=seed,
+            epochs=training.epochs,
+            steps=training.epochs * -(-len(examples) // training.batch_size),
+            dev_scores=tuple(state.scores),
+            best_epoch=state.best_stage + 1,
+            dev=dev,
+            dev_pearson=dev_pearson,
+            test=test[0],
+            test_pearson=test[1],
+            seconds=state.seconds,
+        )
+        if self.group.leads:
+            self.store.write_encoder(trial.name, trial, encoder)
+        return trial
+
+
+def _result(
+    run: _Run, rows: TripletSet, data: PairSplits, trials: Sequence[Trial], best: Trial, seconds: float
+) -> ContrastiveResult:
+    encoder, settings, training = run.full, run.settings, run.training
+    saved = poolable_encoder(encoder, settings, seed=0)
+    if not settings.keep_pooler:
+        remove_pooler(saved)
+    assert training.learning_rate is not None  # `ContrastiveSettings.training` has filled it in
+    tests = [trial.test for trial in trials if trial.test is not None]
+    devs = [trial.dev for trial in trials]
+    test_texts = set(data.test.texts()) if data.test is not None else set()
+    return ContrastiveResult(
+        model=encoder.name,
+        rows=rows.note,
+        num_rows=len(rows),
+        rows_fingerprint=rows.fingerprint(),
+        data=data.name,
+        data_fingerprint=data.fingerprint(),
+        settings=settings,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        learning_rate=training.learning_rate,
+        layer=best.layer,
+        depth=encoder.depth,
+        parameters=saved.num_parameters,
+        trials=tuple(trials),
+        chosen_seed=best.seed,
+        dev=fmean(devs),
+        dev_std=standard_deviation(devs),
+        test=fmean(tests) if tests else None,
+        test_std=standard_deviation(tests),
+        test_texts=len(test_texts),
+        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
+        seen=len(test_texts.intersection(text for column in run.columns for text in column)),
+        processes=run.group.size,
+        seconds=seconds,
+    )

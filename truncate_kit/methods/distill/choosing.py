@@ -1,0 +1,274 @@
+"""The choice of one distillation: which blocks are tried, which learn, and which are saved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data.learned import keys_of, note_learned, query_keys
+from truncate_kit.methods.distill.budget import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.card import distill_card
+from truncate_kit.methods.distill.distill_result import Candidate, DistillResult, Sizes, Student
+from truncate_kit.methods.distill.fewer_words import FewerWords
+from truncate_kit.methods.distill.frontier import Scored, measure_frontier, with_earlier
+from truncate_kit.methods.distill.held_out import held_out_scores
+from truncate_kit.methods.distill.learning import Learning, run_name
+from truncate_kit.methods.distill.notes import (
+    note_of_busy,
+    note_of_lengths,
+    note_of_measure,
+    note_of_unlearned,
+    note_of_unmeasured,
+    note_of_words,
+)
+from truncate_kit.methods.distill.settings import Budget
+from truncate_kit.methods.distill.speed import time_blocks, timed_on
+from truncate_kit.methods.distill.step_results import Blocks, Frontier, SubsetSearch, Tryout, best_tryout
+from truncate_kit.methods.distill.subsets import compare_blocks, search_subsets
+from truncate_kit.models import Encoder, keep, save_encoder
+from truncate_kit.other_work import QUIET
+from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.training.cutting import VocabularyCut
+from truncate_kit.training.model_origins import DISTILLED
+from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.training.store import RunStore
+
+AGREEMENT_PER_POINT = 3.0
+"""Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
+lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
+block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (benchmarks/lean)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is chosen by, and where it is saved.
+
+    Attributes:
+        budget: Which size.
+        out: Gets `lean/` and `full/`.
+        before: What the model card says was done to the full model before.
+        words: What the lean model keeps of the vocabulary; None for all.
+        searches: Has what does not depend on how students learn: scores without training, and speeds.
+        chosen_by: Fingerprint of the pairs as they were given; empty where there are none.
+        left_out: How many of their test pairs the full model had seen, in words.
+    """
+
+    budget: Budget
+    out: Path
+    before: str
+    words: FewerWords | None
+    searches: RunStore
+    chosen_by: str
+    left_out: tuple[str, ...]
+
+
+class Distillation(Learning):
+    """One distillation, as the process that leads sees it."""
+
+    def run(self, wanted: Wanted) -> DistillResult:
+        """Search, learn, choose, measure, save."""
+        budget, out = wanted.budget, wanted.out
+        search, candidates = self._search(wanted), self._sizes(wanted)
+        chosen, holds = self._choose(candidates, wanted)
+        untrained = next(row.untrained for row in candidates if row.blocks == chosen)
+        whole = self._learn(chosen, weights=True)
+        self.group.agree(None)  # there is no more to help with
+        lean, words, student = self._saved(whole, wanted.words)
+        students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
+        frontier = self._frontier(students, chosen, budget)
+        needed = self._needed(budget) if budget.kind == "within" else None
+        result = DistillResult(
+            model=self.encoder.name,
+            depth=self.encoder.depth,
+            before=wanted.before,
+            metric=self.metric,
+            full_score=self.full_score,
+            budget=budget,
+            settings=self.settings,
+            learning_rate=self._rate(chosen),
+            texts=self.texts.counts,
+            search=search,
+            tryouts=tuple(self.runs.all(Tryout).values()),
+            candidates=marked([self._after_learning(row, students, chosen) for row in candidates]),
+            students=students,
+            chosen=chosen,
+            holds=holds,
+            needed=needed,
+            scores=held_out_scores(self.encoder, lean, self.data, self._queries),
+            notes=(
+                *wanted.left_out,
+                *note_of_unlearned(whole, untrained),
+                *note_of_busy(self._others_busy),
+                *note_of_words(whole, student),
+                *note_of_measure(self.encoder),
+                *note_of_lengths(self.data, self.evaluator, self.texts.counts),
+                *note_of_unmeasured(frontier, students),
+            ),
+            frontier=frontier,
+            graph=None if frontier is None else graph_within(frontier, budget, needed),
+            vocabulary=words,
+            data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
+        ).compared()
+        save_encoder(self.encoder, out / "full")
+        lean.seen = merged(self.encoder.seen, self._chose())
+        if isinstance(self.data, PairSplits) and self.data.dev is not None:
+            note_learned(out / DISTILLED.file_name, DISTILLED.pairs(result).name, self.data.dev)
+        records = {DISTILLED.file_name: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
+        self.runs.forget_weights({run_name(chosen)})
+        return result
+
+    def _chose(self) -> Keys:
+        """The keys of the pairs or the queries by which blocks and epochs were chosen."""
+        if isinstance(self.data, RetrievalSet):
+            return query_keys(choosing_queries(self.data))
+        return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
+
+    def _saved(self, student: Student, words: FewerWords | None) -> tuple[Encoder, VocabularyCut | None, Student]:
+        """What a student is saved as, what is left of its vocabulary, and the student with an agreement without words.
+
+        That is the one with the pieces which texts need that do not report it.
+        """
+        lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
+        if words is None:
+            return lean, None, student
+        # Texts that chose the pieces keep their vectors: the agreement is that of pieces chosen without these.
+        measured = words.unseen(lean, frozenset(self.texts.read(self._reported)))
+        vectors = measured.encode_ids(self.texts.ids_for(measured, self._reported))
+        lean, kept = words.of(lean)
+        return lean, kept, replace(student, agreement=self._report.agreement_of(vectors))
+
+    def _search(self, wanted: Wanted) -> SubsetSearch:
+        """All subsets; where the blocks are named, these alone with what simpler rules keep, for nothing is chosen."""
+        named, store = wanted.budget.named_blocks, wanted.searches
+        name = "subsets" if named is None else f"sub{run_name(named)}"
+        if (found := store.read(name, SubsetSearch)) is not None:
+            return found
+        if named is not None:
+            return store.write(name, compare_blocks(self.teacher, self.evaluator, named))
+        return store.write(name, search_subsets(self.teacher, self.evaluator, progress=self.progress))
+
+    def _sizes(self, wanted: Wanted) -> list[Candidate]:
+        """The best subset of each size, with the blocks that were named in the place of theirs; timed once."""
+        search = self._search(wanted)
+        rows = {len(row.blocks): row for row in search.best}
+        known = {row.blocks: row.score for row in rows.values() if search.num_texts is None}  # else of other texts
+        named = wanted.budget.named_blocks
+        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else "-" + "-".join(map(str, named)))
+        found = wanted.searches.read(name, Sizes)
+        if found is None:
+            blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
+            blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
+            kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
+            timings, busy = time_blocks(self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress)
+            speedups = timings.speedup_intervals(-1)  # the full model comes last
+            candidates = tuple(
+                Candidate(
+                    blocks=subset,
+                    untrained=known[subset] if subset in known else self.evaluator.score(model)[0],
+                    learned=None,
+                    texts_per_second=rate,
+                    parameters=model.num_parameters,
+                    agreement=self._report.agreement(model),
+                    interval=self._interval(model),
+                    speedup_interval=speedup,
+                )
+                for subset, model, rate, speedup in zip(
+                    blocks.values(), kept, timings.texts_per_second, speedups, strict=True
+                )
+            )
+            found = Sizes(candidates=candidates, others_busy=busy)
+            if (busy or 0.0) <= QUIET:  # else the next call times them anew
+                wanted.searches.write(name, found)
+        self._others_busy = found.others_busy
+        spared = 0 if wanted.words is None else wanted.words.spared
+        *lean, full = found.candidates
+        return [*(replace(row, parameters=row.parameters - spared) for row in lean), full]
+
+    def _choose(self, candidates: list[Candidate], wanted: Wanted) -> tuple[Blocks, bool]:
+        """The blocks of the lean model, and whether it keeps within the budget; settles `candidates` that learn."""
+        budget = wanted.budget
+        if budget.kind != "within":
+            taken = within_limit(candidates, budget)
+            settled = candidates[candidates.index(taken)] = self._settled(taken, wanted)
+            return settled.blocks, True
+        # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
+        low, high, best = 0, len(candidates) - 2, None
+        while low <= high:
+            middle = (low + high) // 2
+            settled = candidates[middle] = self._settled(candidates[middle], wanted)
+            if self._learn(settled.blocks).best >= self._needed(budget):
+                best, high = middle, middle - 1
+            else:
+                low = middle + 1
+        if best is None:
+            tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
+            return closest(candidates[:-1], tried), False
+        return candidates[best].blocks, True
+
+    def _needed(self, budget: Budget) -> float:
+        """The score that keeps `within`."""
+        return self.full_score - budget.points * (AGREEMENT_PER_POINT if self._by_agreement else 1.0)
+
+    def _settled(self, row: Candidate, wanted: Wanted) -> Candidate:
+        """The row with those of its leading subsets that learn best from few texts.
+
+        What a subset gives without training does not tell how well it learns: of two blocks of all-MiniLM-L6-v2, 5 and
+        6 agree best with the full model untrained, and 1 and 6 by a point after 1,800 texts (benchmarks/lean).
+        """
+        search = self._search(wanted)
+        leading = [one for one in search.leading if len(one.blocks) == len(row.blocks)]
+        if len(wanted.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
+            return row
+        if search.num_texts is not None:  # what learns is scored on all texts
+            leading = [
+                replace(one, score=self.evaluator.score(keep(self.encoder, one.blocks, copy_weights=False))[0])
+                for one in leading
+            ]
+        best = best_tryout([self._tryout(one) for one in leading])
+        interval = self._interval(keep(self.encoder, best.blocks, copy_weights=False))
+        return replace(row, blocks=best.blocks, untrained=best.untrained, interval=interval)
+
+    def _interval(self, model: Encoder) -> tuple[float, float] | None:
+        """Of the score without training by labels; agreement has an interval of its own."""
+        if self._by_agreement:
+            return None
+        return self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
+
+    def _after_learning(self, row: Candidate, students: Sequence[Student], chosen: Blocks) -> Candidate:
+        """The row with those of its size that learned best, in this run or an earlier one; the chosen ones stay."""
+        same = [one for one in students if len(one.blocks) == len(row.blocks)]
+        if len(row.blocks) == len(chosen):
+            same = [one for one in same if one.blocks == chosen]
+        if not same:
+            return row
+        best = max(same, key=lambda one: (one.best, one.blocks == row.blocks))
+        if best.blocks != row.blocks:
+            lean = keep(self.encoder, best.blocks, copy_weights=False)
+            row = replace(
+                row, blocks=best.blocks, untrained=self.evaluator.score(lean)[0], interval=self._interval(lean)
+            )
+        return replace(row, learned=best.best if best.scores else None, agreement=best.agreement)
+
+    def _frontier(self, students: Sequence[Student], chosen: Blocks, budget: Budget) -> Frontier | None:
+        """Of the full model and all students that were ever measured; once for a budget, if asked for.
+
+        Later runs have the weights of the chosen one alone, and take what was measured when there were more.
+        """
+        asked = [float(budget.points), None] if budget.kind == "within" else [getattr(budget, budget.kind)]
+        if budget.points != 1:  # None is what the default was called
+            asked = asked[:1]
+        place = timed_on(self.encoder)
+        names = [f"frontier-{place}-{budget.kind}-{one}-{run_name(chosen)}" for one in asked]
+        found = next((kept for kept in (self.runs.read(name, Frontier) for name in names) if kept is not None), None)
+        if found is not None or not self.settings.frontier:
+            return found
+        held = [one.blocks for one in students if self.runs.has_weights(run_name(one.blocks))]
+        learned = sorted(held, key=len, reverse=True)
+        every = tuple(range(1, self.encoder.depth + 1))
+        encoders = [(blocks, self.runs.encoder(run_name(blocks), self.encoder.device)) for blocks in learned]
+        models = [(every, self.encoder), *encoders]
+        scored = Scored(self.evaluator, self._reread, self._report, self._reported)
+        measured = measure_frontier(models, scored, self.texts, self._held_out, progress=self.progress)
+        earlier = [one for name, one in self.runs.all(Frontier).items() if name.startswith(f"frontier-{place}-")]
+        return self.runs.write(names[0], with_earlier(measured, earlier))

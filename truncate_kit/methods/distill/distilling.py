@@ -1,0 +1,198 @@
+"""Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from truncate_kit.bounds import given_or
+from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
+from truncate_kit.data.learned import without_learned
+from truncate_kit.engines import Engine
+from truncate_kit.errors import DataError
+from truncate_kit.files import local_path, name_without_folders
+from truncate_kit.methods.distill.budget import check_budget, check_size
+from truncate_kit.methods.distill.choosing import Distillation, Wanted
+from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill.fewer_words import FewerWords
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.teacher import read_vectors, teacher_of, teacher_vectors
+from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
+from truncate_kit.models import Encoder
+from truncate_kit.progress import ProgressOption, reporter
+from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.isolation import isolated
+from truncate_kit.training.output import output_folder
+from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
+from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.wording import counted
+from truncate_kit.working_folders import unfinished
+
+TEXTS = Path("distillation") / "texts"
+FEWEST_TESTED = 3  # pairs of which there is a correlation
+
+
+@isolated()
+def distill(
+    encoder: Encoder,
+    texts: Iterable[str] | RawTexts,
+    *,
+    out: Path,
+    budget: Budget | None = None,
+    settings: DistillSettings | None = None,
+    data: PairSplits | RetrievalSet | None = None,
+    before: str = "",
+    engine: Engine | None = None,
+    group: Group = ALONE,
+    progress: ProgressOption = False,
+) -> DistillResult:
+    """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
+
+    A run that was killed continues with the same call and ends with the same model.
+
+    Args:
+        encoder: The full model; it is not changed.
+        texts: Raw texts to learn from, as long as those to be served; `RawTexts` has queries and what to keep out.
+            Texts of dev and test, and of a retrieval set, are always left out.
+        out: Gets `lean/` and `full/` (sentence-transformers folders); vectors and trials lie beside them.
+        budget: Which size; None is the fewest blocks within a point.
+        settings: How the vectors are learned.
+        data: What chooses instead of agreement with the full model, and what is reported: dev and test of
+            graded pairs (of words as the seed divides them), or two halves of the queries of a retrieval set.
+        before: What the model card says was done to `encoder` before.
+        engine: Where the full model's vectors are computed; None is here.
+        group: Processes that learn together; all must see `out`, the leading one alone reads and writes there.
+        progress: True draws bars and logs; else what is called as the work goes on.
+
+    Raises:
+        UsageError: The budget cannot be met, or `out` holds the model to start from.
+        DataError: Too few texts, neither dev nor test, classes, or pairs on which no correlation is defined.
+        ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
+        FileProblemError: `out` cannot be written, or another process works there.
+    """
+    out, budget, progress = local_path(out), given_or(Budget, budget, "budget"), reporter(progress)
+    settings = given_or(DistillSettings, settings)
+    teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
+    raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
+    words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
+    _check(budget, encoder, teacher, words, data)
+    with ExitStack() as held:
+        if group.leads:
+            held.enter_context(output_folder(out, encoder, "lean", "full"))
+            held.enter_context(unfinished((out / TEXTS).parent, shared=True))
+            store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
+            teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
+        group.agree(None)  # texts and vectors are there
+        store = TextStore(out / TEXTS)
+        vectors = read_vectors(teacher, store, _beside(store))
+        runs, searches = _stores(out / "trials", encoder, store, settings, data, group)
+        if group.leads:
+            held.enter_context(runs.open())
+            held.enter_context(searches.open())
+        work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
+        wanted = Wanted(budget, out, before, words, searches, chosen_by, left_out)
+        result = group.agree(work.run(wanted) if group.leads else work.help())
+    return cast(DistillResult, result)  # the leading process has one
+
+
+def _divided(
+    data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
+) -> tuple[PairSplits | RetrievalSet | None, str, tuple[str, ...]]:
+    """Pairs as the seed divides them where each seed does, the fingerprint of what was given, and what was left out.
+
+    The fingerprint is empty without pairs. Raises `DataError` where there is nothing to choose by.
+    """
+    if data is None or isinstance(data, RetrievalSet):
+        return data, "", ()
+    check_splits(data)
+    fingerprint = data.fingerprint()
+    data = splits_for(data, settings.seed)
+    parts = [part for part in (data.dev, data.test) if part is not None]
+    if not parts:
+        hint = "Give a folder with dev and test files, or one file to be divided."
+        raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
+    for part in parts:
+        part.check_graded()
+    kept, left_out = _unseen(data, encoder)
+    return kept, fingerprint, left_out
+
+
+def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tuple[str, ...]]:
+    """Without the test pairs that the full model has seen, and how many these were: lean and full are scored on test.
+
+    Of fewer than `FEWEST_TESTED` there is no test.
+    """
+    if data.test is None:
+        return data, ()
+    kept, known = without_learned(data, encoder.seen)
+    if not known or kept.test is None:
+        return data, ()
+    said = (
+        f"{known:,} of {counted(len(data.test), 'pair')} of {data.test.name} {'is' if known == 1 else 'are'} left out: "
+        f"{name_without_folders(encoder.name)} was trained on them or chosen by them.",
+    )
+    if len(kept.test) < FEWEST_TESTED:
+        return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), said
+    return kept, said
+
+
+def _stores(
+    folder: Path,
+    encoder: Encoder,
+    texts: TextStore,
+    settings: DistillSettings,
+    data: PairSplits | RetrievalSet | None,
+    group: Group,
+) -> tuple[RunStore, RunStore]:
+    """Of what depends on how students learn, and of what does not: scores before learning, and speeds."""
+    plain = replace(settings, frontier=False)
+    parts = (_settled(plain, encoder, data, texts), texts.digest, *([str(group.size)] if group.size > 1 else []))
+    description = {"model": encoder.name, "distill": plain.to_dict()}
+    runs = RunStore(folder, run_key(encoder, "distill", *parts), description)
+    usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
+    parts = (_settled(usual, encoder, data, texts), texts.digest)
+    return runs, RunStore(folder, run_key(encoder, "search", *parts), {"model": encoder.name})
+
+
+def _settled(
+    settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None, texts: TextStore
+) -> str:
+    """The settings, the peak rates where many blocks go and where few do (defaults change), and what is chosen by."""
+    rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
+    # What is computed otherwise than it was: the mean weight of queries is that of all texts, not that of a batch.
+    weighted = settings.query_weight != 1 and texts.counts.num_queries
+    changed = scored_as(data, encoder) + (" weights over all texts" if weighted else "")
+    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{changed}"
+
+
+def _check(
+    budget: Budget,
+    encoder: Encoder,
+    teacher: Encoder,
+    words: FewerWords | None,
+    data: PairSplits | RetrievalSet | None,
+) -> None:
+    """All that can be wrong is said before the full model's vectors, which may take hours."""
+    check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
+    check_size(budget, teacher if words is None else words.smallest)
+    if isinstance(data, RetrievalSet):
+        check_queries(data)
+
+
+def _beside(store: TextStore) -> Path:
+    """Where the full model's graph and its vectors of these texts are."""
+    return store.folder.parent / store.digest[:16]
+
+
+def _without(data: PairSplits | RetrievalSet | None, raw: RawTexts) -> RawTexts:
+    """Raw texts without those that choose or report."""
+    return replace(raw, exclude={*raw.exclude, *_texts_of(data)})
+
+
+def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
+    if data is None:
+        return ()
+    if isinstance(data, RetrievalSet):
+        return tuple(data.held_out)
+    return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())

@@ -1,0 +1,218 @@
+"""What is left to choose behind the choice of blocks: graphs in float32 and int8, fewer dimensions, fewer words."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.errors import ModelError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph_files import bytes_of_rows, graph_files
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.speed import TEXTS, side_by_side
+from truncate_kit.methods.distill.step_results import Blocks, Frontier, FrontierPoint
+from truncate_kit.methods.distill.texts import TextStore
+from truncate_kit.models import Encoder
+from truncate_kit.models.word_pieces import keep_pieces, kept_pieces
+from truncate_kit.precisions import Precision, precisions_for
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.evaluators import VectorEvaluator
+from truncate_kit.training.examples import Ids
+
+PRECISIONS = precisions_for("cpu")
+SHARES = (1, 2, 4)
+"""A vector's first dimensions, as divisors of its width."""
+PAIRS = 1000
+
+_Read = tuple[list[Ids], list[Ids]]
+"""Token ids of the texts of `Scored.evaluator` and of those of `Scored.report`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What graphs are scored on.
+
+    Attributes:
+        evaluator: Scores the vectors of its texts.
+        reread: Token ids of the texts of `evaluator` by the tokenizer of another encoder.
+        report: Agreement on texts that choose nothing.
+        reported: Places of these.
+    """
+
+    evaluator: VectorEvaluator
+    reread: Callable[[Encoder], list[Ids]]
+    report: AgreementEvaluator
+    reported: list[int]
+
+
+def measure_frontier(
+    encoders: Sequence[tuple[Blocks, Encoder]],
+    scored: Scored,
+    texts: TextStore,
+    held_out: NDArray[np.int64],
+    *,
+    progress: Progress = silent,
+) -> Frontier:
+    """Export each encoder in both precisions, and measure score, speed and size.
+
+    No labels are needed for int8: the layers that stay in float are chosen by the full model's own cosines between
+    held-out texts. A smaller vocabulary has the pieces of the texts that were learned from alone: texts that are scored
+    may need others, and are split into the pieces that are left. The vector is then what the whole graph gives for
+    these pieces, so none is exported again; the file is smaller by the rows of the others.
+
+    Args:
+        encoders: The blocks of each, and the encoder that keeps them; the full model is the first one.
+        scored: What their graphs are scored on.
+        texts: What was learned from and held out.
+        held_out: Places of the texts that were held out.
+        progress: Called after each graph.
+
+    Raises:
+        MissingExtraError: No ONNX Runtime or exporter is installed.
+        ModelError: An encoder cannot be exported.
+    """
+    begin = time.perf_counter()
+    full = encoders[0][1]
+    cut, pieces, covered = _fewer_words(full, texts, held_out)
+    read = {full.backbone.config.vocab_size: (scored.evaluator.texts(), scored.report.texts())}
+    if cut is not None:
+        own = scored.reread(cut), texts.ids_for(cut, scored.reported)
+        judged, reported = ([[pieces[piece] for piece in row] for row in ids] for ids in own)
+        read |= {len(pieces): (judged, reported)}
+    pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
+    points, runners = list[tuple[FrontierPoint, Tensor]](), list[OnnxEncoder]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, (blocks, encoder) in enumerate(encoders):
+            for precision in PRECISIONS:
+                folder = Path(scratch) / f"{number}-{precision}"
+                export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
+                runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
+                points += _points_of(blocks, precision, runner, scored, read)
+                runners.append(runner)
+                progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
+        calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some, _ in read.values()]
+        timings = side_by_side(calls, min(TEXTS, len(scored.evaluator.texts())))
+    graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
+    speed = dict(zip(graphs, zip(timings.texts_per_second, timings.speedup_intervals(0), strict=True), strict=True))
+    timed = _marked([_timed(one, *speed[one.graph]) for one, _ in points])
+    return Frontier(
+        points=tuple(
+            one if one.dominated else replace(one, agreement=scored.report.agreement_of(reported))  # takes a second
+            for one, (_, reported) in zip(timed, points, strict=True)
+        ),
+        words=None if cut is None else len(pieces),
+        all_words=full.backbone.config.vocab_size,
+        covered=covered,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def with_earlier(frontier: Frontier, earlier: Sequence[Frontier]) -> Frontier:
+    """The frontier with the points of further blocks that earlier ones measured, of students of the same store.
+
+    Their speeds stand beside the full model's of that time, and are put beside the one of now.
+    """
+    points = {(one.graph, one.dims): one for one in frontier.points}
+    measured = {one.blocks for one in frontier.points}
+    for other in earlier:
+        pace = frontier.points[0].texts_per_second / other.points[0].texts_per_second
+        for one in other.points:
+            if one.blocks not in measured:
+                faster = replace(one, texts_per_second=one.texts_per_second * pace)
+                points.setdefault((one.graph, one.dims), faster)
+    full, *rest = points.values()
+    return replace(frontier, points=_marked([full, *sorted(rest, key=lambda one: -len(one.blocks))]))
+
+
+def _marked(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """The points, marked where another one beats them."""
+    return tuple(replace(one, dominated=any(other.beats(one) for other in points)) for one in points)
+
+
+def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
+    """Pairs of texts and the encoder's own cosines as their scores: each text with its nearest one, or a random one.
+
+    Raises `DataError` below two texts.
+    """
+    some = list(dict.fromkeys(texts))
+    unit = torch.nn.functional.normalize(encoder.vectors(some), dim=1)
+    cosines = (unit @ unit.T).fill_diagonal_(-2)
+    near = cosines.argmax(1)
+    steps = torch.randint(1, len(some), (len(some),), generator=torch.Generator().manual_seed(0))
+    other = torch.where(torch.arange(len(some)) % 2 == 0, near, (torch.arange(len(some)) + steps) % len(some))
+    pairs = tuple(
+        TextPair(some[place], some[second], float(cosines[place, second]))
+        for place, second in enumerate(other.tolist()[:PAIRS])
+    )
+    return PairSet(
+        name=f"cosines of {encoder.name}",
+        pairs=pairs,
+        scale=(-1.0, 1.0),
+        path="",
+        columns=("text", "text", "cosine"),
+    )
+
+
+def _timed(point: FrontierPoint, rate: float, speedup: tuple[float, float]) -> FrontierPoint:
+    return replace(point, texts_per_second=rate, speedup_interval=speedup)
+
+
+def _points_of(
+    blocks: Blocks, precision: Precision, runner: OnnxEncoder, scored: Scored, read: Mapping[int, _Read]
+) -> list[tuple[FrontierPoint, Tensor]]:
+    """Of one graph, not timed yet, each with its vectors of the texts for the report.
+
+    read: by the number of pieces, all of them first.
+    """
+    all_words = next(iter(read))
+    vectors = {kept: tuple(map(runner.encode_ids, both)) for kept, both in read.items()}
+    size = sum(file.stat().st_size for file in graph_files(runner.file))
+    per_word = bytes_of_rows(runner.file, all_words)
+    found = []
+    for share in SHARES:
+        for kept, (judged, reported) in vectors.items():
+            dims = judged.shape[1] // share
+            megabytes = (size - (all_words - kept) * per_word) / 1e6
+            point = FrontierPoint(
+                blocks=blocks,
+                precision=precision,
+                dims=dims,
+                words=kept,
+                score=scored.evaluator.score_of(judged[:, :dims])[0],
+                interval=scored.evaluator.interval_of(judged[:, :dims]),
+                texts_per_second=0.0,
+                megabytes=megabytes,
+            )
+            found.append((point, reported[:, :dims]))
+    return found
+
+
+def _fewer_words(
+    full: Encoder, texts: TextStore, held_out: NDArray[np.int64]
+) -> tuple[Encoder | None, list[int], float]:
+    """The full model with the pieces alone that texts need that were learned from, and these; None where none can go.
+
+    The last number is the share × 100 of held-out texts that they cover.
+    """
+    held = {int(place) for place in held_out}
+    learned: set[int] = set()
+    for place in range(len(texts)):
+        if place not in held:
+            learned.update(texts.ids(place))
+    rest = [set(texts.ids(place)) for place in held]
+    covered = 100 * sum(ids <= learned for ids in rest) / max(1, len(rest))
+    try:
+        pieces = kept_pieces(full, learned)
+        return keep_pieces(full, pieces), pieces, covered
+    except ModelError:
+        return None, [], covered

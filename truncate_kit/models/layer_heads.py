@@ -1,0 +1,246 @@
+"""Heads over the frozen states of all blocks: codes of each block, and a score from how far apart two texts are there.
+
+Design of the frozen heads: one network per block, the distances 1 − cos of all blocks into a one-layer MLP.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from truncate_kit.errors import ModelError, first_line, known_name
+from truncate_kit.models.module_files import WEIGHTS_FILE, loaded, write_json, write_weights
+
+ScoreKind = Literal["exp", "sigmoid"]
+SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
+CONFIG_FILE = "config.json"
+_AGAIN = "Save or train the model again."
+
+
+class BlockLinear(nn.Module):
+    """A linear layer from codes to codes of the same width for each block; runs: code width and number of blocks."""
+
+    def __init__(self, runs: Sequence[tuple[int, int]], generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(_uniform((count, code, code), code**-0.5, generator) for code, count in runs)
+        self.biases = nn.ParameterList(_uniform((count * code,), code**-0.5, generator) for code, count in runs)
+
+    def forward(self, codes: Sequence[Tensor]) -> list[Tensor]:
+        """Codes (blocks, b, code) of each run to as many."""
+        rows = zip(codes, self.weights, self.biases, strict=True)
+        return [torch.baddbmm(bias.view(len(code), 1, -1), code, weight) for code, weight, bias in rows]
+
+
+class BlockNetworks(nn.Module):
+    """Per block tanh(W_l (h_l − mean_l) / scale_l + b_l), and `depth` − 1 more such layers from code to code.
+
+    code_widths: of each block. Weights are drawn like those of `nn.Linear`, from `generator`.
+    """
+
+    # (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is called.
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None, *, depth: int = 1
+    ) -> None:
+        super().__init__()
+        self.width, self.code_widths = width, tuple(code_widths)
+        # Neighbouring blocks with codes of the same width go through one batched product.
+        self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
+        bound = width**-0.5
+        shapes = [((count, width, code), count * code) for code, count in self.runs]
+        # Biases are kept flat: the optimiser takes what has one dimension for a bias.
+        self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
+        self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
+        self.deeper = nn.ModuleList(BlockLinear(self.runs, generator) for _ in range(depth - 1))
+        self.register_buffer("mean", torch.zeros(len(self.code_widths), 1, width))
+        self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
+
+    def fit(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take mean and standard deviation of the states, (L, d) each; what hardly varies is not scaled."""
+        self.mean.copy_(mean[:, None])
+        self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
+
+    def standardized(self, states: Tensor) -> Tensor:
+        """(L, b, d) to (L, b, d)."""
+        return (states - self.mean) / self.scale
+
+    def forward(self, states: Tensor) -> list[Tensor]:
+        """States (L, b, d) to codes, one tensor (blocks, b, code) for each run of blocks of one code width."""
+        codes, start, states = [], 0, self.standardized(states)
+        for (code, count), weight, bias in zip(self.runs, self.weights, self.biases, strict=True):
+            shift = bias.view(count, 1, code)
+            codes.append(torch.tanh(torch.baddbmm(shift, states[start : start + count], weight)))
+            start += count
+        for layer in self.deeper:
+            codes = [code.tanh() for code in layer(codes)]
+        return codes
+
+
+class PairScore(nn.Module):
+    """The similarity of two texts, from 0 to 1, from their distances at each block: (b, L) to (b,).
+
+    `exp`: exp(−f(x)) with f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|, so that f ≥ 0 and f(0) = 0: a text
+    has the score 1 with itself whatever was learnt. `sigmoid`: σ(v·tanh(W x + c) + a), as the paper has it. x are the
+    distances 1 − cos in units of `scale` (L,), their mean over training pairs.
+    """
+
+    scale: Tensor
+
+    def __init__(self, blocks: int, hidden: int, kind: ScoreKind, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.kind: ScoreKind = kind
+        self.hidden = hidden
+        # From 0 on, so that training starts from a score that falls with every distance.
+        self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
+        self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
+        start = torch.full((hidden,), 1 / hidden)
+        self.out = nn.Parameter(start.expm1().log() if kind == "exp" else -start)
+        self.offset = nn.Parameter(torch.zeros(1)) if kind == "sigmoid" else None
+        self.register_buffer("scale", torch.ones(blocks))
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """Scores (b,) of distances (b, L)."""
+        moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
+        if self.offset is None:
+            moved = (moved - torch.tanh(self.shift)).abs()
+            return torch.exp(-(moved @ nn.functional.softplus(self.out)))
+        return torch.sigmoid(moved @ self.out + self.offset)
+
+
+class LayerHeads(nn.Module):
+    """Codes of all blocks, and the score of two texts from their codes.
+
+    networks: None takes the states themselves as codes. A text's vector holds the codes of its blocks side by side,
+    each scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines. raw: they take the states as
+    the blocks give them, without the final norm of a model that ends in one.
+    """
+
+    raw = False  # an attribute of the instance only where it is True: digests of the others stay what they were
+
+    def __init__(
+        self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore, *, raw: bool = False
+    ) -> None:
+        super().__init__()
+        if raw:
+            self.raw = True
+        self.width, self.blocks = width, blocks
+        self.networks = networks
+        self.score = score
+        self.runs = networks.runs if networks is not None else [(width, blocks)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.score.weight.device
+
+    def check_fits(self, blocks: int, width: int) -> None:
+        """Raise `ModelError` unless these heads are for a model of this number of blocks and this width."""
+        if (self.blocks, self.width) != (blocks, width):
+            raise ModelError(
+                f"The heads are for {self.blocks} blocks of width {self.width}, this model has {blocks} of {width}.",
+                hint=_AGAIN,
+            )
+
+    @property
+    def out_width(self) -> int:
+        """Numbers of a text's vector."""
+        return sum(code * count for code, count in self.runs)
+
+    @property
+    def weights_per_text(self) -> int:
+        """Weights that the codes of one text multiply with."""
+        if self.networks is None:
+            return 0
+        layers = (self.networks, *self.networks.deeper)
+        return sum(weight.numel() for layer in layers for weight in layer.weights)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
+        rows = [_unit(code).transpose(0, 1).flatten(1) for code in codes]
+        vectors: Tensor = torch.cat(rows, dim=1) / float(self.blocks**0.5)
+        return vectors
+
+    def distances(self, first: Tensor, second: Tensor) -> Tensor:
+        """1 − cos of each block, (b, L), from vectors (b, out); as ½‖û − v̂‖², which is exactly 0 for equal vectors.
+
+        Raises `ModelError` for vectors of another size.
+        """
+        if first.shape[-1] != self.out_width:
+            raise ModelError(
+                f"The layer codes have {self.out_width:,} numbers, these vectors {first.shape[-1]:,}.",
+                hint="Score whole vectors: leave out `dimensions`.",
+            )
+        found, start = [], 0
+        for code, count in self.runs:
+            one, other = (
+                _unit(side[:, start : start + count * code].reshape(side.shape[0], count, code))
+                for side in (first, second)
+            )
+            found.append((one - other).square().sum(dim=-1) / 2)
+            start += count * code
+        return torch.cat(found, dim=1)
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """Score of each pair of vectors (b, out), from 0 to 1: (b,)."""
+        scores: Tensor = self.score(self.distances(first, second).to(self.score.weight.dtype))
+        return scores
+
+
+def check_score(kind: str) -> ScoreKind:
+    """Return `kind` if it is one of `SCORE_KINDS`; raises `UsageError` otherwise."""
+    return known_name("score", kind, SCORE_KINDS)
+
+
+def write_layer_heads(place: Path, heads: LayerHeads) -> None:
+    """Write configuration and weights into the folder `place`."""
+    values = {
+        "width": heads.width,
+        "blocks": heads.blocks,
+        "code_widths": None if heads.networks is None else heads.networks.code_widths,
+        "depth": 1 if heads.networks is None else 1 + len(heads.networks.deeper),
+        "score": heads.score.kind,
+        "hidden": heads.score.hidden,
+        "raw": heads.raw,
+    }
+    write_json(place / CONFIG_FILE, values)
+    write_weights(place, heads)
+
+
+def read_layer_heads(place: Path) -> LayerHeads:
+    """What `write_layer_heads` wrote. Raises `ModelError` when it is damaged."""
+    try:
+        values: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
+        weights = load_file(place / WEIGHTS_FILE)
+        heads = loaded(lambda: _built(values, weights))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ArithmeticError, SafetensorError) as error:
+        raise ModelError(f"The heads in {place} cannot be read: {first_line(error)}.", hint=_AGAIN) from error
+    return heads.eval()
+
+
+def _built(values: dict[str, Any], weights: dict[str, Tensor]) -> LayerHeads:
+    width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
+    depth = int(values.get("depth", 1))  # this and `raw` are missing where an earlier version saved
+    if depth > len(weights):
+        raise ValueError(f"the weights are not those of {depth} layers")
+    networks = None if codes is None else BlockNetworks(width, codes, depth=depth)
+    score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
+    heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
+    heads.load_state_dict(weights)
+    return heads
+
+
+def _unit(codes: Tensor) -> Tensor:
+    return nn.functional.normalize(codes, dim=-1)
+
+
+def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator | None) -> nn.Parameter:
+    return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * bound)

@@ -1,1 +1,0 @@
-"""Tasks of the Massive Text Embedding Benchmark, through the `mteb` package."""

@@ -1,1 +1,0 @@
-"""One self-contained HTML file that tells what a workspace holds."""

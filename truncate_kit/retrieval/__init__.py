@@ -1,1 +1,0 @@
-"""Exact search over the documents of a retrieval set, its scores, by layer too, and two models on one index."""

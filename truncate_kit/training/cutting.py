@@ -1,0 +1,194 @@
+"""Cutting without training: a saved folder with its card."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from truncate_kit.blocks import blocks_in_words, place_in_words
+from truncate_kit.files import local_path
+from truncate_kit.results import Result
+from truncate_kit.training.model_origins import CUT
+from truncate_kit.wording import capitalized, counted
+
+if TYPE_CHECKING:
+    from truncate_kit.models import Encoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyCut(Result):
+    """A vocabulary without the word pieces that texts never use."""
+
+    texts: int  # whose pieces are kept
+    pieces: int  # kept
+    full_pieces: int
+    model_bytes: int  # of all weights in float32
+    full_model_bytes: int  # likewise, with the whole vocabulary
+    held_out: int  # every tenth text, to measure what the pieces of the others cover
+    covered_pieces: float | None  # share of the pieces in the texts held out; None where none is
+    covered_texts: float | None  # share of these texts all of whose pieces are covered
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was kept, and what of other texts that covers."""
+        kept = (
+            f"{self.pieces:,} of {self.full_pieces:,} word pieces are kept, for {self.texts:,} texts: "
+            f"{self.full_model_bytes / 1e6:.1f} MB of weights in float32 become {self.model_bytes / 1e6:.1f} MB."
+        )
+        if self.covered_pieces is None or self.covered_texts is None:
+            return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
+        return (
+            kept,
+            f"Chosen on nine tenths of the texts, they cover {100 * self.covered_pieces:.2f} % of the word pieces in "
+            f"the rest; {100 * self.covered_texts:.1f} % of {counted(self.held_out, 'text')} there keep their vectors "
+            "exactly, the others are split into smaller pieces.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutResult(Result):
+    """A cut."""
+
+    model: str
+    layer: int  # where; its last layer now, the number of its blocks
+    depth: int  # number of the model's last layer
+    parameters: int  # kept, pooler excluded
+    full_parameters: int  # of the whole model, likewise
+    vocabulary: VocabularyCut | None = None  # what was kept of its vocabulary; None for all of it
+    blocks: tuple[int, ...] | None = None  # the ones that were named; None for the first ones, up to `layer`
+
+    @property
+    def place(self) -> str:
+        """Where, in words: `layer 3`, or `blocks 1, 4, 6`."""
+        return place_in_words(self.layer, self.blocks)
+
+    @property
+    def sentence(self) -> str:
+        """What was kept."""
+        return (
+            f"{capitalized(self.place)} of {self.depth}, not trained: {self.parameters:,} of "
+            f"{self.full_parameters:,} parameters are kept."
+        )
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was kept, of the vocabulary too."""
+        return (self.sentence, *(self.vocabulary.sentences if self.vocabulary is not None else ()))
+
+    @property
+    def what(self) -> str:
+        """What was kept, in a few words: `layer 3 of 3, 500 of 30,522 word pieces`."""
+        words = self.vocabulary
+        pieces = "" if words is None else f", {words.pieces:,} of {words.full_pieces:,} word pieces"
+        return f"{self.place} of {self.depth}{pieces}"
+
+    @property
+    def how(self) -> str:
+        """What was done: `cut at layer 2 and to 500 word pieces`, or `cut to blocks 1, 4, 6`."""
+        words = self.vocabulary
+        done = f"cut {'at' if self.blocks is None else 'to'} {self.place}"
+        return done + ("" if words is None else f" and to {words.pieces:,} word pieces")
+
+
+def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
+    """A copy of `encoder` with the word pieces of these texts only (see `keep_words`), and what was dropped.
+
+    Args:
+        encoder: Is copied.
+        texts: Distinct; with ten or more, every tenth is held out to measure the coverage, and then used as the others
+            are.
+
+    Raises:
+        ModelError: The vocabulary cannot be cut.
+    """
+    from truncate_kit.models.word_pieces import keep_words, kept_pieces, piece_ids
+
+    kept, ids = keep_words(encoder, texts), piece_ids(encoder, texts)
+    special = set(encoder.reader.tokenizer.all_special_ids)
+    held_out = [[piece for piece in row if piece not in special] for row in ids[9::10]]
+    others = (row for place, row in enumerate(ids) if place % 10 != 9)
+    known = set(kept_pieces(encoder, set().union(*others))) if held_out else set()
+    total = sum(map(len, held_out))
+    return kept, VocabularyCut(
+        texts=len(texts),
+        pieces=int(kept.backbone.config.vocab_size),
+        full_pieces=len(encoder.reader.tokenizer),
+        model_bytes=4 * kept.num_parameters,
+        full_model_bytes=4 * encoder.num_parameters,
+        held_out=len(held_out),
+        covered_pieces=sum(piece in known for row in held_out for piece in row) / total if total else None,
+        covered_texts=sum(known.issuperset(row) for row in held_out) / len(held_out) if held_out else None,
+    )
+
+
+def cut(
+    encoder: "Encoder",
+    kept: int | Sequence[int] | None,
+    *,
+    out: Path,
+    texts: Sequence[str] | None = None,
+    check: Callable[[], None] | None = None,
+) -> CutResult:
+    """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
+
+    Args:
+        encoder: What is cut.
+        kept: The last layer, or the blocks as in `keep`; None keeps all.
+        out: Gets `lean/`.
+        texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
+        check: Called once nobody else can write to `out`, before anything is replaced there; what it raises ends the
+            cut.
+
+    Raises:
+        LayerOutOfRangeError: A layer does not exist.
+        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
+        FileProblemError: `out` cannot be written, or another process works there.
+        ModelError: Blocks do not rise, or the vocabulary cannot be cut.
+        UsageError: `encoder` comes from there.
+    """
+    from truncate_kit.models import keep, save_encoder, truncate
+    from truncate_kit.training.output import output_folder
+
+    blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
+    lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)
+    out, vocabulary = local_path(out), None
+    if texts is not None:
+        lean, vocabulary = cut_vocabulary(lean, texts)
+    result = CutResult(
+        model=encoder.name,
+        layer=lean.depth,
+        depth=encoder.depth,
+        parameters=lean.num_parameters,
+        full_parameters=encoder.num_parameters,
+        vocabulary=vocabulary,
+        blocks=blocks,
+    )
+    with output_folder(out, encoder, "lean"):
+        if check is not None:
+            check()
+        records = {CUT.file_name: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=_card(result, lean), records=records)
+    return result
+
+
+def _card(result: CutResult, lean: "Encoder") -> str:
+    from truncate_kit.training.card import ModelCard
+
+    layer, vocabulary = result.layer, result.vocabulary
+    whole = layer == result.depth and vocabulary is not None
+    name, _, numbers = result.place.partition(" ")
+    facts = [(capitalized(name), f"{numbers} of {result.depth}"), ("Training", f"None. {result.sentence}")]
+    done, kept = "truncated at", f"the first {layer} of {result.depth} layers"
+    if result.blocks is not None:
+        done, kept = "cut to", blocks_in_words(result.blocks, result.depth)
+    if vocabulary is not None:
+        facts.append(("Vocabulary", " ".join(vocabulary.sentences)))
+    return ModelCard(
+        base_model=result.model,
+        title=f"{result.model}, with fewer word pieces" if whole else f"{result.model}, {done} {result.place}",
+        summary="A sentence encoder that keeps the word pieces of given texts, as they were trained."
+        if whole
+        else f"A sentence encoder that keeps {kept}, as they were trained.",
+        facts=facts,
+        tags=("truncated",),
+    ).text(lean)
