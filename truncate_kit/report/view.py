@@ -1,0 +1,190 @@
+"""What a result looks like, before a terminal, a page, a notebook or a model card draws it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from truncate_kit.cells import NONE, markdown
+
+# Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
+BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
+GREY, INK = "#777777", "#000000"
+LAYERS = "layer (0 = embeddings)"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text.
+
+    Attributes:
+        title: Stands above.
+        columns: Names, the most wanted first.
+        rows: Cells by row.
+        marked: Place of the row that stands out.
+        detail: Folded on a page; shown by the terminal with `--verbose` only.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: int | None = None
+    detail: bool = False
+
+    def filled(self) -> "Table":
+        """Leave out the columns that are empty in every row, but the first."""
+        full = [at for at in range(len(self.columns)) if at == 0 or any(row[at] not in ("", NONE) for row in self.rows)]
+        rows = [[row[at] for at in full] for row in self.rows]
+        return Table(self.title, [self.columns[at] for at in full], rows, self.marked, self.detail)
+
+    def markdown(self) -> str:
+        """Write the table in Markdown, without its title."""
+        return markdown(self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points, a line through them, or both.
+
+    Attributes:
+        x, y: The points; a point without y is left out, and no line runs over it.
+        label: In the legend; series without one have no entry.
+        color: As `#rrggbb`.
+        marker, line: As matplotlib names them; empty draws none.
+        spread: Half the length of a bar at each point.
+        low, high: A band is shaded between them.
+        hollow: Draw markers as outlines.
+        size: Of a marker, in points.
+        texts: Written beside the points.
+        tip: Shown by a page under the mouse.
+        bar: Width of a bar from 0 to each point; 0 draws none.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float | None]
+    label: str = ""
+    color: str = BLUE
+    marker: str = "o"
+    line: str = "-"
+    spread: Sequence[float | None] = ()
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    hollow: bool = False
+    size: float = 6.0
+    texts: Sequence[str] = ()
+    tip: str = ""
+    bar: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One panel: series over two axes, or a heat map.
+
+    Attributes:
+        name: Its anchor on a page.
+        title: Above the panel in a file.
+        caption: Below the panel on a page, and for who does not see it.
+        x, y: What the axes are.
+        series: What is drawn; the last lies on top.
+        levels: Horizontal lines, each with its height, label and color.
+        shade: From, to and label of a stretch of x.
+        heat: Rows of values instead of series, the first at the top; x and y count columns and rows.
+        rows: Names of the rows of `heat`.
+        heat_range: Values of the first and the last color; None takes the lowest and highest.
+        ticks: Places along x with their names; None takes numbers.
+        whole: Whether x counts, so that ticks are whole numbers.
+        x_range, y_range: Ends of the axes; None leaves them to the points.
+        logarithmic: Whether y is.
+        file: Name of the figure without its ending; plots of one name share it, and one without is for pages alone.
+        on_page: Whether a page has it.
+    """
+
+    name: str
+    title: str = ""
+    caption: str = ""
+    x: str = LAYERS
+    y: str = ""
+    series: Sequence[Series] = ()
+    levels: Sequence[tuple[float, str, str]] = ()
+    shade: tuple[float, float, str] | None = None
+    heat: Sequence[Sequence[float | None]] = ()
+    rows: Sequence[str] = ()
+    heat_range: tuple[float, float] | None = None
+    ticks: Mapping[float, str] | None = None
+    whole: bool = False
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float | None, float | None] = (None, None)
+    logarithmic: bool = False
+    file: str = ""
+    on_page: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a result has to say.
+
+    Attributes:
+        key: Its anchor on a page.
+        title: What it is about.
+        notes: Cautions; a terminal writes them to stderr.
+        tables: Numbers, the most wanted first.
+        sentences: What the tables do not say: the choice, its cost, what the numbers rest on.
+        plots: Of the same numbers.
+    """
+
+    key: str
+    title: str
+    notes: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    sentences: Sequence[str] = ()
+    plots: Sequence[Plot] = ()
+
+
+_VIEWS = {
+    "LayerProfile": "analysis.view_profile",
+    "SweepResult": "training.view_sweep",
+    "ContrastiveResult": "training.view_contrast",
+    "LayerWeights": "training.view_weights",
+    "FrozenReport": "training.view_frozen",
+    "CombinationReport": "training.view_combination",
+    "CutResult": "training.view_cut",
+    "DistillResult": "distillation.view_distillation",
+    "BenchReport": "measuring.view_bench",
+    "ExportReport": "measuring.view_export",
+    "EncodedFile": "measuring.view_encoded",
+    "ModelScore": "measuring.view_score",
+    "RetrievalScore": "measuring.view_search",
+    "RetrievalComparison": "measuring.view_comparison",
+    "MtebReport": "measuring.view_mteb",
+    "MtebComparison": "measuring.view_mteb_comparison",
+    "RetrievalReport": "measuring.view_retrieval",
+    "StsReport": "measuring.view_sts",
+    "TransferReport": "measuring.view_transfer",
+    "StudyResult": "study.view_study",
+    "Contents": "project.view_contents",
+    "Diagnosis": "project.view_diagnosis",
+    "PageReport": "project.view_page",
+}
+"""By the name of a result: module of this folder and function that shows it."""
+
+
+def view_of(result: Any) -> View:
+    """Show a result of any kind; one without a function of its own is a table of its fields. Imports no torch."""
+    place = _VIEWS.get(type(result).__name__)
+    if place is None:
+        return _fields(result)
+    module, _, function = place.partition(".")
+    view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
+    return view
+
+
+def _fields(result: Any) -> View:
+    rows = [(name.replace("_", " "), _value(value)) for name, value in result.to_dict().items()]
+    return View(key="fields", title=type(result).__name__, tables=(Table("", ("what", "value"), rows),))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple | dict) and len(value) > 4:
+        return f"{len(value):,} values"
+    text = NONE if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
