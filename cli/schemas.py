@@ -21,7 +21,7 @@ RESULTS = {
     "methods.study": "methods.study.study_result.StudyResult",
     "report": "report.writing.PageReport",
     "status": "workspace.contents.Contents",
-    "doctor": "doctor.facts.Diagnosis",
+    "doctor": "doctor.Diagnosis",
 }
 """What each command prints, one of these classes; `demo` has no `--json`."""
 

@@ -34,7 +34,7 @@ _NAMES = {  # by module
     "methods.distill.settings": "Budget DistillSettings",
     "methods.distill.subsets": "search_subsets",
     "methods.distill.texts": "RawTexts",
-    "doctor.diagnosis": "diagnose",
+    "doctor": "diagnose",
     "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder save_encoder "
     "truncate",
     "engines": "Processes RayCluster",

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from truncate_kit.bench.bench_report import Machine
-from truncate_kit.doctor.packages import installed_version
+from truncate_kit.doctor import installed_version
 from truncate_kit.hardware import bf16_instructions, processor_name
 
 

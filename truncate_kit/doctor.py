@@ -1,0 +1,386 @@
+"""What fits on this machine and what does not: one row a check, with the command that mends it."""
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from packaging.requirements import Requirement
+
+from truncate_kit import hardware
+from truncate_kit.errors import TruncateKitError, UsageError, first_line
+from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
+from truncate_kit.results import Result
+
+DEVICES = ("cpu", "cuda")
+RUNTIMES = ("torch", "onnx")
+PACKAGE = "truncate-kit"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_REMOTE = "AzureExecutionProvider"  # sends the texts to a service: nothing this package would ever start
+_GPU_WHEEL = "onnxruntime-gpu"
+# Every one of them installs the module `onnxruntime` into the same folder.
+WHEELS = (
+    "onnxruntime", _GPU_WHEEL, "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-rocm",
+    "onnxruntime-training", "ort-nightly", "ort-nightly-gpu",
+)  # fmt: skip
+# The oldest Linux drivers for each CUDA, as NVIDIA's release notes list them.
+_DRIVER_HINT = (
+    "Install driver 580 or newer for CUDA 13, 525 for CUDA 12, and torch and onnxruntime-gpu built for the same CUDA "
+    '(in a container: start it with the GPUs), or use `device="cpu"`'
+)
+_PATIENCE = 120  # seconds
+_LOG_DRESS = re.compile(r"(\x1b\[[\d;]*m)+(\S+ \S+ \[\w:\w+:.*?\] )?")  # colours; time, severity and source file
+# A provider that does not fit may write to stderr from C++, hang or crash: it starts in a process of its own, torch
+# first, as in real work: the libraries that it loads are those the provider finds.
+_PROBE = """
+import contextlib, json, sys
+name = sys.argv[1]
+if name != "CPUExecutionProvider":
+    with contextlib.suppress(ImportError):
+        import torch
+import numpy, onnxruntime
+from onnxruntime import datasets
+session = onnxruntime.InferenceSession(datasets.get_example("mul_1.onnx"), providers=[name, "CPUExecutionProvider"])
+(value,) = session.get_inputs()
+session.run(None, {value.name: numpy.ones(value.shape, numpy.float32)})
+print(json.dumps(session.get_providers()))
+"""
+
+Verdict = Literal["ok", "optional", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Result):
+    """What has to run.
+
+    Attributes:
+        device: `cpu` or `cuda` has to run torch and exported graphs; None asks for none in particular.
+        extras: of this package, that have to be installed.
+        precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
+        runtime: `torch` or `onnx` asks for one of them only, None for both.
+
+    Raises:
+        UsageError: an unknown name, a precision of graphs in torch, or one of torch in graphs.
+    """
+
+    device: str | None = None
+    extras: tuple[str, ...] = ()
+    precision: str | None = None
+    runtime: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("device", self.device, DEVICES),
+            ("runtime", self.runtime, RUNTIMES),
+            *(("extras", extra, known_extras()) for extra in self.extras),
+            ("precision", self.precision, tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS]))),
+        ):
+            if value is not None and value not in known:
+                raise UsageError(f"`{name}` {value!r} is not known here.", hint=f"Use one of: {', '.join(known)}.")
+        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}.get(self.runtime or "")
+        if usable and self.precision is not None and self.precision not in usable:
+            raise UsageError(
+                f"{self.precision} is no precision of {self.runtime}.",
+                hint=f"Leave out `runtime`, or use {' or '.join(usable)} as `precision`.",
+            )
+
+    @property
+    def cuda(self) -> bool:
+        """Whether anything that was asked for needs CUDA."""
+        return self.device == "cuda" or "gpu" in self.extras or (self.precision == "fp16" and self.device is None)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether exported graphs have to run."""
+        in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
+        return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether exported graphs have to run on CUDA."""
+        return "gpu" in self.extras or (self.cuda and self.graphs)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCheck(Result):
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        found: what is there.
+        verdict: `problem` where something that was asked for cannot run, `warning` where it runs worse than it could,
+            `optional` where something is missing that nothing asks for.
+        hint: the command or change that mends it; empty where there is none to make.
+    """
+
+    name: str
+    found: str
+    verdict: Verdict = "ok"
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis(Result):
+    """What was asked for, and what was found."""
+
+    request: Request
+    checks: tuple[MachineCheck, ...]
+
+    @property
+    def able(self) -> bool:
+        """Whether everything that was asked for can run."""
+        return all(row.verdict != "problem" for row in self.checks)
+
+
+def diagnose(request: Request | None = None) -> Diagnosis:
+    """Look at this machine and say what of `request` cannot run; None asks for what truncate-kit always needs.
+
+    Each provider is started in a process of its own, so this takes some seconds.
+    """
+    request = request or Request()
+    checks = [MachineCheck("Python", platform.python_version())]
+    checks += check_packages(request)
+    broken = torch_problem()
+    if broken is not None:
+        remedy = "pip install --force-reinstall torch"
+        checks.append(MachineCheck("torch", f"cannot be imported: {broken}", "problem", remedy))
+    checks += check_onnxruntime(request)
+    if broken is None:
+        checks += [*check_cuda(request), *check_processor(request)]
+    return Diagnosis(request=request, checks=(*checks, *check_graph_device(request)))
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution, None where it is not installed."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return None
+
+
+def known_extras() -> tuple[str, ...]:
+    """List the extras in the order of pyproject.toml. Raises `TruncateKitError` where this package is not installed."""
+    return tuple(_distribution().metadata.get_all("Provides-Extra") or ())
+
+
+def _distribution() -> metadata.Distribution:
+    try:
+        return metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError as error:
+        raise TruncateKitError(
+            "truncate-kit runs from a folder and is not installed, so what it needs is not known.",
+            hint="Install it with: pip install -e .",
+        ) from error
+
+
+def required_packages(extra: str | None) -> Iterator[Requirement]:
+    """Yield the packages that an extra adds, also by other extras that it takes in; None for those always needed."""
+    for row in map(Requirement, _distribution().requires or ()):
+        always = row.marker is None or row.marker.evaluate({"extra": ""})
+        if always if extra is None else not always and row.marker and row.marker.evaluate({"extra": extra}):
+            if row.name == PACKAGE:
+                for other in sorted(row.extras):
+                    yield from required_packages(other)
+            else:
+                yield row
+
+
+def check_packages(request: Request) -> Iterator[MachineCheck]:
+    """Compare the installed packages with those that truncate-kit's own metadata names, extra by extra."""
+    runs_graphs = {"onnxruntime": request.graphs and not request.cuda, _GPU_WHEEL: request.cuda_graphs}
+    for extra in (None, *known_extras()):
+        if extra == "test" and extra not in request.extras:
+            continue
+        for row in required_packages(extra):
+            version = installed_version(row.name)
+            if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
+                version = installed_version(_GPU_WHEEL)
+            wanted = f"{f'extra {extra}' if extra else PACKAGE} needs {row.specifier or 'any version'}"
+            found = f"{version or 'not installed'}; {wanted}"
+            if version is not None and row.specifier.contains(version, prereleases=True):
+                yield MachineCheck(row.name, found)
+                continue
+            hint = f"pip install '{row.name}{row.specifier}'"
+            if row.name == _GPU_WHEEL:
+                hint = f'{_one_wheel("gpu")}; where no graph has to run, ask for `runtime="torch"`'
+            needed = extra is None or extra in request.extras or runs_graphs.get(row.name, False)
+            yield MachineCheck(row.name, found, "problem" if needed else "optional", hint)
+
+
+def onnxruntime_wheels() -> dict[str, str]:
+    """Return the distributions that install ONNX Runtime with their versions; more than one is one too many."""
+    found = ((name, installed_version(name)) for name in WHEELS)
+    return {name: version for name, version in found if version is not None}
+
+
+def _one_wheel(extra: str) -> str:
+    uninstall = " ".join(onnxruntime_wheels())
+    return (f"pip uninstall -y {uninstall} && " if uninstall else "") + f"pip install 'truncate-kit[{extra}]'"
+
+
+def check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
+    """Start each provider that the installed ONNX Runtime was built with; without one, `check_packages` says so."""
+    wheels = onnxruntime_wheels()
+    if not wheels:
+        return
+    on_gpu = _GPU_WHEEL in wheels
+    again = _one_wheel("gpu" if on_gpu else "cpu")
+    asked = {CPU: True, CUDA: request.cuda_graphs}
+    reasons = {CUDA: "this build does not have it"} if on_gpu else {}
+    try:
+        import onnxruntime
+
+        reasons |= {name: start_provider(name) for name in onnxruntime.get_available_providers() if name != _REMOTE}
+    except Exception as error:  # a broken package, as a folder that two wheels left in pieces, raises whatever it likes
+        reasons = {CPU: f"onnxruntime cannot be imported: {first_line(error)}"}
+    if len(wheels) > 1:  # the last one installed wins, whichever pip lists
+        found = f"{' and '.join(f'{name} {version}' for name, version in wheels.items())} overwrite each other's files"
+        broken = any(asked.get(name) and reason for name, reason in reasons.items())
+        yield MachineCheck("ONNX Runtime", found, "problem" if broken else "warning", again)
+    for name, reason in reasons.items():
+        if reason:
+            verdict: Verdict = "problem" if asked.get(name) else "warning"
+            yield MachineCheck(name, f"does not start: {reason}", verdict, again)
+        else:
+            yield MachineCheck(name, "starts")
+
+
+def start_provider(name: str) -> str:
+    """Start one provider in a process of its own and run a tiny graph; the reason where it does not, else nothing."""
+    command = [sys.executable, "-P", "-c", _PROBE, name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"its process did not end: {error}"
+    # The runtime prints to stdout as well where it falls back: the answer, what is active, is the last line.
+    if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
+        return ""
+    lines = [text for line in done.stderr.splitlines() if (text := _LOG_DRESS.sub("", line).strip())]
+    libraries = [line.rpartition(" with error: ")[2] for line in lines if " with error: " in line]
+    return (libraries or lines[-1:] or [f"its process ended with {done.returncode}"])[0].rstrip(". ")
+
+
+def torch_problem() -> str | None:
+    """Say why torch cannot be imported; None where it can."""
+    try:
+        import torch
+    except Exception as error:  # a broken package raises whatever it likes
+        return first_line(error)
+    # An installation that was broken off, or removed in part, leaves a folder that can be imported.
+    lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), None)
+    return None if lacking is None else f"a part of it is missing, such as `{lacking}`"
+
+
+def check_cuda(request: Request) -> Iterator[MachineCheck]:
+    """Ask the driver, torch and ONNX Runtime for their CUDA, where there is a driver or CUDA was asked for."""
+    driver = driver_cuda()
+    if driver is None:
+        found = "none answers: libcuda.so.1 is missing or sees no GPU"
+        yield MachineCheck("CUDA driver", found, "problem" if request.cuda else "optional", _DRIVER_HINT)
+    else:
+        yield MachineCheck("CUDA driver", f"for CUDA {driver}")
+    if driver is None and not request.cuda:
+        return
+    built, gpu, reason = torch_on_gpu()
+    if not reason:
+        yield MachineCheck("torch on CUDA", f"starts on {gpu}, built for CUDA {built}")
+    elif driver is not None or built is None:
+        yield MachineCheck(
+            "torch on CUDA",
+            f"does not start: {reason}",
+            "problem" if request.cuda else "warning",
+            "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started",
+        )
+    wheel = onnxruntime_cuda()
+    if wheel is not None:  # libraries of two CUDAs in one process; a newer driver runs older builds
+        torch_fits = built is None or _major(built) == _major(wheel)
+        fits = torch_fits and (driver is None or _major(driver) >= _major(wheel))
+        others = f", torch for {built}, the driver for {driver}"
+        verdict: Verdict = "ok" if fits else "warning"
+        yield MachineCheck(
+            "CUDA of ONNX Runtime", f"built for CUDA {wheel}{others}", verdict, "" if fits else _DRIVER_HINT
+        )
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def driver_cuda() -> str | None:
+    """Return the newest CUDA that the driver runs, "13.0"; None where no driver answers."""
+    number = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except OSError:
+        return None
+    return f"{number.value // 1000}.{number.value % 1000 // 10}" if status == 0 and number.value else None
+
+
+def torch_on_gpu() -> tuple[str | None, str, str]:
+    """Compute on the GPU in torch: the CUDA that it is built for, the GPU's name, and why that does not work."""
+    import torch
+
+    built = torch.version.cuda
+    try:
+        torch.ones(2, 2, device="cuda").matmul(torch.ones(2, 2, device="cuda")).sum().item()
+    except (RuntimeError, AssertionError) as error:
+        return built, "", first_line(error) if built else "it is built without CUDA"
+    gibibytes = torch.cuda.get_device_properties(0).total_memory / 2**30
+    return built, f"{torch.cuda.get_device_name()} ({gibibytes:.0f} GiB)", ""
+
+
+def onnxruntime_cuda() -> str | None:
+    """Return the CUDA that ONNX Runtime says it is built for, None without one."""
+    try:
+        import onnxruntime
+    except Exception:  # said by `check_onnxruntime`
+        return None
+    return ".".join(str(getattr(onnxruntime, "cuda_version", "")).split(".")[:2]) or None
+
+
+def check_processor(request: Request) -> Iterator[MachineCheck]:
+    """Look at the processor's instructions, its cores, torch's threads and the memory."""
+    import torch
+
+    cores, usable, quota = os.cpu_count() or 1, hardware.usable_cores(), hardware.core_quota()
+    granted = "" if quota is None else f", a quota of {quota:g}"
+    yield MachineCheck("processor", f"{hardware.processor_name()}, {cores} cores, {usable} usable{granted}")
+    yield MachineCheck("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
+    bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
+    if bf16 or request.cuda:
+        yield MachineCheck("bf16 instructions", bf16 or "none")
+    else:
+        worse: Verdict = "problem" if request.precision == "bf16" else "warning"
+        found = "none: that precision is refused on this processor"
+        yield MachineCheck("bf16 instructions", found, worse, 'Use `precision="fp32"`')
+    if int8 or request.cuda:
+        yield MachineCheck("VNNI", int8 or "none")
+    else:
+        found = "none: int8 products can overflow in 16-bit sums, and gain little"
+        hint = "Export int8 as usual: its weights get 7 bits here, which cannot overflow"
+        yield MachineCheck("VNNI", found, "warning", hint)
+    threads, wanted = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    fits = threads <= usable and (wanted is None or threads >= usable // 2)
+    yield MachineCheck(
+        "torch threads",
+        f"{threads} for {usable} cores" + (f", OMP_NUM_THREADS is {wanted}" if wanted else ""),
+        "ok" if fits else "warning",
+        "" if fits else f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}",
+    )
+
+
+def check_graph_device(request: Request) -> Iterator[MachineCheck]:
+    """Say where a graph in the precision that was asked for is not made for the device."""
+    device = request.device or ("cuda" if request.cuda else "cpu")
+    for name, row in PRECISIONS.items():
+        if name == request.precision and row.graph_file is not None and device not in row.preference:
+            found = f"not made for {device}: {row.elsewhere}"
+            verdict: Verdict = "warning" if row.runs_elsewhere else "problem"
+            yield MachineCheck(f"graph in {name}", found, verdict, other_graph(name, device))
