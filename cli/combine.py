@@ -14,7 +14,7 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.methods.bert_lc.report import CombinationReport
+    from truncate_kit.methods.bert_lc.result import CombinationReport
     from truncate_kit.models import Encoder
     from truncate_kit.models.tail import Dense
 
@@ -72,8 +72,8 @@ def combine(
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.data import PairSplits
     from truncate_kit.hardware import usable_cores
-    from truncate_kit.methods.bert_lc.bert_lc import combine as run
-    from truncate_kit.methods.bert_lc.bert_lc import write_combination
+    from truncate_kit.methods.bert_lc.combine import combine as run
+    from truncate_kit.methods.bert_lc.combine import write_combination
     from truncate_kit.models import find_pooler_head, load_pooler_head
     from truncate_kit.training.output import output_folder
 
@@ -113,7 +113,7 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     """Write the figures and, where a folder can hold it, the model; what to say of the model."""
     from truncate_kit.errors import ModelError
     from truncate_kit.methods.bert_lc.card import combination_card
-    from truncate_kit.methods.bert_lc.model import combined_encoder
+    from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import save_encoder
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.methods.distill.distill_result import DistillResult
+    from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.models import Encoder
 
 USUAL = DistillSettings()
@@ -198,7 +198,7 @@ def _aim(
     layer: str, encoder: "Encoder", source: ModelSource, texts: list[Path], budget: Budget, workspace: Workspace
 ) -> int | None:
     """The layer whose vectors are learned, None for the last; by default the one before a predicted drop."""
-    from truncate_kit.methods.distill.aim import find_aim
+    from truncate_kit.methods.distill.distilling import find_aim
 
     named = _layer_named(layer)
     if named is not None or layer == "last":

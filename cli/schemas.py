@@ -10,10 +10,10 @@ RESULTS = {
     "finetune": "methods.tmft.sweep_result.SweepResult",
     "export": "export.export_report.ExportReport",
     "bench": "bench.bench_report.BenchReport",
-    "distill": "methods.distill.distill_result.DistillResult",
+    "distill": "methods.distill.result.DistillResult",
     "contrast": "methods.contrast.contrastive_result.ContrastiveResult",
     "freeze": "methods.frozen.frozen_report.FrozenReport",
-    "combine": "methods.bert_lc.report.CombinationReport",
+    "combine": "methods.bert_lc.result.CombinationReport",
     "cut": "training.cutting.CutResult",
     "evaluate": "evaluation.ModelScore retrieval.evaluating.RetrievalScore",  # and the reports that the page shows
     "compare": "evaluation.comparing.RetrievalComparison",

@@ -14,9 +14,9 @@ from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import FileProblemError, TruncateKitError
 from truncate_kit.evaluation.sts import StsReport
 from truncate_kit.export.record import read_exports
-from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
-from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.study.study_result import StudyResult
 from truncate_kit.methods.tmft.sweep_result import SweepResult

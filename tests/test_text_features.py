@@ -9,7 +9,7 @@ from tests.support.classification import SMALL, fit_and_score, plain_divisions, 
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoding import text_features
 from truncate_kit.evaluation.transfer import score_transfer
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models import load_encoder, save_encoder

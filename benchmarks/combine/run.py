@@ -13,8 +13,8 @@ from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
 from truncate_kit.data import load_pairs
 from truncate_kit.hardware import usable_cores
-from truncate_kit.methods.bert_lc.bert_lc import combine
-from truncate_kit.methods.bert_lc.report import BASELINES, CombinationReport
+from truncate_kit.methods.bert_lc.combine import combine
+from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.models import Encoder, find_pooler_head, load_encoder, load_pooler_head
 from truncate_kit.models.tail import Dense

@@ -19,8 +19,8 @@ from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.data import PairSet, StsSet, find_sts
 from truncate_kit.hardware import usable_cores
-from truncate_kit.methods.bert_lc.bert_lc import combine
-from truncate_kit.methods.bert_lc.report import BASELINES, CombinationReport
+from truncate_kit.methods.bert_lc.combine import combine
+from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
 from truncate_kit.wording import points
 
 HERE = Path(__file__).parent

@@ -24,10 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.methods.bert_lc.best_subsets import layers_of
-from truncate_kit.methods.bert_lc.exact import search_exact
-from truncate_kit.methods.bert_lc.grams import pair_grams
-from truncate_kit.methods.bert_lc.ranking import RankCorrelation
+from truncate_kit.methods.bert_lc.search import RankCorrelation, layers_of, pair_grams, search_exact
 from truncate_kit.other_work import OtherWork
 
 RESULTS = Path(__file__).parent / "results.json"

@@ -12,7 +12,7 @@ from benchmarks.common import COMMAND, timed, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.data import find_sts, load_pairs, read_texts
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.training.model_origins import DISTILLED
 

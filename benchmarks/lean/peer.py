@@ -21,8 +21,8 @@ from torch import nn
 
 from benchmarks.common import new_parser, write_rows
 from benchmarks.lean.texts import corpus_lines, mixed
+from truncate_kit.methods.distill.learning import TaughtTexts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.student import TaughtTexts, student_run
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import Encoder, keep, load_encoder, save_encoder
 

@@ -21,9 +21,8 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.peer import BATCH, Flat, timed, trainer
 from benchmarks.lean.scores import scores_of
 from benchmarks.lean.texts import learned_lines, mixed
+from truncate_kit.methods.distill.learning import TaughtTexts, student_run, teacher_vectors
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.student import TaughtTexts, student_run
-from truncate_kit.methods.distill.teacher import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models import Encoder, keep, load_encoder, save_encoder
 

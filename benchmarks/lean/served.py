@@ -22,8 +22,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs
-from truncate_kit.methods.distill.speed import side_by_side
+from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs, side_by_side
 from truncate_kit.models import load_encoder
 from truncate_kit.wording import counted
 

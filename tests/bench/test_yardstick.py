@@ -9,7 +9,7 @@ from tests.support.made_results import a_combination, a_distillation
 from tests.support.pairs import TEXTS
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.bench.yardstick import check_yardstick, was_trained
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import keep, load_encoder, save_encoder, truncate
 from truncate_kit.training.cutting import CutResult, cut
 from truncate_kit.training.model_origins import CUT, DISTILLED

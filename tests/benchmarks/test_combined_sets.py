@@ -8,8 +8,8 @@ from benchmarks.published import published
 from benchmarks.records import Records
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import find_sts
-from truncate_kit.methods.bert_lc.report import BASELINES, LAST, CombinationReport
-from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.methods.bert_lc.combine import divide
+from truncate_kit.methods.bert_lc.result import BASELINES, LAST, CombinationReport
 from truncate_kit.models import load_encoder
 
 

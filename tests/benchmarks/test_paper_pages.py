@@ -17,7 +17,7 @@ from benchmarks.layer_attention.run import Cell
 from benchmarks.miniatures import priors
 from benchmarks.published import published
 from benchmarks.records import Records
-from truncate_kit.methods.bert_lc.report import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
+from truncate_kit.methods.bert_lc.result import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
 from truncate_kit.methods.contrast.poolings import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]

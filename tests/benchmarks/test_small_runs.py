@@ -8,7 +8,7 @@ from benchmarks.frozen import run as frozen
 from benchmarks.records import Records
 from tests.support.pairs import make_pairs, sentence_pairs
 from truncate_kit.data import load_pairs
-from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.methods.bert_lc.combine import divide
 from truncate_kit.models import load_encoder, save_encoder, truncate
 
 LABELS = ("entailment", "contradiction", "neutral")

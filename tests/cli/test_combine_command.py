@@ -12,9 +12,8 @@ from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import load_pairs
-from truncate_kit.methods.bert_lc.model import combined_encoder
-from truncate_kit.methods.bert_lc.report import CombinationReport
-from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.report.writing import write_page
 from truncate_kit.representations import layer_states

@@ -14,11 +14,10 @@ from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill.distill_result import DistillResult
 from truncate_kit.methods.distill.distilling import TEXTS
 from truncate_kit.methods.distill.frontier import own_pairs
+from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.methods.distill.step_results import Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
 from truncate_kit.models import keep, load_encoder
 from truncate_kit.training.retrieval_evaluator import halves

@@ -18,7 +18,7 @@ from truncate_kit.data import read_retrieval
 from truncate_kit.evaluation.comparing import compare
 from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.distill.step_results import HeldOutScores
+from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.report.writing import write_page
 from truncate_kit.results import FORMAT

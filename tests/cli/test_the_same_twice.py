@@ -23,7 +23,7 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"bench", "report"}))
 def test_a_command_leaves_the_same(command, home, capfd, monkeypatch):
     for name in ("ROUNDS", "MOST_ROUNDS"):  # of timing
-        monkeypatch.setattr(f"truncate_kit.methods.distill.speed.{name}", 1)
+        monkeypatch.setattr(f"truncate_kit.methods.distill.frontier.{name}", 1)
     found = []
     for turn in ("one", "other"):
         out = home / turn / command

@@ -30,7 +30,7 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import load_pairs
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.models import load_encoder
 from truncate_kit.models.word_pieces import keep_words
 from truncate_kit.training import configuration

@@ -23,7 +23,7 @@ from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
 from truncate_kit.engines import Lost, RayCluster, Steps, ray_cluster
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
-from truncate_kit.methods.distill.teacher import teacher_vectors
+from truncate_kit.methods.distill.learning import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.study.study_file import read_study

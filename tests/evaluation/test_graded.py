@@ -16,7 +16,7 @@ from truncate_kit.evaluation.graded import evaluate, pair_similarities, spearman
 from truncate_kit.evaluation.sts import score_sts
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.bert_lc import combine
+from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.models import load_encoder
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.vectors import StoredVectors, VectorFormat

@@ -30,7 +30,7 @@ import atexit, contextlib, json, os, resource, sys, tempfile
 from pathlib import Path
 import torch
 from tests.fuzz.running import Watch
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 from truncate_kit_cli.app import main
 torch.set_num_threads(1)
 speed.SECONDS = 0.0

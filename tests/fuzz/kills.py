@@ -26,7 +26,7 @@ KILLS = {name: _OFTEN if name in ("finetune", "distill", "encode", "study") else
 # Distillation times its candidates for ten seconds, in which nothing is written.
 _MAIN = """
 import sys, torch
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 from truncate_kit_cli.app import main
 torch.set_num_threads(1)
 speed.SECONDS = 0.0

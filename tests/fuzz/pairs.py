@@ -22,7 +22,7 @@ from tests.support.writing import COMMANDS, make_inputs, words_of
 _LEFT_OUT = {"bench"}  # takes longest, and writes what it times; its lock is that of export
 _MAIN = """
 import sys, torch
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 from truncate_kit_cli.app import main
 torch.set_num_threads(1)
 speed.SECONDS = 0.0

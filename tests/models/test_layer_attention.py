@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.layer_attention import LayerAttentionPooling
 from truncate_kit.models.pooling import ConcatPooling

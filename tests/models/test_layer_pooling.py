@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.tail import Normalize

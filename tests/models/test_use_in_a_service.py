@@ -14,7 +14,7 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.bert_lc import combine
+from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, save_encoder

@@ -18,8 +18,7 @@ from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.sts import score_sts
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.bert_lc.bert_lc import combine
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combine, combined_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.frozen.run import finetune_frozen

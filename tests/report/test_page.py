@@ -28,7 +28,7 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.methods.distill.step_results import HeldOutScores
+from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.report import writing

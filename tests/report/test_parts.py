@@ -19,8 +19,8 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.evaluation.graded import Evaluation
+from truncate_kit.methods.distill.result import SubsetScore
 from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.methods.distill.step_results import SubsetScore
 from truncate_kit.models import load_encoder
 from truncate_kit.report.parts import PARTS, sizes_part
 from truncate_kit.report.writing import write_page

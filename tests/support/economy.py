@@ -19,7 +19,7 @@ from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.export import checks, runtime
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.report import charts, panel, svg
 
 # A PNG of one white pixel.

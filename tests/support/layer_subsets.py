@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from truncate_kit.methods.bert_lc.best_subsets import BestSubsets, ScoredSubset
+from truncate_kit.methods.bert_lc.search import BestSubsets, ScoredSubset
 
 Subset = tuple[int, ...]
 

@@ -19,20 +19,22 @@ from truncate_kit.bench.scenarios import timing
 from truncate_kit.data import overlap_of
 from truncate_kit.export.export_report import Check, ExportReport, TaskScore
 from truncate_kit.export.record import REPORT_FILE, record_with
-from truncate_kit.methods.bert_lc.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.methods.distill.distill_result import Candidate, DistillResult, Student
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.step_results import (
+from truncate_kit.methods.distill.result import (
     Agreement,
+    Candidate,
+    DistillResult,
     Frontier,
     FrontierPoint,
+    Student,
     SubsetScore,
     SubsetSearch,
     TextCounts,
 )
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.certainty import Certainty

@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
-from truncate_kit.methods.bert_lc.model import combined_encoder
+from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.models.layer_attention import LayerAttentionPooling
 from truncate_kit.models.layer_pooling import LayerPooling

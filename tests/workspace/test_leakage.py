@@ -16,11 +16,11 @@ from truncate_kit.data import PairSplits, RetrievalSet, TextPair, load_pairs, re
 from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.errors import DataError
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.step_results import HeldOutScores
 from truncate_kit.methods.distill.texts import RawTexts
 from truncate_kit.methods.priors.words import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.methods.bert_lc.report import LAST, CombinationReport
+from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.report.panel import BLUE, ORANGE, open_panel, plot_means, whole_axis, write_panel
 
 COLORS = {"dev": ORANGE, "test": BLUE}

@@ -1,7 +1,7 @@
 """The cells of the tables of layer combinations; the command line and the page draw them."""
 
 from truncate_kit.cells import TableCells
-from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.spans import Span
 from truncate_kit.wording import points
 

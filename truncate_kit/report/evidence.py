@@ -1,7 +1,7 @@
 """Which scores of a run a model may be recommended by: those on the bundled pairs say something of miniatures only."""
 
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
-from truncate_kit.methods.distill.step_results import HeldOutScores
+from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.report.run import Run
 from truncate_kit.wording import too_few

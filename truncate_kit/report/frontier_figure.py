@@ -4,8 +4,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from truncate_kit.methods.distill.distill_result import DistillResult
-from truncate_kit.methods.distill.step_results import Frontier, FrontierPoint, SubsetScore
+from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint, SubsetScore
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, label_points, open_panel, write_panel
 from truncate_kit.wording import counted

@@ -17,9 +17,9 @@ from truncate_kit.export.record import read_exports
 from truncate_kit.file_digests import digest_of
 from truncate_kit.files import real_path
 from truncate_kit.measurement import files_at
-from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
-from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.training.cutting import CutResult

@@ -4,8 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.export.export_report import ExportReport
-from truncate_kit.methods.distill.distill_result import DistillResult, taught_by
-from truncate_kit.methods.distill.step_results import Agreement, Frontier, FrontierPoint, SubsetSearch
+from truncate_kit.methods.distill.result import (
+    Agreement,
+    DistillResult,
+    Frontier,
+    FrontierPoint,
+    SubsetSearch,
+    taught_by,
+)
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.wording import counted, in_points, points

@@ -77,7 +77,7 @@ CUT = Method(
     place=lambda it: f"{it.place} of {it.depth}", parameters=lambda it: it.parameters,
 )  # fmt: skip
 DISTILLED = Method(
-    name="distilled", kind="methods.distill.distill_result:DistillResult", file="lean/distill.json",
+    name="distilled", kind="methods.distill.result:DistillResult", file="lean/distill.json",
     learns=False, ends=True,
     models={
         "lean": lambda it: f"{it.model}, {blocks_in_words(it.chosen, it.depth)}, distilled from raw text",
@@ -117,7 +117,7 @@ HEADS = Method(
     pairs=lambda it: Pairs(it.data_fingerprint, it.settings.seeds[0], f"{it.data_fingerprint} {it.settings.seeds[0]}"),
 )  # fmt: skip
 COMBINED = Method(
-    name="combined", kind="methods.bert_lc.report:CombinationReport", file="combination/combination.json",
+    name="combined", kind="methods.bert_lc.result:CombinationReport", file="combination/combination.json",
     models={"combined": lambda it: f"{it.model}, {layers_in_words(it.chosen)} combined"},
 )  # fmt: skip
 

@@ -13,9 +13,9 @@ from truncate_kit.training.model_origins import COMBINED, CONTRAST, CUT, DISTILL
 from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources
 
 if TYPE_CHECKING:
-    from truncate_kit.methods.bert_lc.report import CombinationReport
+    from truncate_kit.methods.bert_lc.result import CombinationReport
     from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
-    from truncate_kit.methods.distill.distill_result import DistillResult
+    from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.methods.frozen.frozen_report import FrozenReport
     from truncate_kit.methods.tmft.sweep_result import SweepResult
     from truncate_kit.training.cutting import CutResult

@@ -14,9 +14,8 @@ from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError, ModelError, UsageError
-from truncate_kit.methods.bert_lc.bert_lc import combine, random_combinations
-from truncate_kit.methods.bert_lc.report import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
-from truncate_kit.methods.bert_lc.searching import divide
+from truncate_kit.methods.bert_lc.combine import combine, divide, random_combinations
+from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.models import find_pooler_head, load_encoder, load_pooler_head
 

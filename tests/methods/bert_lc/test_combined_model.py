@@ -14,7 +14,7 @@ from tests.support.heads import with_heads
 from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.model import combined_encoder, norm_settings
+from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
 from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.models.families import FAMILIES
 

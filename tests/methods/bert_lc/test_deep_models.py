@@ -7,8 +7,8 @@ from transformers import AutoModel, BertConfig
 from tests.support.families import TINY_CONFIGS, tiny_tokenizer
 from tests.support.pairs import sentence_pairs
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.bert_lc.bert_lc import combine
-from truncate_kit.methods.bert_lc.exact import count_subsets
+from truncate_kit.methods.bert_lc.combine import combine
+from truncate_kit.methods.bert_lc.search import count_subsets
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.models import load_encoder
 

@@ -8,10 +8,14 @@ import torch
 
 from tests.support.layer_subsets import check_best_subsets, plain_scores, random_states
 from truncate_kit.errors import ModelError
-from truncate_kit.methods.bert_lc.best_subsets import BestSubsets, ScoredSubset
-from truncate_kit.methods.bert_lc.exact import count_subsets, search_exact
-from truncate_kit.methods.bert_lc.grams import pair_grams
-from truncate_kit.methods.bert_lc.ranking import RankCorrelation
+from truncate_kit.methods.bert_lc.search import (
+    BestSubsets,
+    RankCorrelation,
+    ScoredSubset,
+    count_subsets,
+    pair_grams,
+    search_exact,
+)
 
 
 def test_cosines_follow_from_the_grams():

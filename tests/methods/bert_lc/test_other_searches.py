@@ -4,11 +4,17 @@ import pytest
 import torch
 
 from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
-from truncate_kit.methods.bert_lc.beam import search_beam
-from truncate_kit.methods.bert_lc.exact import search_exact
-from truncate_kit.methods.bert_lc.grams import pair_grams
-from truncate_kit.methods.bert_lc.ranking import RankCorrelation
-from truncate_kit.methods.bert_lc.statewise import Head, Maximum, StatePairs, largest_size, search_states
+from truncate_kit.methods.bert_lc.search import (
+    Head,
+    Maximum,
+    RankCorrelation,
+    StatePairs,
+    largest_size,
+    pair_grams,
+    search_beam,
+    search_exact,
+    search_states,
+)
 
 
 def test_a_beam_as_wide_as_a_size_is_exact():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from truncate_kit.errors import DataError
-from truncate_kit.methods.bert_lc.ranking import STEP, RankCorrelation
+from truncate_kit.methods.bert_lc.search import STEP, RankCorrelation
 
 
 def expected(rows, targets):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from truncate_kit.errors import DataError
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
-from truncate_kit.methods.distill.step_results import NEAR
+from truncate_kit.methods.distill.result import NEAR
 
 
 def vectors(seed, count=60, width=8):

@@ -17,17 +17,16 @@ from truncate_kit.data.learned import keys_of, pair_keys, read_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.hardware import bf16_instructions
-from truncate_kit.methods.distill import search_plan, speed, teacher, tryout_texts
-from truncate_kit.methods.distill.agreement import AgreementEvaluator
-from truncate_kit.methods.distill.distill_result import DistillResult
+from truncate_kit.methods.distill import frontier as speed
+from truncate_kit.methods.distill import learning as teacher
+from truncate_kit.methods.distill import subsets as search_plan
+from truncate_kit.methods.distill import texts as tryout_texts
+from truncate_kit.methods.distill.agreement import AgreementEvaluator, held_out_scores
 from truncate_kit.methods.distill.distilling import distill
-from truncate_kit.methods.distill.held_out import held_out_scores
-from truncate_kit.methods.distill.learning import Learning
+from truncate_kit.methods.distill.learning import Learning, ids_of
+from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.step_results import HeldOutScores, SubsetScore, best_tryout
-from truncate_kit.methods.distill.student import ids_of
-from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
-from truncate_kit.methods.distill.tryout_texts import FEW_TOKENS, few_texts
+from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.pair_keys import read_seen
 from truncate_kit.progress import silent

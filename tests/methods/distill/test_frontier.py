@@ -11,9 +11,9 @@ from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.frontier import Scored, measure_frontier, own_pairs, with_earlier
+from truncate_kit.methods.distill.learning import ids_of
+from truncate_kit.methods.distill.result import Agreement, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.methods.distill.step_results import Agreement, Frontier, FrontierPoint
-from truncate_kit.methods.distill.student import ids_of
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import keep, load_encoder, truncate
 from truncate_kit.models.word_pieces import keep_pieces, kept_pieces

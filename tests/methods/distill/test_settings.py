@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.distill.budget import closest, graph_within, marked, within_limit
-from truncate_kit.methods.distill.distill_result import Candidate
+from truncate_kit.methods.distill.choosing import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.result import Candidate, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.step_results import Frontier, FrontierPoint
 
 ROWS = [
     Candidate(

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from truncate_kit.methods.distill import speed
+from truncate_kit.methods.distill import frontier as speed
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 3), (1e9, 7)])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from truncate_kit.methods.distill.learning import TaughtTexts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.student import TaughtTexts, student_run
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import keep, load_encoder
 from truncate_kit.training.distributed import Group

@@ -13,7 +13,7 @@ import torch
 from tests.support.families import make_tiny
 from tests.support.pairs import word_splits
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
-from truncate_kit.methods.distill import search_plan, subsets
+from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.models import keep, load_encoder
@@ -54,7 +54,7 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
 def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(tiny_folder, monkeypatch):
     encoder = load_encoder(tiny_folder("bert"))
     exact = search_subsets(encoder, evaluator_of(encoder))
-    monkeypatch.setattr(search_plan, "EXACT_DEPTH", 2)
+    monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
     beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
     assert not beam.exact
     assert [row.blocks for row in beam.best] == [row.blocks for row in exact.best]
@@ -85,7 +85,7 @@ def test_a_short_search_goes_over_all_texts_and_is_not_announced(tiny_folder):
 
 def test_a_long_search_is_announced(tiny_folder, monkeypatch):
     encoder, heard = load_encoder(tiny_folder("bert")), Heard()
-    monkeypatch.setattr(search_plan, "SAID_SECONDS", 0.0)
+    monkeypatch.setattr(subsets, "SAID_SECONDS", 0.0)
     assert search_subsets(encoder, evaluator_of(encoder), progress=heard).exact
     assert heard.said == ["The search for blocks takes about 1 s: 7 runs of a block over 30 texts."]
 
@@ -101,19 +101,19 @@ def test_a_first_score_that_takes_long_makes_no_search_long(tiny_folder, monkeyp
 
     # A clock of which 200 seconds are spent in the first score, so that no test has to wait for a slow processor.
     monkeypatch.setattr(evaluator, "score_of", slow_at_first)
-    monkeypatch.setattr(search_plan, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(spent)))
-    assert search_plan.plan_search(encoder, evaluator, beam=4).seconds < 200
+    monkeypatch.setattr(subsets, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(spent)))
+    assert subsets.plan_search(encoder, evaluator, beam=4).seconds < 200
     assert spent[0] == 200
 
 
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
     encoder, heard = load_encoder(tiny_folder("bert")), Heard()
     evaluator = evaluator_of(encoder, 90)
-    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 40)
-    monkeypatch.setattr(search_plan, "SEARCHED_TOKENS", 5)
+    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 40)
+    monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
     # No test can wait for a machine that slow: a block is taken to need 100 s in all over 40 texts.
-    monkeypatch.setattr(search_plan, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))
-    monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 101.0)
+    monkeypatch.setattr(subsets, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))
+    monkeypatch.setattr(subsets, "SEARCH_SECONDS", 101.0)
     found = search_subsets(encoder, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)
     assert heard.said[0].startswith("The search for blocks would take about ")
@@ -124,7 +124,7 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tin
     assert max(map(len, texts)) > 5
     for row in found.best:
         assert row.score == pytest.approx(smaller.score(keep(encoder, row.blocks))[0], abs=1e-3)
-    monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
     least = search_subsets(encoder, evaluator, progress=(heard := Heard()))
     assert (least.exact, least.num_texts) == (False, 40)
     assert "and by a beam of 1, and takes" in heard.said[0]
@@ -134,14 +134,14 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tin
 def test_a_search_that_would_hold_too_much_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
     encoder, heard = load_encoder(tiny_folder("bert")), Heard()
     evaluator = evaluator_of(encoder, 90)
-    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 40)
-    monkeypatch.setattr(search_plan, "SEARCHED_TOKENS", 5)
-    monkeypatch.setattr(search_plan, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)  # of width 16, at four layers
+    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 40)
+    monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
+    monkeypatch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)  # of width 16, at four layers
     found = search_subsets(encoder, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)
     assert " and 0 GB. So it goes over fewer texts, cut to 5 tokens" in heard.said[0]
     everything = 4 * 16 * 4 * sum(len(row) for row in evaluator.texts())
-    plan = search_plan.plan_search(encoder, evaluator, 8)
+    plan = subsets.plan_search(encoder, evaluator, 8)
     assert everything <= plan.whole_bytes <= 2 * everything
 
 
@@ -166,7 +166,7 @@ def test_what_a_beam_costs_is_known_before(tmp_path):
     for beam in (1, 2, 8):
         runs.clear()
         tried = len(tree.beam_scores(beam, silent))
-        expected, most = search_plan.beam_cost(9, beam)
+        expected, most = subsets.beam_cost(9, beam)
         assert 0.5 * most <= tried <= most
         assert 0.7 * len(runs) <= expected <= 2 * len(runs)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.methods.distill import teacher
-from truncate_kit.methods.distill.teacher import fastest, rows_of, teacher_vectors
+from truncate_kit.methods.distill import learning as teacher
+from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models import load_encoder, truncate
 

@@ -1,6 +1,6 @@
 """What the model card of a combination says."""
 
-from truncate_kit.methods.bert_lc.report import CombinationReport
+from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models import Encoder, PoolingMode
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.training.card import ModelCard, ScoreTable

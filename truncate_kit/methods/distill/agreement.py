@@ -1,16 +1,21 @@
-"""How like the full model a lean one is on raw text: agreement of their cosines, overlap of nearest neighbours."""
+"""How close a lean model is to the full one on held-out texts, pairs and queries."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from truncate_kit.bench.evaluators import quality_difference
+from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.errors import too_few_texts
-from truncate_kit.evaluation.graded import spearman
-from truncate_kit.methods.distill.step_results import NEAR, Agreement
+from truncate_kit.evaluation.graded import evaluate, spearman
+from truncate_kit.evaluation.scores import estimated
+from truncate_kit.methods.distill.result import NEAR, Agreement, HeldOutScores
 from truncate_kit.models import Encoder
+from truncate_kit.pair_keys import numbers_of
 from truncate_kit.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves
 
 
 class AgreementEvaluator(VectorEvaluator):
@@ -94,3 +99,53 @@ def _nearest(unit: Tensor) -> Tensor:
         cosines[torch.arange(len(cosines)), torch.arange(start, start + len(cosines))] = -2.0
         found.append(cosines.topk(NEAR, dim=1).indices)
     return torch.cat(found)
+
+
+def held_out_scores(
+    full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
+) -> HeldOutScores | None:
+    """Of the test pairs, or of the half of the queries that is reported; None where there are neither.
+
+    Args:
+        full: The full model.
+        lean: The lean one, which may have fewer word pieces.
+        data: What was given to choose and report by.
+        queries: That half, where `data` is a retrieval set.
+    """
+    if isinstance(data, RetrievalSet) and queries is not None:
+        same = lean.backbone.config.vocab_size == full.backbone.config.vocab_size
+        ids = queries.texts()
+        own = ids if same else halves(lean, data)[1].texts()
+        ours, theirs = lean.encode_ids(own), full.encode_ids(ids)
+        lean_scores, full_scores, mixed = (
+            queries.scores(*sides) for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
+        )
+        found = estimated(lean_scores - full_scores)
+        return HeldOutScores(
+            data=data.name,
+            metric=SEARCH_METRICS[data.metric],
+            lean=float(lean_scores.mean()),
+            full=float(full_scores.mean()),
+            mixed=float(mixed.mean()),
+            difference=found.value,
+            low=found.low,
+            high=found.high,
+            num_compared=len(lean_scores),
+            queries_fingerprint=data.queries_fingerprint(),
+        )
+    if not isinstance(data, PairSplits) or data.test is None:
+        return None
+    cosines = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
+    numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
+    paired = quality_difference("torch", cosines[0], cosines[1], data.test.scores(), numbers=numbers)
+    return HeldOutScores(
+        data=data.test.name,
+        metric="Spearman × 100",
+        lean=paired.lean,
+        full=paired.full,
+        mixed=None,
+        difference=paired.difference,
+        low=paired.low,
+        high=paired.high,
+        num_compared=paired.num_pairs,
+    )

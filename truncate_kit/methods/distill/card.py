@@ -1,6 +1,6 @@
 """What the model card of a distilled model says."""
 
-from truncate_kit.methods.distill.distill_result import DistillResult, taught_by
+from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.training.card import ModelCard, ScoreTable
 from truncate_kit.wording import points
 

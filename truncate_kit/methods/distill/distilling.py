@@ -1,23 +1,24 @@
-"""Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
+"""Distillation from end to end."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
+from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
 from truncate_kit.data.learned import without_learned
 from truncate_kit.engines import Engine
-from truncate_kit.errors import DataError
+from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders
-from truncate_kit.methods.distill.budget import check_budget, check_size
-from truncate_kit.methods.distill.choosing import Distillation, Wanted
-from truncate_kit.methods.distill.distill_result import DistillResult
-from truncate_kit.methods.distill.fewer_words import FewerWords
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.teacher import read_vectors, teacher_of, teacher_vectors
+from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size
+from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
+from truncate_kit.methods.distill.result import DistillResult
+from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models import Encoder
 from truncate_kit.progress import ProgressOption, reporter
@@ -28,6 +29,50 @@ from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
 from truncate_kit.working_folders import unfinished
+
+
+class Aim(NamedTuple):
+    """What is to be learned.
+
+    Attributes:
+        layer: For `DistillSettings`; None is the last one.
+        drop: Why, where a drop is predicted. With no layer beside it, the blocks of the budget reach into the drop: the
+            vectors of the model's end are no good aim.
+    """
+
+    layer: int | None = None
+    drop: DropPrediction | None = None
+
+
+def find_aim(
+    encoder: Encoder,
+    texts: Iterable[str],
+    budget: Budget | None = None,
+    *,
+    max_length: int | None = None,
+) -> Aim:
+    """The layer before a predicted drop, or the first one that has the blocks which the budget names.
+
+    Args:
+        encoder: The full model.
+        texts: Raw texts as for `distill`; the first `ANALYSED_TEXTS` are read.
+        budget: As for `distill`.
+        max_length: Of the reference's texts, in tokens.
+
+    Raises:
+        UsageError, ModelError, LayerOutOfRangeError: As `check_budget`, before anything is looked at. A model or texts
+            that cannot be analysed predict nothing: what follows refuses them, or learns all the same.
+    """
+    budget = budget or Budget()
+    check_budget(budget, encoder)  # looking for a drop takes a minute
+    drop = None
+    with suppress(TruncateKitError):
+        drop = predicted_drop(encoder, list(islice(texts, ANALYSED_TEXTS)), max_length=max_length)
+    if drop is None or not drop.falls or not drop.from_layer:
+        return Aim()
+    layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [int(budget.blocks or 0)]))
+    return Aim(layer if layer < encoder.depth else None, drop)
+
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation

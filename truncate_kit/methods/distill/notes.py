@@ -7,8 +7,7 @@ import numpy as np
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.files import local_path
-from truncate_kit.methods.distill.distill_result import DistillResult, Student
-from truncate_kit.methods.distill.step_results import Frontier, TextCounts
+from truncate_kit.methods.distill.result import DistillResult, Frontier, Student, TextCounts
 from truncate_kit.models import Encoder
 from truncate_kit.models.tail import Normalize
 from truncate_kit.other_work import QUIET

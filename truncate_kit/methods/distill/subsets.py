@@ -1,21 +1,225 @@
-"""Which blocks to keep, without training: every subset by a tree of common beginnings, or a beam for deep models."""
+"""Which blocks to keep, without training: every subset, or a beam, beside simpler rules."""
 
+import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
+from truncate_kit.analysis.cka import cka_matrix
 from truncate_kit.errors import LayerNotHeldError, ModelError
-from truncate_kit.methods.distill.baselines import baseline_blocks, changes
-from truncate_kit.methods.distill.search_plan import BATCH, SEARCHED_TOKENS, plan_search
-from truncate_kit.methods.distill.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
+from truncate_kit.methods.distill.result import LEADING, Blocks, SubsetScore, SubsetSearch
 from truncate_kit.models import Encoder, evaluating, keep, kept_config, length_batches, original_order
 from truncate_kit.models.block_runner import BlockRunner
 from truncate_kit.progress import Progress, ProgressOption, announce, reporter
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import precision
+from truncate_kit.wording import counted, lasting
+
+BASELINES = ("first", "even", "block_influence", "angular", "cka")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChanges:
+    """How much the L blocks of a model change what goes through them.
+
+    Attributes:
+        influence: 1 − mean cosine between a token before and behind each block, (L,).
+        angles: Mean angle / π between the states of a token at any two layers, (L + 1, L + 1).
+        dissimilarity: 1 − debiased CKA between the sentence vectors before and behind each block, (L,).
+    """
+
+    influence: Tensor
+    angles: Tensor
+    dissimilarity: Tensor
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(self.influence)
+
+
+def changes(runners: Iterable[BlockRunner], depth: int) -> BlockChanges:
+    """Measure them over one batch of `runners` after another. Raises `DataError` below four texts."""
+    influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
+    vectors: list[Tensor] = []
+    for runner in runners:
+        states = list(_states(runner, depth))
+        real = runner.mask.bool()
+        tokens = torch.nn.functional.normalize(torch.stack([state[real] for state in states]).double(), dim=-1)
+        cosines = torch.einsum("itd,jtd->ijt", tokens, tokens).clamp(-1, 1).cpu()
+        influence += (1 - cosines.diagonal(offset=1)).sum(0).float()
+        angles += (cosines.arccos() / math.pi).sum(2).float()
+        count += int(real.sum())
+        vectors.append(torch.stack([runner.vectors(state).float().cpu() for state in states]))
+    cka = cka_matrix(torch.cat(vectors, dim=1), undefined="nan").diagonal(offset=1).nan_to_num(0.0)
+    return BlockChanges(influence / count, angles / count, 1 - cka)
+
+
+def baseline_blocks(found: BlockChanges) -> dict[str, list[tuple[int, ...]]]:
+    """What each rule of `BASELINES` keeps, for each number n of blocks.
+
+    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, as layer
+    reduction for distillation usually takes them. block_influence: the n blocks that change their tokens' direction
+    most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens
+    before and behind it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that change the sentence
+    vectors most, by CKA.
+    """
+    depth = found.depth
+    kept: dict[str, list[tuple[int, ...]]] = {name: [] for name in BASELINES}
+    for size in range(1, depth + 1):
+        kept["first"].append(tuple(range(1, size + 1)))
+        kept["even"].append(tuple(math.ceil(depth * place / size) for place in range(1, size + 1)))
+        kept["block_influence"].append(_largest(found.influence, size))
+        start = min(range(size + 1), key=lambda at: float(found.angles[at, at + depth - size]))
+        kept["angular"].append((*range(1, start + 1), *range(start + depth - size + 1, depth + 1)))
+        kept["cka"].append(_largest(found.dissimilarity, size))
+    return kept
+
+
+def _largest(values: Tensor, number: int) -> tuple[int, ...]:
+    order = sorted(range(1, len(values) + 1), key=lambda block: -float(values[block - 1]))
+    return tuple(sorted(order[:number]))
+
+
+def _states(runner: BlockRunner, depth: int) -> Iterator[Tensor]:
+    states = runner.embedded
+    yield states
+    for block in range(1, depth + 1):
+        states = runner.run(block, states)
+        yield states
+
+
+EXACT_DEPTH = 12
+"""Deepest model of which every subset is tried: 4,095 of them."""
+BATCH = 64
+SEARCH_SECONDS = 600.0
+"""A search that would take longer uses fewer and shorter texts, and then a beam."""
+SEARCH_BYTES = 4 * 2**30
+"""Likewise one whose states would take more memory."""
+FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
+SAID_SECONDS = 5.0  # a longer search is announced
+_TIMED = 3  # blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """How subsets are searched.
+
+    Attributes:
+        evaluator: Scores them.
+        exact: Whether all of them are tried.
+        beam: Else, how many of each size are gone on from.
+        reduced: Whether the evaluator has fewer or shorter texts than the one that was given.
+        runs: Of a block over the texts.
+        seconds: That they will take.
+        whole: Seconds of the search that was wanted.
+        whole_bytes: Of the states that it would hold.
+    """
+
+    evaluator: VectorEvaluator
+    exact: bool
+    beam: int
+    reduced: bool
+    runs: int
+    seconds: float
+    whole: float
+    whole_bytes: int
+
+    @property
+    def sentence(self) -> str:
+        """What is ahead, where it takes long or is less than was wanted; else empty."""
+        texts, runs = counted(len(self.evaluator.texts()), "text"), counted(self.runs, "run")
+        time_taken = f"about {lasting(self.seconds)}: {runs} of a block over {texts}"
+        if self.reduced:
+            way = "" if self.exact else f" and by a beam of {self.beam}"
+            held = f" and {self.whole_bytes / 1e9:.0f} GB" if self.whole_bytes > SEARCH_BYTES else ""
+            return (
+                f"The search for blocks would take about {lasting(self.whole)}{held}. So it goes over fewer texts, cut "
+                f"to {SEARCHED_TOKENS} tokens{way}, and takes {time_taken}."
+            )
+        return f"The search for blocks takes {time_taken}." if self.seconds > SAID_SECONDS else ""
+
+
+def plan_search(encoder: Encoder, evaluator: VectorEvaluator, beam: int) -> SearchPlan:
+    """The first way that ends within `SEARCH_SECONDS` and holds no more than `SEARCH_BYTES`, or the last there is.
+
+    Every subset over all texts, over all of them cut to `SEARCHED_TOKENS`, over half of these and so on down to
+    `FEWEST_SEARCHED`; then by a beam, which gets narrower. Deeper models than `EXACT_DEPTH` begin with the beam.
+
+    Args:
+        encoder: Its blocks are timed.
+        evaluator: Of all texts.
+        beam: The widest one.
+    """
+    block, score = _seconds(encoder, evaluator)
+    fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
+    depth, total = encoder.depth, len(evaluator.texts())
+    wanted: tuple[float, int] | None = None
+    for number, width in _ways(total, depth, beam):
+        used = evaluator if number is None else fewer(number)
+        ids = used.texts()
+        runs, subsets = (2**depth - 1,) * 2 if width is None else beam_cost(depth, width)
+        seconds = runs * block * _padded(ids) + subsets * score * len(ids) / total
+        held = 4 * encoder.width * _padded(ids) * (depth + 1)  # float32 states behind each block of a subset
+        wanted = wanted or (seconds, held)
+        found = SearchPlan(used, width is None, width or beam, number is not None, runs, seconds, *wanted)
+        if seconds <= SEARCH_SECONDS and held <= SEARCH_BYTES:
+            break
+    return found
+
+
+def beam_cost(depth: int, beam: int) -> tuple[int, int]:
+    """Runs of a block and subsets of a beam over a model of `depth` blocks, at most.
+
+    Each of up to `beam` subsets loses each of its blocks; as beginnings are shared, about half of a subset is run.
+    """
+    sizes = range(1, depth)
+    tried = [min(math.comb(depth, size), beam * (size + 1)) for size in sizes]
+    return depth + sum(number * (size + 1) // 2 for size, number in zip(sizes, tried, strict=True)), 1 + sum(tried)
+
+
+def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
+    """Numbers of texts, None for all as they are, and widths of the beam, None to try all; the dearest first."""
+    fewest, numbers = total, [None, total]
+    while fewest > FEWEST_SEARCHED:
+        numbers.append(fewest := max(FEWEST_SEARCHED, fewest // 2))
+    widths = [beam]
+    while widths[-1] > 1:
+        widths.append(widths[-1] // 2)
+    widest = None if depth <= EXACT_DEPTH else widths.pop(0)
+    yield from ((number, widest) for number in numbers)
+    yield from ((fewest, width) for width in widths)
+
+
+def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> tuple[float, float]:
+    """Of a block a padded token, on a batch of middle length; and of a score of all vectors."""
+    ids = evaluator.texts()
+    batches = length_batches([len(row) for row in ids], BATCH)
+    some = [ids[place] for place in batches[len(batches) // 2]]
+    runner = BlockRunner.of(encoder, encoder.pad(some))
+    blocks = range(1, 1 + min(_TIMED, encoder.depth))
+    width = runner.vectors(runner.run(1, runner.embedded)).shape[1]  # warms up as well
+    begin = time.perf_counter()
+    for block in blocks:
+        runner.vectors(runner.run(block, runner.embedded)).float().cpu()
+    taken = (time.perf_counter() - begin) / len(blocks)
+    rows = torch.rand(len(ids), width, generator=torch.Generator().manual_seed(0))
+    evaluator.score_of(rows)  # the first call takes several times as long as the thousands that follow
+    begin = time.perf_counter()
+    evaluator.score_of(rows)
+    return taken / _padded(some), time.perf_counter() - begin
+
+
+def _padded(ids: list[Ids]) -> int:
+    """Tokens that a block runs over, padding included."""
+    lengths = [len(row) for row in ids]
+    return sum(len(places) * max(lengths[place] for place in places) for places in length_batches(lengths, BATCH))
+
 
 BEAM = 8
 RULED_TEXTS = 2000

@@ -1,10 +1,10 @@
-"""The texts to learn from, read once: token ids in a memory-mapped file, whatever their number."""
+"""The texts to learn from: token ids in a memory-mapped file, and the few that choices of blocks are tried out on."""
 
 import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.files import replacing
-from truncate_kit.methods.distill.step_results import TextCounts
+from truncate_kit.methods.distill.result import TextCounts
 from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.models.digest import Digest
 from truncate_kit.progress import Progress, silent
@@ -220,3 +220,60 @@ def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 def _note(folder: Path) -> dict[str, Any]:
     return unsealed(json.loads((folder / NOTE_FILE).read_text(encoding="utf-8")), folder / NOTE_FILE)
+
+
+FEW_TEXTS, FEW_TOKENS = 2000, 64
+"""How many texts, a tenth of all where these are few; and the length to which they are cut where too few are short."""
+
+
+class CutTexts:
+    """Some of the stored texts, cut, by places of their own; read as a `TextStore`.
+
+    Args:
+        tokens: That are left of a longer text, the one that closes it included.
+    """
+
+    def __init__(self, encoder: Encoder, texts: TextStore, places: NDArray[np.int64], tokens: int) -> None:
+        places = np.sort(places)  # queries come first there as well
+        self._ids = [encoder.reader.shortened(texts.ids(int(place)), tokens) for place in places]
+        num_queries = int((places < texts.counts.num_queries).sum())
+        self.counts = replace(texts.counts, num_texts=len(places), num_queries=num_queries)
+
+    def ids(self, place: int) -> Ids:
+        """Token ids of one text."""
+        return self._ids[place]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each text, (n,)."""
+        return np.array([len(row) for row in self._ids])
+
+    def vectors(self, encoder: Encoder) -> NDArray[np.float16]:
+        """What the teacher gives to the texts as they are cut, (n, out): the whole ones have other vectors."""
+        return encoder.encode_ids(self._ids).numpy().astype(np.float16)
+
+
+Taught = tuple[TextStore | CutTexts, NDArray[np.int64], NDArray[np.float16]]
+"""Texts, the places of those that are learned from, and the full model's vectors of all."""
+
+
+def few_texts(
+    encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
+) -> Taught | None:
+    """The first short ones of `places`; where these are too few, longer ones as well, cut. None where no text is left.
+
+    Args:
+        encoder: The teacher.
+        texts: All texts.
+        places: Of those that may be learned from, in random order.
+        vectors: The teacher's, of all texts.
+    """
+    number = min(FEW_TEXTS, len(places) // 10)
+    if not number:
+        return None
+    is_short = texts.lengths()[places] <= FEW_TOKENS
+    short = places[is_short][:number]
+    if len(short) == number:
+        return texts, short, vectors
+    longer = places[~is_short][: number - len(short)]
+    cut = CutTexts(encoder, texts, np.concatenate([short, longer]), FEW_TOKENS)
+    return cut, np.arange(number), cut.vectors(encoder)
