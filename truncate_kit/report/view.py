@@ -54,7 +54,7 @@ class Series:
         spread: Half the length of a bar at each point.
         low, high: A band is shaded between them.
         hollow: Draw markers as outlines.
-        size: Of a marker, in points.
+        size, width: Of a marker and of the line, in points.
         texts: Written beside the points.
         tip: Shown by a page under the mouse.
         bar: Width of a bar from 0 to each point; 0 draws none.
@@ -71,6 +71,7 @@ class Series:
     high: Sequence[float | None] = ()
     hollow: bool = False
     size: float = 6.0
+    width: float = 1.5
     texts: Sequence[str] = ()
     tip: str = ""
     bar: float = 0.0

@@ -1,0 +1,250 @@
+"""Plots drawn by matplotlib: as PNG files, and as SVG inside a page, whose colours follow the page's theme."""
+
+import io
+import math
+import re
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+
+from truncate_kit.files import replacing
+from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
+from truncate_kit.wording import harmless
+
+ABREAST = 3  # panels of a figure
+TIP = "tip: "  # begins the id of a mark that says the rest of it under the mouse
+_MOST_NUMBERS = 200  # cells of a heat map whose numbers can still be read
+_MOST_BELOW = 12  # entries of a legend below a panel; more stand beside it
+_PAGE: dict[Any, Any] = {
+    "font.size": 11,
+    "legend.fontsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,  # names are no formulas
+    "svg.fonttype": "none",
+}
+_FIXED = "#010101"  # a black that stays black on dark pages
+# The style sheet has each of them once for light and once for dark pages.
+_THEMED = {
+    INK: "currentColor",
+    BLUE: "var(--blue)",
+    SKY: "var(--sky)",
+    GREEN: "var(--green)",
+    VERMILION: "var(--vermilion)",
+    ORANGE: "var(--orange)",
+    PURPLE: "var(--purple)",
+    GREY: "var(--grey)",
+}
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_FAMILY = re.compile(r"(?<=font-family: )[^;]+|(?<=px) '[^;]+")  # as versions of matplotlib write it
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_ROUNDED = re.compile(r"(\d+\.\d\d)\d+")
+
+
+def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
+    """Write the plots of a view as PNG files and return their paths; plots of one name share a file.
+
+    Args:
+        view: Whose plots with a `file` are drawn.
+        folder: Gets the files.
+        ending: Follows each name, before `.png`.
+
+    Raises:
+        FileProblemError: A file cannot be written.
+    """
+    names = dict.fromkeys(plot.file for plot in view.plots if plot.file)
+    return [
+        write_plots([plot for plot in view.plots if plot.file == name], folder / f"{name}{ending}.png")
+        for name in names
+    ]
+
+
+def write_plots(plots: Sequence[Plot], path: Path) -> Path:
+    """Write plots side by side, or two of them one above the other, as one PNG. Raises `FileProblemError`."""
+    if len(plots) <= 2:
+        across, size = 1, _size(plots[0], len(plots))
+    else:
+        across = min(ABREAST, len(plots))
+        size = (4.2 * across + 0.6, 3.6 * math.ceil(len(plots) / across))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(math.ceil(len(plots) / across), across, squeeze=False).flatten()
+    for axes in grid[len(plots) :]:
+        axes.set_axis_off()
+    for axes, plot in zip(grid, plots, strict=False):
+        draw(axes, plot)
+        axes.set_title(plot.title, loc="left", fontsize="medium" if across > 1 else None)
+    found = {label: key for axes in grid for key, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if found:
+        below = len(found) <= _MOST_BELOW
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 3} if below else {"loc": "outside right upper"}
+        figure.legend(found.values(), found, fontsize="small", frameon=False, handlelength=3, **place)
+    return write_figure(figure, path)
+
+
+def _size(plot: Plot, number: int) -> tuple[float, float]:
+    """Width and height in inches of a figure of one panel, or of two above each other."""
+    if plot.heat:
+        return 4.5 + 0.45 * len(plot.heat[0]), 1.6 + 0.32 * len(plot.heat)
+    curves = sum(bool(series.label) for series in plot.series)
+    return (9.0, 4.5 * number + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
+
+
+def draw(axes: Axes, plot: Plot) -> None:
+    """Draw a plot into a panel, without title and legend."""
+    axes.set(xlabel=plot.x, ylabel=plot.y)
+    if plot.heat:
+        _draw_heat(axes, plot)
+        return
+    axes.grid(alpha=0.3)
+    if plot.logarithmic:
+        axes.set_yscale("log")
+    for series in plot.series:
+        _draw_series(axes, series)
+    for height, label, color in plot.levels:
+        axes.axhline(height, color=color, linestyle=":", linewidth=1, label=label or None)
+    if plot.shade is not None:
+        left, right, label = plot.shade
+        axes.axvspan(left, right, color=VERMILION, alpha=0.12, linewidth=0, label=label)
+    if plot.ticks is not None:
+        axes.set_xticks([*plot.ticks], [*plot.ticks.values()])
+    elif plot.whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if plot.x_range is not None:
+        axes.set_xlim(*plot.x_range)
+    axes.set_ylim(*plot.y_range)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    x, y = list(series.x), _numbers(series.y)
+    face = "none" if series.hollow else series.color
+    if series.bar:
+        axes.bar(x, y, width=series.bar, color=series.color, label=series.label or None)
+        return
+    if series.low:
+        low, high = _numbers(series.low), _numbers(series.high)
+        axes.fill_between(x, low, high, color=series.color, alpha=0.2, linewidth=0)
+    if any(series.spread):
+        bars = [spread or 0.0 for spread in series.spread]
+        axes.errorbar(x, y, bars, fmt="none", ecolor=series.color, capsize=3)
+    axes.plot(
+        x,
+        y,
+        marker=series.marker or "None",
+        linestyle=series.line or "None",
+        linewidth=series.width,
+        color=series.color,
+        markersize=series.size,
+        markerfacecolor=face,
+        markeredgewidth=2 if series.hollow and series.size > 6 else None,
+        label=series.label or None,
+        gid=f"{TIP}{series.tip}" if series.tip else None,
+    )
+    for left, height, text in zip(x, y, series.texts, strict=False):
+        offset: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "parse_math": False}
+        axes.annotate(text, (left, height), **offset)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _draw_heat(axes: Axes, plot: Plot) -> None:
+    """Draw rows of colored cells, with their numbers if these can be read."""
+    known = [value for row in plot.heat for value in row if value is not None]
+    low, high = plot.heat_range or (min(known), max(known))
+    rows, columns = len(plot.heat), len(plot.heat[0])
+    image = axes.pcolormesh([_numbers(row) for row in plot.heat], cmap="cividis", vmin=low, vmax=high)
+    shown = range(0, columns, 1 + columns // 14)
+    axes.set_xticks([at + 0.5 for at in shown], [*map(str, shown)])
+    step = 1 if plot.rows else 1 + rows // 14
+    names = plot.rows or [str(at) for at in range(rows)]
+    axes.set_yticks([at + 0.5 for at in range(0, rows, step)], names[::step], parse_math=False)
+    if plot.rows:
+        axes.invert_yaxis()
+    if rows * columns <= _MOST_NUMBERS:
+        for row, cells in enumerate(plot.heat):
+            for column, value in enumerate(cells):
+                if value is not None:
+                    ink = _FIXED if value > (low + high) / 2 else "#ffffff"
+                    text = f"{value:.2f}" if high <= 1 else f"{value:.1f}"
+                    axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7, color=ink)
+    axes.figure.colorbar(image, ax=axes, shrink=0.9)
+
+
+def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
+    """Write a PNG. Raises `FileProblemError`."""
+    for text in figure.findobj(Text):  # names from outside are no formulas
+        plain = harmless(text.get_text())
+        text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
+    with replacing(path) as target, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
+        FigureCanvasAgg(figure)  # lay out once: with a layout to come, `savefig` draws everything twice
+        figure.set_dpi(dpi)
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+            figure.set_layout_engine(None)
+        figure.savefig(target, dpi=dpi, format="png")
+    return path
+
+
+def inline_svg(plot: Plot) -> Markup:
+    """Draw a plot as one `<svg>` element with its legend below; its text stays text."""
+    name = f"{plot.name}-{zlib.crc32(plot.caption.encode()):x}"  # cells of a notebook share a page
+    with rc_context(_PAGE | {"svg.hashsalt": name}):  # the same figure gives the same bytes
+        figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes, plot)
+        if keys := axes.get_legend_handles_labels()[0]:
+            figure.legend(handles=keys, loc="outside lower left", ncols=1, frameon=False)
+        file = io.StringIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")
+            figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    root = ElementTree.fromstring(file.getvalue())
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    used = {found for value in values for found in _REFERENCE.findall(value)}
+    used |= {value[1:] for value in values if value.startswith("#")}
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):  # a style would be that of the whole page
+                parent.remove(child)
+        _adapt(parent, name, used)
+    for size in ("width", "height", "version"):
+        root.attrib.pop(size, None)
+    root.set("role", "img")
+    root.set("aria-label", plot.caption)
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _LINK)
+    return Markup(harmless(ElementTree.tostring(root, encoding="unicode")))  # the tree's writer escapes all text
+
+
+def _adapt(element: ElementTree.Element, name: str, used: set[str]) -> None:
+    """Give an element of a drawing ids of its own, the page's colors and font, and its tip."""
+    identity = element.attrib.pop("id", "")
+    if identity in used:
+        element.set("id", f"{name}-{identity}")
+    elif identity.startswith(TIP):
+        title = ElementTree.Element(f"{{{_SVG}}}title")
+        title.text = identity.removeprefix(TIP)
+        element.insert(0, title)
+    link = f"{{{_LINK}}}href"
+    if element.get(link, "").startswith("#"):
+        element.set(link, f"#{name}-{element.attrib[link][1:]}")
+    for key, value in element.attrib.items():
+        if key in ("style", "clip-path", "fill", "stroke"):
+            for fixed, themed in _THEMED.items():
+                value = re.sub(fixed, themed, value, flags=re.IGNORECASE)
+            element.set(key, _REFERENCE.sub(rf"url(#{name}-\1)", _FAMILY.sub(" var(--sans)", value)))
+        elif key == "d":
+            element.set(key, " ".join(_ROUNDED.sub(r"\1", value).split()))

@@ -1,0 +1,509 @@
+"""Views of measurements: benches, exported graphs, scores, searches, evaluation suites and encoded files."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from truncate_kit.bench.backends import BACKENDS, BASE
+from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, percentile
+from truncate_kit.blocks import place_in_words
+from truncate_kit.cells import NONE, number
+from truncate_kit.export.export_report import ExportReport
+from truncate_kit.precisions import PRECISIONS
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
+
+if TYPE_CHECKING:
+    from truncate_kit.evaluation.comparing import RetrievalComparison
+    from truncate_kit.evaluation.evaluating import RetrievalScore
+    from truncate_kit.evaluation.graded import ModelScore
+    from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport, MtebScore
+    from truncate_kit.evaluation.retrieval import RetrievalReport
+    from truncate_kit.evaluation.scores import Estimate
+    from truncate_kit.evaluation.sts import StsReport
+    from truncate_kit.evaluation.transfer_report import TransferPoint, TransferReport, TransferScore
+    from truncate_kit.serving.encoded_file import EncodedFile
+
+_WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
+_CURVES = (
+    ("mean_as_is", "as it is", GREY, ":"),
+    ("mean_last", "last layer", BLUE, "-"),
+    ("mean_combined", "layers combined", VERMILION, "-"),
+)
+
+
+def view_bench(report: BenchReport) -> View:
+    """Show speed, memory and quality of what was timed: the overview, fixed shapes, gains and costs."""
+    machine = report.machine
+    where = machine.processor if machine.device == "cpu" else f"{machine.device}, {machine.processor}"
+    sentences = [
+        f"Measured on {where}, {machine.threads} of {machine.cores} cores, bf16 instructions: "
+        f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
+        f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s."
+    ]
+    if report.scored is not None:
+        sentences.append(f"Scored on {report.scored.words} (fingerprint {report.scored.fingerprint[:12]}).")
+    sentences += [
+        f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent.rstrip('.')}."
+        for row in report.contestants
+        if row.absent is not None
+    ]
+    tables = (_overview(report), _shapes(report), _gains(report), _costs(report))
+    plot = bench_plot(report)
+    return View(
+        key="speed",
+        title="Speed against quality",
+        tables=[table for table in tables if table.rows],
+        sentences=[*sentences, *report.notes],
+        plots=() if plot is None else (plot,),
+    )
+
+
+def _overview(report: BenchReport) -> Table:
+    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
+    on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
+    real = any(row.scenario == "one sentence" for row in report.timings)
+    columns = (
+        "model, runtime",
+        report.metric,
+        f"{'one sentence' if real else 'batch 1'} p50 ms",
+        "sentences/s",
+        "file MB",
+        "peak MB",
+        "p95 ms",
+        "tokens/s",
+        "start s",
+    )
+    return Table(models + on, columns, [_overview_row(report, row, real) for row in report.contestants])
+
+
+def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str, ...]:
+    latency = report.timing(row.role, row.backend, "one sentence" if real else "latency")
+    speed = report.timing(row.role, row.backend, "real set")
+    return (
+        f"{row.role}, {BACKENDS[row.backend].title}",
+        number(row.score),
+        number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
+        number(speed.sentences_per_second if speed else None, ",.0f"),
+        number(row.file_bytes / 1e6 if row.file_bytes else None, ",.1f"),
+        number(row.memory.peak_bytes / 1e6 if row.memory else None, ",.0f"),
+        number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
+        number(speed.tokens_per_second if speed else None, ",.0f"),
+        number(row.prepare_seconds, ".1f"),
+    )
+
+
+def _shapes(report: BenchReport) -> Table:
+    fixed = [row for row in report.timings if row.length is not None]
+
+    def cells(row: Timing) -> tuple[str, ...]:
+        return (
+            f"{row.batch_size} × {row.length}, {row.role}, {BACKENDS[row.backend].title}",
+            f"{row.p50_seconds * 1e3:.2f}",
+            f"{row.p95_seconds * 1e3:.2f}",
+            f"{percentile(row.device_seconds, 0.5) * 1e3:.2f}" if row.device_seconds else NONE,
+            f"{row.sentences_per_second:,.0f}",
+            f"{row.tokens_per_second:,.0f}",
+        )
+
+    columns = ("batch × tokens, model, runtime", "p50 ms", "p95 ms", "GPU p50 ms", "sentences/s", "tokens/s")
+    return Table("Fixed shapes, model only", columns, [cells(row) for row in fixed], detail=True).filled()
+
+
+def _gains(report: BenchReport) -> Table:
+    rows = []
+    for row in report.gains:
+        if row.backend != row.base:
+            scenario = row.scenario if row.batch_size is None else f"{row.batch_size} × {row.length}"
+            factors = (f"×{row.depth:.2f}", f"×{row.runtime:.2f}", f"×{row.total:.2f}")
+            rows.append((f"{scenario}: {BACKENDS[row.backend].title}", *factors))
+    title = f"How much faster than the full model in {BACKENDS[BASE].title}: by fewer layers × by the runtime"
+    return Table(title, ("scenario, lean model in", "depth", "runtime", "total"), rows, detail=True)
+
+
+def _costs(report: BenchReport) -> Table:
+    machine = report.machine
+    unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
+    kinds = tuple(report.costs[0].gigabytes_per_billion) if report.costs else ()
+    rows = [
+        (
+            f"{row.role}, {BACKENDS[row.backend].title}",
+            f"{row.hours_per_billion:,.1f}",
+            f"{row.dimensions:,}",
+            *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
+        )
+        for row in report.costs
+    ]
+    columns = ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in kinds))
+    title = "A billion sentences like these: time to encode, and storage of their vectors in GB"
+    return Table(title, columns, rows, detail=True)
+
+
+def bench_plot(*reports: BenchReport) -> Plot | None:
+    """Draw speed against quality of every model in every runtime; None without scores.
+
+    Color is the precision, shape the runtime; filled is lean, hollow is full; a line joins both in one runtime, with
+    the gain in speed at its end.
+
+    Args:
+        *reports: Of one machine on the same pairs.
+    """
+    series, named, roles = list[Series](), set[str](), set[str]()
+    for report in reports:
+        places = dict[tuple[str, str], tuple[float, float]]()
+        for row in report.measured():
+            timing = report.timing(row.role, row.backend, "real set")
+            if timing is not None and row.score is not None:
+                places[row.role, row.backend] = timing.sentences_per_second, row.score
+        fastest = max((one for one in places.items() if one[0][0] == "lean"), key=lambda one: one[1][0], default=None)
+        for (role, backend), (speed, score) in places.items():
+            color = PRECISIONS[BACKENDS[backend].precision].color
+            title, texts = BACKENDS[backend].title, list[str]()
+            if role == "lean" and (other := places.get(("full", backend))):
+                x, y = (other[0], speed), (other[1], score)
+                series.append(Series(x=x, y=y, texts=["", f"×{speed / other[0]:.1f}"], marker="", width=1, color=color))
+            if len(reports) > 1 and fastest is not None and fastest[0] == (role, backend):
+                texts = [f"\n\n\n{report.lean_folder}, {place_in_words(report.lean.layer, report.lean.blocks)}"]
+            series.append(
+                Series(
+                    x=[speed],
+                    y=[score],
+                    label="" if backend in named else title,
+                    marker=_marker(backend),
+                    line="",
+                    hollow=role == "full",
+                    size=11,
+                    texts=texts,
+                    tip=f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}",
+                    color=color,
+                )
+            )
+            named.add(backend)
+            roles.add(role)
+    if not series:
+        return None
+    for role, what in (("lean", "filled: the lean model"), ("full", "hollow: the full model")):
+        if role in roles:
+            series.append(Series(x=(), y=(), label=what, color=INK, line="", hollow=role == "full", size=8))
+    report = reports[0]
+    scores = [score for one in series for score in one.y if score is not None]
+    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
+    on = "" if report.scored is None else f" of {report.scored.words}"
+    machine = report.machine
+    place = counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
+    return Plot(
+        name="speed",
+        title=f"Speed against quality on {machine.processor}, {place}",
+        caption="Each mark is one model in one runtime and precision; up and to the right is better. "
+        f"Score: {report.metric}{on}.",
+        x=f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
+        y=f"{report.metric}{on} × 100",
+        series=series,
+        x_range=(0.0, 1.15 * max(speed for one in series for speed in one.x)),
+        y_range=(min(scores) - margin, max(scores) + margin),
+        file="bench",
+    )
+
+
+def _marker(name: str) -> str:
+    backend = BACKENDS[name]
+    if backend.runtime == "onnx":
+        return "X" if backend.tensorrt else "v" if backend.captured else "D"
+    if backend.runtime == "sentence-transformers":
+        return "P" if backend.attention is None else "*"
+    if backend.compiled:
+        return "^" if backend.captured else "h" if backend.static else "s"
+    return "o" if backend.attention is None else "<"
+
+
+def view_export(report: ExportReport) -> View:
+    """Show a graph, and how far it is from the encoder in torch."""
+    rows = [(check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks]
+    limit = PRECISIONS[report.precision].score_limit
+    if (task := report.task) is not None:
+        spearman = "Spearman", task.spearman_before, task.spearman_after
+        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
+            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
+            rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(limit, "g")))
+    fused = f"Attention is fused: {counted(report.fused_attention_found, 'node')}, one per layer."
+    if not report.fused_attention_expected:
+        fused = f"Attention is not fused: ONNX Runtime has no kernel for that of {report.family}."
+    if not report.layers:
+        fused = "A model cut at its embeddings has no attention."
+    sentences = [
+        f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
+        f"{report.opset}; vectors of {report.width} numbers{' and length 1' if report.normalized else ''}.",
+        fused,
+    ]
+    if (int8 := report.quantization) is not None:
+        names = ", ".join(layer.layer for layer in int8.in_float) or "none"
+        bits = "" if int8.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
+        few = f" {counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost."
+        sentences.append(f"{int8.why} Layers in float: {names}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}")
+    if (half := report.half) is not None:
+        sentences.append(f"In float16 {half.why} The largest value in float16 is {half.largest_value:,.0f} of 65,504.")
+    if (found := report.invariance) is not None:
+        sentences.append(
+            f"The vector of a text in a batch has a cosine of at least {found.batch_cosine:.4f} with that of the text "
+            f"alone, padded {found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
+            f"{found.spearman_batched:.2f} ({counted(found.num_pairs, 'pair')} of {found.data})."
+        )
+    table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
+    return View(key="graph", title="What the export checked", tables=(table,), sentences=sentences)
+
+
+def view_encoded(result: "EncodedFile") -> View:
+    """Show how many texts were encoded, and how fast."""
+    rows, columns = result.shape
+    before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
+    speed = f" ({result.rate:,.0f} a second)" if result.rate else ""
+    return View(
+        key="encoded",
+        title="What was encoded",
+        sentences=(
+            f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}.",
+            f"Saved: {result.file} ({rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB)",
+        ),
+    )
+
+
+def view_score(score: "ModelScore") -> View:
+    """Show the correlation of a model's similarities with graded pairs."""
+    row = (
+        f"{score.data}, {score.split}",
+        f"{score.num_pairs:,}",
+        f"{score.spearman:.2f}",
+        f"{score.pearson:.2f}",
+        score.vectors,
+        f"{score.dimensions:,}",
+        f"{score.bytes_per_vector:,}",
+    )
+    columns = ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector")
+    title = f"{score.model} in {score.runtime}, correlation with the scores × 100"
+    return View(key="score", title="Similarity", tables=(Table(title, columns, [row]),))
+
+
+def view_search(score: "RetrievalScore") -> View:
+    """Show how well a model's queries find their documents; few queries have no intervals."""
+    top, few = score.top, score.num_queries < FEWEST_COMPARED_QUERIES
+    found = [
+        f"{one.value:.2f}" + ("" if few else f" ({one.low:.2f} to {one.high:.2f})")
+        for one in (score.ndcg, score.mrr, score.recall)
+    ]
+    table = Table(
+        f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100",
+        (f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", "vectors", "dimensions", "bytes per vector"),
+        [(*found, score.vectors, f"{score.dimensions:,}", f"{score.bytes_per_vector:,}")],
+    )
+    said = f"{counted(score.num_queries, 'query', 'queries')}: too few for an interval."
+    return View(key="search", title="Search", tables=(table,), sentences=(said,) if few else ())
+
+
+def view_comparison(report: "RetrievalComparison") -> View:
+    """Show what the full model finds, the lean one, and lean queries on the full model's index."""
+    top, few = report.top, too_few(report.num_queries, "query", "queries")
+    table = Table(
+        f"{report.full} (full) and {report.lean} (lean): {_searched(report)}, × 100",
+        ("search", "vectors", f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", f"overlap@{top}", "nDCG less full"),
+        [
+            (
+                _WAYS[row.queries, row.index],
+                row.vectors,
+                *map(number, (row.ndcg, row.mrr, row.recall, row.overlap)),
+                _interval(row.difference, alone=few is not None),
+            )
+            for row in report.rows
+        ],
+    )
+    queries = counted(report.num_queries, "query", "queries")
+    sentences = [
+        f"Overlap: share of the {top} documents that the full model finds in float32. Difference: "
+        + (f"without an interval; {few}." if few else f"with the 95 % interval of a paired bootstrap over {queries}."),
+        *report.notes,
+    ]
+    mixed = report.row("lean", "full")
+    if mixed is not None and (by := mixed.difference) is not None:
+        verdict = "no difference shown" if by.low <= 0 <= by.high else "better" if by.low > 0 else "worse"
+        end = "" if few else f", {verdict}"
+        sentences.append(
+            f"Lean queries on the full model's index: nDCG@{top} {_interval(by, alone=few is not None)} points{end}."
+        )
+    return View(key="comparison", title="Old against new vectors", tables=(table,), sentences=sentences)
+
+
+def _searched(result: "RetrievalScore | RetrievalComparison") -> str:
+    queries = counted(result.num_queries, "query", "queries")
+    return f"{queries} of {result.data} among {counted(result.num_documents, 'document')}"
+
+
+def _interval(found: "Estimate | None", *, alone: bool) -> str:
+    """Give a difference, alone or with its interval."""
+    if found is None:
+        return NONE
+    return f"{found.value:+.2f}" + ("" if alone else f" ({found.low:+.2f} to {found.high:+.2f})")
+
+
+def view_mteb(report: "MtebReport") -> View:
+    """Show the main score of each MTEB task, and their mean."""
+    rows = [(*_task(row), number(row.score), f"{row.seconds:.1f}") for row in report.scores]
+    rows.append((f"mean of {len(rows)}", "", "", number(report.mean), f"{report.seconds:.1f}"))
+    title = f"{report.model} in {report.runtime}: main scores of MTEB {report.version} × 100"
+    table = Table(title, ("task", "metric", "split", "score", "seconds"), rows)
+    return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(report))
+
+
+def view_mteb_comparison(report: "MtebComparison") -> View:
+    """Show two models on the same MTEB tasks."""
+    full, lean = report.full, report.lean
+    rows = [
+        (*_task(before), number(before.score), number(after.score), number(difference, "+.2f"))
+        for before, after, difference in zip(full.scores, lean.scores, report.differences, strict=True)
+    ]
+    means = number(full.mean), number(lean.mean), number(report.mean_difference, "+.2f")
+    rows.append((f"mean of {len(rows)}", "", "", *means))
+    models = " and ".join(f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean")))
+    title = f"{models}: main scores of MTEB {full.version} × 100"
+    table = Table(title, ("task", "metric", "split", "full", "lean", "lean less full"), rows)
+    return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(lean))
+
+
+def _task(row: "MtebScore") -> tuple[str, str, str]:
+    return row.task, row.metric, ", ".join(row.splits)
+
+
+def _mteb_sentences(report: "MtebReport") -> list[str]:
+    subsets = [row for row in report.scores if row.num_subsets > 1]
+    succeeded = [row for row in report.scores if row.successor is not None]
+    return [
+        *(f"{row.task}: the mean over {row.num_subsets} subsets, mostly languages." for row in subsets),
+        *(f"{row.task}: MTEB recommends {row.successor} instead, for new comparisons." for row in succeeded),
+    ]
+
+
+def view_retrieval(report: "RetrievalReport") -> View:
+    """Show an inverted-file index beside the exact search."""
+    rows = [
+        (
+            f"IVF, {counted(report.lists, 'list')}, {report.probes} searched",
+            number(report.mrr),
+            f"{report.search_seconds * 1e3:.3f}",
+            f"{report.index_bytes / 1e6:.1f}",
+        ),
+        ("exact", number(report.exact_mrr), f"{report.exact_seconds * 1e3:.3f}", f"{report.exact_bytes / 1e6:.1f}"),
+    ]
+    texts = counted(report.num_texts, "text")
+    of = f"{counted(report.num_queries, 'query', 'queries')} of {report.data}"
+    title = f"{report.model} in {report.runtime}: {of} among {texts}"
+    said = (
+        f"Times are medians, one query at a time on {counted(report.threads, 'CPU thread')}; encoding a query takes "
+        f"{report.encode_seconds * 1e3:.2f} ms more. The index was built in {report.build_seconds:.1f} s."
+    )
+    table = Table(title, ("search", "MRR@10 × 100", "ms per query", "index MB"), rows)
+    return View(key="retrieval", title="Retrieval", tables=(table,), sentences=(said,))
+
+
+def view_sts(report: "StsReport") -> View:
+    """Show the correlation on each similarity set, also without the pairs that the model has seen."""
+    columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson", "unseen pairs", "Spearman unseen")
+    rows = [
+        (
+            row.name,
+            f"{row.num_pairs:,}",
+            number(row.spearman),
+            number(row.pearson),
+            NONE if report.seen is None else f"{row.unseen_pairs or 0:,}",
+            number(row.unseen_spearman),
+        )
+        for row in report.sets
+    ]
+    rows.append((f"mean of {len(rows)}", "", number(report.mean_spearman), "", "", number(report.mean_unseen)))
+    table = Table(f"{report.model} in {report.runtime}: semantic similarity × 100", columns, rows)
+    part = [row for row in report.sets if row.num_pairs != row.published_pairs]
+    sentences = [
+        f"{row.name} here has {row.num_pairs:,} of the published {row.published_pairs:,} pairs: not comparable."
+        for row in part
+    ]
+    return View(key="sts", title="Semantic similarity", tables=(table,), sentences=sentences)
+
+
+def view_transfer(report: "TransferReport") -> View:
+    """Show the accuracy of classifiers on vectors, by set and share of the training rows."""
+    layered = report.num_subsets > 0
+    columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
+    if layered:
+        columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
+        columns += ("layers chosen most often",)
+    rows: list[tuple[str, ...]] = []
+    for score in report.sets:
+        for few in score.too_few:
+            known = (score.name, f"{few.train_rows}, too few", str(score.num_classes), number(score.majority))
+            rows.append((*known, *[NONE] * (len(columns) - len(known))))
+        rows += [_transfer_row(score, point, layered) for point in score.curve]
+    means = (report.mean_cls, report.mean_last, report.mean_last_four, report.mean_random, report.mean_combined)
+    mean = (f"mean of {sum(bool(score.curve) for score in report.sets)}", "", "", "", number(report.mean_as_is))
+    fewer = number(report.mean_relative_error_reduction, "+.1f")
+    rows.append((*mean, *map(number, means), fewer, "") if layered else mean)
+    splits = report.settings.splits
+    title = f"{report.model} in {report.runtime}: accuracy × 100 of logistic regression, {splits} splits"
+    return View(
+        key="transfer",
+        title="Transfer",
+        tables=(Table(title, columns, rows),),
+        sentences=_transfer_sentences(report),
+        plots=_transfer_plots(report),
+    )
+
+
+def _transfer_row(score: "TransferScore", point: "TransferPoint", layered: bool) -> tuple[str, ...]:
+    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
+    row = (*known, number(score.majority), number(point.mean_as_is))
+    if not layered:
+        return row
+    counts = Counter(chain.from_iterable(point.chosen or ()))
+    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
+    means = (point.mean_cls, point.mean_last, point.mean_last_four, point.mean_random, point.mean_combined)
+    fewer = number(point.relative_error_reduction, "+.1f")
+    return (*row, *map(number, means), fewer, " ".join(map(str, often)) or NONE)
+
+
+def _transfer_sentences(report: "TransferReport") -> list[str]:
+    settings = report.settings
+    sentences = [f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest."]
+    if report.num_subsets:
+        sentences.append(
+            f"Layers were chosen inside the training part, among {report.num_subsets:,} subsets of up to "
+            f"{settings.max_layers} layers. Fewer errors: of the combination against the last layer."
+            + " Every mean of layers goes through the trained pooler."
+            * settings.head
+        )
+    for score in report.sets:
+        if score.repeated_rows * 100 >= score.num_rows:
+            sentences.append(f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text.")
+    if settings.max_rows is not None:
+        sentences.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
+    return [*sentences, f"Took {report.seconds:.0f} s."]
+
+
+def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:
+    """Draw accuracy against the number of training rows, a panel a set; only if there are several shares of them."""
+    if len(report.settings.fractions) < 2:
+        return ()
+    plots = list[Plot]()
+    for score in report.sets:
+        series = []
+        for field, label, color, line in _CURVES:
+            values = [getattr(point, field) for point in score.curve]
+            if values and None not in values:
+                rows = [point.train_rows for point in score.curve]
+                series.append(Series(x=rows, y=values, label=label, color=color, line=line, size=4))
+        if series:
+            name, caption = f"transfer-{len(plots)}", f"{score.name}: accuracy by the number of rows to train on."
+            panel: dict[str, Any] = {
+                "x": "rows to train on",
+                "y": "accuracy × 100",
+                "series": series,
+                "file": "transfer",
+            }
+            plots.append(Plot(name=name, title=score.name, caption=caption, **panel))
+    return plots
