@@ -5,16 +5,17 @@ from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.cells import NONE
-from truncate_kit.methods.distill.distill_result import DistillResult, taught_by
-from truncate_kit.methods.distill.step_results import (
+from truncate_kit.methods.distill.result import (
     NEAR,
     Agreement,
+    DistillResult,
     Frontier,
     FrontierPoint,
     HeldOutScores,
     SubsetScore,
     TextCounts,
     Tryout,
+    taught_by,
 )
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.training import vocabulary_sentences

@@ -8,7 +8,7 @@ from truncate_kit.report.view import Table, View
 from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
-    from truncate_kit.doctor.facts import Diagnosis
+    from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.writing import PageReport
     from truncate_kit.workspace.contents import Contents, RunFolder
 

@@ -8,7 +8,7 @@ from typing import Any
 from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.blocks import blocks_in_words, place_in_words
 from truncate_kit.cells import NONE, number
-from truncate_kit.methods.bert_lc.report import LAST, CombinationReport
+from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
 from truncate_kit.methods.contrast.poolings import TABLE_2
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
