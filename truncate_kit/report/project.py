@@ -54,29 +54,15 @@ def _megabytes(size: int) -> str:
 
 
 def view_diagnosis(diagnosis: "Diagnosis") -> View:
-    """Show packages, what starts, then the findings, problems first."""
-    facts = diagnosis.facts
-    rows = []
-    for need in facts.requirements:
-        if need.extra != "test" or "test" in diagnosis.request.extras:
-            extra = f"extra {need.extra}" if need.extra else "all"
-            fits = "yes" if need.fits else "no"
-            rows.append((need.name, need.wanted or "any", need.installed or NONE, extra, fits))
-    table = Table(f"Packages (Python {facts.python})", ("package", "needs", "installed", "for", "fits"), rows)
-    wheels = ", ".join(f"{name} {version}" for name, version in facts.wheels.items()) or "ONNX Runtime"
-    starting = ", ".join(provider.name for provider in facts.providers if provider.starts) or "nothing"
-    cuda, processor = facts.cuda, facts.processor
-    granted = f", a quota of {processor.quota:g}" if processor.quota is not None else ""
+    """Show what was found, and what to do, problems first."""
+    rows = [(row.name, row.found, row.verdict) for row in diagnosis.checks]
+    table = Table("This machine", ("what", "found", "verdict"), rows)
     sentences = [
-        f"{wheels} starts on: {starting}.",
-        *(f"{one.name} does not start: {one.reason}" for one in facts.providers if not one.starts),
-        f"CUDA: driver {cuda.driver or 'none'}, torch {cuda.torch or 'without'}, cuDNN {cuda.cudnn or 'none'}, "
-        f"ONNX Runtime {cuda.onnxruntime or 'without'}.",
-        f"Processor: {processor.name}, {processor.cores} cores, {processor.usable} usable{granted}, torch threads "
-        f"{processor.torch_threads or 'unknown'}, bf16 {processor.bf16 or 'none'}, VNNI {processor.int8 or 'none'}.",
+        f"{verdict.title()}: {row.name}: {row.found}.\n  Do: {row.hint}."
+        for verdict in ("problem", "warning")
+        for row in diagnosis.checks
+        if row.verdict == verdict
     ]
-    for finding in sorted(diagnosis.findings, key=lambda finding: finding.severity):
-        sentences.append(f"{finding.severity.title()}: {finding.text}\n  Do: {finding.remedy}")
     if diagnosis.able:
         sentences.append("Everything that was asked for can run.")
     return View(key="diagnosis", title="What fits on this machine", tables=(table,), sentences=sentences)
