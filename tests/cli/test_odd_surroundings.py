@@ -93,7 +93,7 @@ def test_what_unpacks_to_more_than_the_memory_is_said(tmp_path):
     (tmp_path / "bomb.jsonl.gz").write_bytes(packed * 60)
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (400 << 20,) * 2)\n"
-        "from pathlib import Path\nfrom truncate_kit.data.files import opened_text\n"
+        "from pathlib import Path\nfrom truncate_kit.data.tables import opened_text\n"
         "from truncate_kit.errors import DataError\n"
         "try:\n    with opened_text(Path(sys.argv[1]), newline='\\n') as lines:\n        next(lines)\n"
         "except DataError as error:\n    print(error, error.hint)\n"

@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.bundled_pairs import generate
 from truncate_kit.data import load_pairs
-from truncate_kit.data.loading import BUNDLED_FOLDER
+from truncate_kit.data.pairs import BUNDLED_FOLDER
 
 EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}
 

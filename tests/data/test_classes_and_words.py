@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from truncate_kit.data import complete_splits, load_pairs, splits_for
-from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.errors import DataError, RowError, UsageError
 from truncate_kit.training.tasks import LabelledTask
 
 
@@ -52,9 +52,9 @@ def test_numbered_classes_are_read_too(tmp_path):
     ("train", "test", "error", "words"),
     [
         ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], RowError, "'w' is not among those of train"),
-        ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], DataError, "one class only, 'x'"),
+        ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], DataError, "1 different classes"),
         ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], RowError, "line 3"),
-        ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], ColumnsError, "50 different values"),
+        ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], DataError, "50 different classes"),
     ],
 )
 def test_bad_classes_are_named(tmp_path, train, test, error, words):

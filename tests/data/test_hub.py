@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from truncate_kit.data import load_pairs
-from truncate_kit.data.hub import hub_name, is_hub_name, read_hub
+from truncate_kit.data.pairs import hub_name, is_hub_name, read_hub
 from truncate_kit.errors import DataError, RowError
 from truncate_kit.extras import errors_only
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """
 import sys
-from truncate_kit.data.hub import read_hub
+from truncate_kit.data.pairs import read_hub
 for name in sys.argv[1:]:
     for split, table in read_hub(name).items():
-        print(split, table.place(0), list(table.columns["sentence1"]), list(table.columns["score"]))
+        print(split, table.place, table.places[0], list(table.columns["sentence1"]), list(table.columns["score"]))
 """
 
 

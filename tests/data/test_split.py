@@ -59,13 +59,6 @@ def test_complete_splits_takes_only_what_is_missing():
     assert [len(split) for _, split in whole.items()] == pytest.approx([320, 40, 40], abs=2)
 
 
-@pytest.mark.parametrize("given", [PAIRS, list(PAIRS), "mine.csv"], ids=["set", "list", "name"])
-def test_only_splits_are_completed(given):
-    with pytest.raises(UsageError, match="needed as `splits`, not") as refused:
-        complete_splits(given)
-    assert "load_pairs(path)" in refused.value.hint
-
-
 def test_what_cannot_be_split():
     few = replace(PAIRS, pairs=PAIRS.pairs[:9])
     with pytest.raises(DataError, match=r"mine\.csv holds 9 pairs: too few"):

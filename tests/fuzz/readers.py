@@ -132,7 +132,7 @@ def _words(folder: Path) -> None:
 
 
 def _read_words(folder: Path) -> None:
-    from truncate_kit.data.words import load_words
+    from truncate_kit.data.pairs import load_words
 
     for _, pairs in load_words(folder / "words").items():
         if not all(math.isfinite(score) for score in pairs.scores01()):

@@ -12,7 +12,7 @@ from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.bounds import given_or
-from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
+from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.evaluation.layers import Reader, search_layers
 from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
@@ -68,7 +68,7 @@ def profile(
     texts = None if texts is None else listed_texts(texts)
     if settings.blocks is not None:
         encoder = keep(encoder, settings.blocks, copy_weights=False)
-    drawn = _drawn(texts, None if pairs is None else listed_pairs(pairs), settings)
+    drawn = _drawn(texts, None if pairs is None else list(pairs), settings)
     count = len(drawn.texts)
     _check(encoder, reference, settings, count)
     streamed = _is_streamed(settings, [encoder] if reference is None else [encoder, reference], count)

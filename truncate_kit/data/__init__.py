@@ -1,69 +1,37 @@
 """Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
 
-from truncate_kit.data.given import check_set, check_splits, listed_pairs
-from truncate_kit.data.loading import BUNDLED, is_bundled, load_pairs
-from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
-from truncate_kit.data.pairs import read_pairs
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, is_retrieval_folder, read_retrieval
-from truncate_kit.data.split import complete_splits, split_pairs, splits_for
-from truncate_kit.data.suites import (
-    LabelledSet,
-    SeenPairs,
-    StsSet,
-    find_sts,
-    find_transfer,
-    read_seen,
-)
-from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
-from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.data.types import (
-    PairSet,
-    PairSplits,
-    PlacedPairs,
-    TextPair,
-    distinct_texts,
-    pairs_fingerprint,
-    pairs_in_rows,
-)
-from truncate_kit.data.words import load_words
-
-__all__ = [
-    "BUNDLED",
-    "SEARCH_METRICS",
-    "LabelledSet",
-    "Overlap",
-    "PairSet",
-    "PairSplits",
-    "PlacedPairs",
-    "RetrievalSet",
-    "SeenPairs",
-    "SharedPairs",
-    "StsSet",
-    "TextPair",
-    "Triplet",
-    "TripletSet",
-    "check_set",
-    "check_splits",
-    "complete_splits",
-    "distinct_texts",
-    "find_sts",
-    "find_transfer",
-    "is_bundled",
-    "is_retrieval_folder",
-    "iter_rows",
-    "iter_texts",
-    "listed_pairs",
-    "load_pairs",
-    "load_triplets",
-    "load_words",
-    "overlap_of",
-    "pairs_fingerprint",
-    "pairs_in_rows",
-    "raw_texts",
-    "read_pairs",
-    "read_retrieval",
-    "read_seen",
-    "read_texts",
-    "split_pairs",
-    "splits_for",
-]
+from truncate_kit.data.pairs import BUNDLED as BUNDLED
+from truncate_kit.data.pairs import is_bundled as is_bundled
+from truncate_kit.data.pairs import load_pairs as load_pairs
+from truncate_kit.data.pairs import load_words as load_words
+from truncate_kit.data.pairs import read_pairs as read_pairs
+from truncate_kit.data.retrieval import SEARCH_METRICS as SEARCH_METRICS
+from truncate_kit.data.retrieval import RetrievalSet as RetrievalSet
+from truncate_kit.data.retrieval import is_retrieval_folder as is_retrieval_folder
+from truncate_kit.data.retrieval import read_retrieval as read_retrieval
+from truncate_kit.data.split import complete_splits as complete_splits
+from truncate_kit.data.split import split_pairs as split_pairs
+from truncate_kit.data.split import splits_for as splits_for
+from truncate_kit.data.suites import LabelledSet as LabelledSet
+from truncate_kit.data.suites import SeenPairs as SeenPairs
+from truncate_kit.data.suites import StsSet as StsSet
+from truncate_kit.data.suites import find_sts as find_sts
+from truncate_kit.data.suites import find_transfer as find_transfer
+from truncate_kit.data.suites import read_seen as read_seen
+from truncate_kit.data.texts import iter_rows as iter_rows
+from truncate_kit.data.texts import iter_texts as iter_texts
+from truncate_kit.data.texts import read_texts as read_texts
+from truncate_kit.data.triplets import Triplet as Triplet
+from truncate_kit.data.triplets import TripletSet as TripletSet
+from truncate_kit.data.triplets import load_triplets as load_triplets
+from truncate_kit.data.triplets import raw_texts as raw_texts
+from truncate_kit.data.types import Overlap as Overlap
+from truncate_kit.data.types import PairSet as PairSet
+from truncate_kit.data.types import PairSplits as PairSplits
+from truncate_kit.data.types import PlacedPairs as PlacedPairs
+from truncate_kit.data.types import SharedPairs as SharedPairs
+from truncate_kit.data.types import TextPair as TextPair
+from truncate_kit.data.types import distinct_texts as distinct_texts
+from truncate_kit.data.types import overlap_of as overlap_of
+from truncate_kit.data.types import pairs_fingerprint as pairs_fingerprint
+from truncate_kit.data.types import pairs_in_rows as pairs_in_rows

@@ -2,28 +2,28 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from truncate_kit.data.answers import answers_of
-from truncate_kit.data.cells import text_of, texts_of
-from truncate_kit.data.columns import find_text_columns
-from truncate_kit.data.files import COMPRESSIONS, data_files, stem_of
-from truncate_kit.data.judgements import (
-    LAYOUT,
-    ONE_GRADE,
-    USUAL_SPLITS,
-    asked_elsewhere,
-    judged_in,
-    qrels_of,
-    two_grades,
-)
 from truncate_kit.data.pairs import short_name
-from truncate_kit.data.tables import MISSING, Table, read_table
+from truncate_kit.data.tables import (
+    COMPRESSIONS,
+    Table,
+    check_columns,
+    data_files,
+    find_label_column,
+    find_score_column,
+    find_text_columns,
+    format_of,
+    opened_text,
+    read_table,
+)
 from truncate_kit.data.texts import read_texts
-from truncate_kit.errors import ColumnsError, DataError, UsageError, known_name
+from truncate_kit.errors import DataError, RowError, UsageError, known_name
 from truncate_kit.files import is_folder
 from truncate_kit.wording import counted
 
@@ -31,7 +31,8 @@ SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
 """What a choice among models can be made by, and its name for readers."""
 
-_LINES = {"corpus": '{"_id": "…", "title": "…", "text": "…"}', "queries": '{"_id": "…", "text": "…"}'}
+_LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
+_LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
 
 FEWEST_QUERIES = 10
 """Judged ones of each half, where one half is to choose and the other to report."""
@@ -122,8 +123,7 @@ def read_retrieval(
 
     A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also as .gz or .xz, and
     qrels/SPLIT.tsv (query id, document id, grade; a first line of names may be there). Grades of 0 or less are no
-    answers; queries without an answer are left out. A document may be empty (two of
-    Cranfield are), a query may not.
+    answers; queries without an answer are left out. A document may be empty (two of Cranfield are), a query may not.
 
     Rows of a file are captions of one picture, duplicate questions, or questions with their answers. A query in
     several rows has several answers. Where there is a column of labels, 1 or 0, rows with 0 are no answers, but their
@@ -147,31 +147,48 @@ def read_retrieval(
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
         return replace(_read_folder(path, split, chooses=chooses), metric=chooses_by)
     if split is not None:
-        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {LAYOUT}")
-    return replace(_read_file(_only_file(path), corpus), metric=chooses_by)
+        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
+    if path.is_dir():
+        files = data_files(path)
+        if len(files) != 1:
+            problem = f"{path} holds {len(files)} data files where one of queries and answers is needed."
+            raise DataError(problem, hint=f"Name the file. {_LAYOUT}")
+        (path,) = files
+    return replace(_read_file(path, corpus), metric=chooses_by)
+
+
+def has_qrels(folder: Path, split: str) -> bool:
+    """Whether a folder has judgements of this split."""
+    return split in _qrels(folder)
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
-    qrels, note = qrels_of(folder, split, ("dev", "test") if chooses else USUAL_SPLITS), ""
     (documents, titles), (queries, _) = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
-    judged = judged_in(qrels, documents, queries)
-    if chooses and split is None and len(judged) < 2 * FEWEST_QUERIES:
-        other = qrels_of(folder, None, USUAL_SPLITS)
-        more = judged_in(other, documents, queries)
+    files, note = _qrels(folder), ""
+    usual = [name for name in (("dev", "test") if chooses else ("test", "dev")) if name in files]
+    chosen = split or (usual[0] if usual else "".join(files) if len(files) == 1 else "test or dev")
+    if chosen not in files:
+        hint = f"Use a `split` of {', '.join(files)}." if files else _LAYOUT
+        raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
+    judged = _judged(files[chosen], documents, queries)
+    if chooses and split is None and len(judged) < 2 * FEWEST_QUERIES and usual == ["dev", "test"]:
+        more = _judged(files["test"], documents, queries)
         if len(more) >= 2 * FEWEST_QUERIES:
-            few = f"{stem_of(qrels)} has {counted(len(judged), 'judged query', 'judged queries')}, too few to choose by"
-            note = f"{short_name(folder)}: {few}, so those of {stem_of(other)} choose."
-            qrels, judged = other, more
+            few = f"dev has {counted(len(judged), 'judged query', 'judged queries')}, too few to choose by"
+            note, chosen, judged = f"{short_name(folder)}: {few}, so those of test choose.", "test", more
     if not judged:
-        raise DataError(f"{qrels} gives no query a document that answers it.", hint="Grades above 0 are answers.")
+        problem = f"{files[chosen]} gives no query a document that answers it."
+        raise DataError(problem, hint="Grades above 0 are answers.")
+    others = [file for name, file in files.items() if name not in (chosen, "train")] if chooses else []
+    asked = dict.fromkeys(query for file in others for _, query, _, _ in _judgements(file, queries) if query in queries)
     return RetrievalSet(
-        name=f"{short_name(folder)}/{stem_of(qrels)}",
+        name=f"{short_name(folder)}/{chosen}",
         document_ids=tuple(documents),
         documents=tuple(documents.values()),
         query_ids=tuple(judged),
         queries=tuple(queries[name] for name in judged),
         relevance=tuple(judged.values()),
-        other_queries=tuple(queries[name] for name in asked_elsewhere(folder, qrels, queries)) if chooses else (),
+        other_queries=tuple(queries[name] for name in asked),
         note=note,
         titles=titles,
     )
@@ -183,51 +200,79 @@ def _jsonl(folder: Path, name: str) -> Path | None:
 
 
 def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The texts of corpus or queries by their ids, a title before each where there is one; and the titles."""
+    """Return the texts of corpus or queries by their ids, a title before each where there is one; and the titles."""
     path = _jsonl(folder, name)
     if path is None:
-        raise DataError(f"{folder} holds no {name}.jsonl.", hint=LAYOUT)
-    table = read_table(path, example=_LINES[name])
-    for column in ("_id", "text"):
-        if column not in table.columns:
-            raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=LAYOUT)
-    titles = table.columns.get("title", [None] * len(table))
-    found, own = dict[str, str](), list[str]()
-    for row, (given, title, text) in enumerate(zip(table.columns["_id"], titles, table.columns["text"], strict=True)):
-        key = text_of(table, row, "_id", str(given) if type(given) is int else given)
-        if key in found:
-            raise table.problem(row, f"the id {key!r} is there twice.", hint="Each needs an id of its own.")
-        if name == "queries":
-            found[key] = text_of(table, row, "text", text)
-        else:
-            parts = (_text_or_empty(table, row, "title", title), _text_or_empty(table, row, "text", text))
-            found[key] = " ".join(filter(None, parts))
-            own.append(parts[0])
+        raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
+    table, documents = read_table(path), name == "corpus"
+    check_columns(table, ("_id", "text"))
+    texts = table.texts("text", may_be_empty=documents)
+    ids, titles = (
+        ["" if value is None else str(value).strip() for value in values]  # some are numbers
+        for values in (table.columns["_id"], (documents and table.columns.get("title")) or [None] * len(table))
+    )
+    found: dict[str, str] = {}
+    for row, (key, title, text) in enumerate(zip(ids, titles, texts, strict=True)):
+        if not key or key in found:
+            raise table.problem(row, f"the id {key!r} is empty or there twice.", hint="Each needs an id of its own.")
+        found[key] = " ".join(filter(None, (title, text)))
     if not any(found.values()):
-        raise DataError(f"{path}: every document is empty.", hint=f"Fill in their texts. {LAYOUT}")
-    return found, tuple(own)
+        raise DataError(f"{path}: every document is empty.", hint=f"Fill in their texts. {_LAYOUT}")
+    return found, tuple(titles) if documents else ()
 
 
-def _text_or_empty(table: Table, row: int, column: str, value: object) -> str:
-    absent = column == "title" and (value is None or value is MISSING)
-    value = str(value) if column == "title" and type(value) is int else value
-    return "" if absent or (isinstance(value, str) and not value.strip()) else text_of(table, row, column, value)
+def _qrels(folder: Path) -> dict[str, Path]:
+    """Return the files of judgements by the names of their splits."""
+    files = sorted(path for path in (folder / "qrels").glob("*") if format_of(path) == ".tsv")
+    return {path.name.lower().partition(".tsv")[0]: path for path in files}
+
+
+def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
+    """Return for each query with an answer the grades above 0 by the places of their documents."""
+    place = {name: index for index, name in enumerate(documents)}
+    found: dict[str, dict[int, float]] = {}
+    for number, query, document, grade in _judgements(path, queries):
+        for name, known, what, file in ((query, queries, "query", "queries"), (document, place, "document", "corpus")):
+            if name not in known:
+                hint = f"Add a {what} with this id to {file}.jsonl, or leave out the line."
+                raise RowError(str(path), f"line {number}", f"there is no {what} with the id {name!r}.", hint=hint)
+        if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
+            problem = f"query {query!r} and document {document!r} have two grades."
+            raise RowError(str(path), f"line {number}", problem, hint="Keep one of them.")
+    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
+    return {query: grades for query, grades in answers.items() if grades}
+
+
+def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
+    """Yield number of the line, query id, document id and grade. Raises `RowError`."""
+    with opened_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = [field.strip() for field in line.split("\t")]
+            try:
+                query, document, grade = fields[0], fields[1], float(fields[2])
+                if len(fields) != 3 or not math.isfinite(grade):
+                    raise ValueError
+            except (ValueError, IndexError):
+                if fields == [""] or (number == 1 and len(fields) == 3 and fields[0] not in queries):
+                    continue  # the names of the columns
+                hint = "Write query id, document id and grade with tabs between them."
+                problem = f"{line.strip()[:80]!r} is no judgement."
+                raise RowError(str(path), f"line {number}", problem, hint=hint) from None
+            yield number, query, document, grade
 
 
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     table = read_table(file)
-    names = tuple(table.columns)
-    hint = "Call the columns query and relevant."
-    first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
-    answers = answers_of(table, LAYOUT)
-    place = {
-        text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
-    }
+    names = find_text_columns(table, hint="Call the columns query and relevant.")
+    asked, answers = map(table.texts, names)
+    texts = dict.fromkeys(chain(answers, read_texts(corpus) if corpus else ()))
+    place = {text: index for index, text in enumerate(texts)}
     relevant: dict[str, dict[int, float]] = {}
     seen: dict[tuple[str, str], bool] = {}
-    for row, (query, text, answer) in enumerate(zip(first, second, answers, strict=True)):
+    for row, (query, text, answer) in enumerate(zip(asked, answers, _answered(table), strict=True)):
         if seen.setdefault((query, text), answer) != answer:
-            raise table.problem(row, two_grades(query, text), hint=ONE_GRADE)
+            problem = f"query {query[:40]!r} and document {text[:40]!r} have two grades."
+            raise table.problem(row, problem, hint="Keep one of them.")
         if answer and query != text:  # a text is no answer to itself
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:
@@ -242,13 +287,17 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     )
 
 
-def _only_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = data_files(path)
-    if len(files) != 1:
-        raise DataError(
-            f"{path} holds {len(files)} data files where one of queries and answers is needed.",
-            hint=f"Name the file. {LAYOUT}",
-        )
-    return files[0]
+def _answered(table: Table) -> list[bool]:
+    """Return whether each row is a query and its answer: all are, unless labels of 0 and 1 say otherwise."""
+    label, score = find_label_column(table), find_score_column(table)
+    labels = [] if label is None else table.labels(label, may_be_empty=True)
+    if label is None and score is not None:
+        raise table.unfit(f"column {score!r} grades the pairs, so not all of them are a query and its answer.", _LABELS)
+    if not any(labels):
+        return [True] * len(table)
+    truth = {"1": True, "true": True, "0": False, "false": False}
+    if not set(map(str.lower, labels)) - {""} <= set(truth):
+        raise table.unfit(f"column {label!r} does not say which rows are a query and its answer.", _LABELS)
+    if "" in labels:
+        raise table.problem(labels.index(""), "there is no label.", hint=_LABELS)
+    return [truth[label.lower()] for label in labels]

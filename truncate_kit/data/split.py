@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from truncate_kit.data.given import check_splits
 from truncate_kit.data.types import SPLIT_NAMES, PairSet, PairSplits, TextPair
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.wording import counted
@@ -58,10 +57,8 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
     Splits that are there stay as they are, but for train when something is taken from it; a single file is divided,
     whatever it is called. What was done is in `notes`. A set that is divided anew for every seed (`shares`) comes back
-    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small, `UsageError` where
-    `splits` are something else.
+    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small.
     """
-    check_splits(splits, "splits")
     if splits.shares is not None:
         return splits
     if splits.one_file:
@@ -86,7 +83,6 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
     """The splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
-    check_splits(splits)
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

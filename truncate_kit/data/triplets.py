@@ -1,32 +1,29 @@
 """Anchors with positives and, where there are some, hard negatives: from columns of texts, or built from an NLI set."""
 
 import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from truncate_kit.data.cells import text_of, texts_of
-from truncate_kit.data.columns import (
+from truncate_kit.data.pairs import read_tables
+from truncate_kit.data.tables import (
+    CLASSES,
+    Table,
+    called,
     check_columns,
     find_label_column,
     find_score_column,
     find_text_columns,
     find_triplet_columns,
 )
-from truncate_kit.data.loading import read_tables
-from truncate_kit.data.tables import MISSING, Table
 from truncate_kit.data.types import pairs_in_rows
-from truncate_kit.errors import ColumnsError, DataError
+from truncate_kit.errors import DataError
 from truncate_kit.text_lists import listed_texts
-from truncate_kit.wording import counted
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
-# As numbers they have this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
+"""The order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement."""
 _HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
-_LABELS = {ENTAILMENT: ENTAILMENT, NEUTRAL: NEUTRAL, CONTRADICTION: CONTRADICTION, "-": "", "-1": "", "": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +79,9 @@ def load_triplets(
 ) -> TripletSet:
     """Read triplets from a file, the train split of a folder, or a hub set.
 
-    Columns of texts (anchor, positive and, optionally, negative) are taken as they are; a column of entailment,
-    neutral and contradiction makes the set an NLI set, built into triplets by `triplets_of_nli`.
+    Columns of texts (anchor, positive and, optionally, negative) are taken as they are. A column of entailment,
+    neutral and contradiction makes the set an NLI set: a row is built of each premise and a hypothesis it entails, with
+    one it contradicts where there is one.
 
     Args:
         name_or_path: As in `load_pairs`.
@@ -97,96 +95,74 @@ def load_triplets(
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _find(table)
     if len(names) not in (2, 3):
-        found = f"{counted(len(names), 'column')} named where two or three are needed."
-        raise ColumnsError(table.source, found, table.columns, hint=_HINT)
-    check_columns(table.source, table.columns, names)
-    if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
-        return triplets_of_nli(name, table, (names[0], names[1]), labels, negatives=negatives)
-    labelled = find_label_column(table.source, names[-1:])
-    if labelled is not None and 2 * len(set(map(str, table.columns[labelled]))) <= len(
-        table
-    ):  # texts repeat less often
-        raise ColumnsError(
-            table.source,
-            f"column {names[-1]!r} holds neither texts nor the classes of an NLI set.",
-            table.columns,
-            hint="Write entailment, neutral and contradiction, also where one of them is not there; or 0, 1 and 2.",
-        )
+        raise table.unfit(f"{len(names)} columns named where two or three are needed.", _HINT)
+    check_columns(table, names)
+    labels = _nli_labels(table, names[2]) if len(names) == 3 else None
+    if labels is not None:
+        return _triplets_of_nli(name, table, names, labels, negatives=negatives)
+    distinct = len(set(map(str, table.columns[names[-1]])))
+    if names[-1] in called(table, CLASSES) and 2 * distinct <= len(table):  # texts repeat less often
+        hint = "Write entailment, neutral and contradiction, also where one of them is not there; or 0, 1 and 2."
+        raise table.unfit(f"column {names[-1]!r} holds neither texts nor the classes of an NLI set.", hint)
     if negatives and len(names) < 3:
         hint = 'Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.'
-        raise ColumnsError(table.source, "no column holds hard negatives.", table.columns, hint=hint)
-    texts = zip(*(texts_of(table, column) for column in names), strict=True)
-    rows = tuple(Triplet(*row) for row in texts)
+        raise table.unfit("no column holds hard negatives.", hint)
+    rows = tuple(map(Triplet, *map(table.texts, names)))
     return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
 
 
 def _find(table: Table) -> tuple[str, ...]:
-    """The columns that hold an NLI set, triplets or pairs. Raises `ColumnsError`, also for graded pairs."""
-    found = tuple(table.columns)
-    label = find_label_column(table.source, found)
-    if label is not None and _nli_labels(table.columns[label]) is not None:
-        return (*find_text_columns(table.source, found, hint=_HINT), label)
-    triplet = find_triplet_columns(found)
+    """Return the columns that hold an NLI set, triplets or pairs. Raises `ColumnsError`, also for graded pairs."""
+    label = find_label_column(table)
+    if label is not None and _nli_labels(table, label) is not None:
+        return (*find_text_columns(table, hint=_HINT), label)
+    triplet = find_triplet_columns(table)
     if triplet is not None:
         return triplet
-    score = find_score_column(found)
-    if score is not None or label is not None:
-        raise ColumnsError(
-            table.source,
-            f"column {score or label!r} grades or classifies the pairs, so not all of them are positives.",
-            table.columns,
-            hint=f"Give pairs that mean the same, or an NLI set. {_HINT}",
-        )
-    return find_text_columns(table.source, found, hint=_HINT)
+    graded = find_score_column(table) or label
+    if graded is not None:
+        problem = f"column {graded!r} grades or classifies the pairs, so not all of them are positives."
+        raise table.unfit(problem, f"Give pairs that mean the same, or an NLI set. {_HINT}")
+    return find_text_columns(table, hint=_HINT)
 
 
-def _nli_labels(values: Sequence[Any]) -> list[str] | None:
-    """The relation of each row, empty where annotators did not agree; None where these are no NLI labels."""
-    plain = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
-    # A column of numbers with gaps is read as 0.0, 1.0, nan.
-    plain = ["" if value == "nan" else re.sub(r"^(-?\d+)\.0+$", r"\1", value) for value in plain]
-    distinct = set(plain)
-    if distinct <= _LABELS.keys() and distinct & {ENTAILMENT, NEUTRAL, CONTRADICTION}:
-        return [_LABELS[value] for value in plain]
-    if distinct <= {*_NUMBERS, "-1", ""} and len(distinct & _NUMBERS.keys()) == 3:
-        return [_NUMBERS.get(value, "") for value in plain]
+def _nli_labels(table: Table, column: str) -> list[str] | None:
+    """Return the relation of each row, "" where annotators did not agree; None where these are no NLI labels."""
+    plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
+    distinct = {*plain} - {"", "-", "-1", "nan"}
+    if distinct == _NUMBERS.keys():
+        return [_NUMBERS.get(label, "") for label in plain]
+    if distinct and distinct <= {*_NUMBERS.values()}:
+        return [label if label in distinct else "" for label in plain]
     return None
 
 
-def triplets_of_nli(
-    name: str, table: Table, columns: tuple[str, str], labels: Sequence[str], *, negatives: bool
+def _triplets_of_nli(
+    name: str, table: Table, columns: Sequence[str], labels: Sequence[str], *, negatives: bool
 ) -> TripletSet:
-    """Make a row of each premise and a hypothesis it entails, with one it contradicts where there is one."""
-    there = sorted({label for label in labels if label})
     for wanted in (ENTAILMENT, CONTRADICTION) if negatives else (ENTAILMENT,):
-        if wanted not in there:
+        if wanted not in labels:
             raise DataError(
                 f"{table.source} holds no pair of the class {wanted}, so there is nothing to learn from.",
-                hint=f"Its classes are {', '.join(there)}; give a whole NLI set.",
+                hint=f"Its classes are {', '.join(sorted({*labels} - {''}))}; give a whole NLI set.",
             )
-    premises: dict[str, dict[str, list[str]]] = {}
-    for row, label in enumerate(labels):
+    entailed: dict[str, list[str]] = {}
+    against: dict[str, list[str]] = {}
+    for premise, hypothesis, label in zip(*(table.texts(column) for column in columns[:2]), labels, strict=True):
         if label in (ENTAILMENT, CONTRADICTION):
-            premise, hypothesis = (text_of(table, row, column, table.columns[column][row]) for column in columns)
-            premises.setdefault(premise, {ENTAILMENT: [], CONTRADICTION: []})[label].append(hypothesis)
-    rows = tuple(_rows(premises, negatives))
+            (entailed if label == ENTAILMENT else against).setdefault(premise, []).append(hypothesis)
+    rows, left_out = list[Triplet](), 0
+    for premise, positives in entailed.items():
+        others = against.get(premise, [])
+        if negatives and not others:
+            left_out += 1
+            continue
+        # The k-th entailed hypothesis gets the k-th contradicted one, and so on from the first again.
+        for place, positive in enumerate(positives):
+            rows.append(Triplet(premise, positive, others[place % len(others)] if others else None))
     if not rows:
         hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
         raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)
-    left_out = sum(bool(found[ENTAILMENT]) for found in premises.values()) - len({row.anchor for row in rows})
     note = f"Training: {name} ({len(rows):,} rows built from {len(labels):,} NLI pairs"
     note += f"; {left_out:,} premises without a contradiction are left out)." if left_out else ")."
-    return TripletSet(name=name, rows=rows, note=note)
-
-
-def _rows(premises: Mapping[str, Mapping[str, Sequence[str]]], negatives: bool) -> list[Triplet]:
-    rows = []
-    for premise, found in premises.items():
-        against = found[CONTRADICTION]
-        if against or not negatives:
-            # The k-th entailed hypothesis gets the k-th contradicted one, and so on from the first again.
-            rows += [
-                Triplet(premise, positive, against[place % len(against)] if against else None)
-                for place, positive in enumerate(found[ENTAILMENT])
-            ]
-    return rows
+    return TripletSet(name=name, rows=tuple(rows), note=note)

@@ -4,16 +4,15 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
-from numbers import Real
+from itertools import chain, combinations
 from typing import Literal, NamedTuple
 
-from truncate_kit.bounds import shown
-from truncate_kit.data.overlap import Overlap, overlap_of
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.results import Result
 from truncate_kit.wording import counted
 
 ScaleSource = Literal["given", "inferred", "known"]
+TextTuple = tuple[str, str]
 SPLIT_NAMES = ("train", "dev", "test")
 
 
@@ -57,20 +56,63 @@ class PlacedPairs(NamedTuple):
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
 
 
-def check_scores(scores: Iterable[object], source: str = "") -> None:
-    """Raise `DataError` for the first score that is no finite number.
-
-    Args:
-        scores: Those of the pairs.
-        source: What the pairs are called.
-    """
+def check_scores(scores: Iterable[float], source: str = "") -> None:
+    """Raise `DataError` for the first score that is not finite. source: name of the pairs, for the message."""
     for number, score in enumerate(scores, start=1):
-        # `float` first: asking for an abstract class takes longer, and a search asks for millions of scores.
-        if not isinstance(score, float | Real) or not math.isfinite(score):
+        if not math.isfinite(score):
             place = f"{source}, pair {number:,}: the" if source else f"Pair {number:,}: the"
-            raise DataError(
-                f"{place} score {shown(score)} is no finite number.", hint="Give a number, or leave the pair out."
-            )
+            raise DataError(f"{place} score {score} is not finite.", hint="Give a number, or leave the pair out.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPairs(Result):
+    """Distinct pairs found in two splits: with both texts in the same order, and in either order."""
+
+    same_order: int
+    either_order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap(Result):
+    """Pairs and sentences that splits share; None where a split is missing."""
+
+    train_dev: SharedPairs | None
+    train_test: SharedPairs | None
+    dev_test: SharedPairs | None
+    test_sentences: int | None  # distinct texts of test
+    test_sentences_in_train: int | None  # how many of them train holds as well
+
+    def warning(self) -> str | None:
+        """One sentence that says what test shares with train, or None when it shares nothing."""
+        if self.train_test is None or not self.test_sentences_in_train:
+            return None
+        return (
+            f"Overlap: {self.train_test.either_order:,} test pairs ({self.train_test.same_order:,} in the same order) "
+            f"and {self.test_sentences_in_train:,} of the {self.test_sentences:,} distinct test sentences are also in "
+            "train; the test score may flatter the model."
+        )
+
+
+def overlap_of(
+    train: Sequence[TextTuple] | None, dev: Sequence[TextTuple] | None, test: Sequence[TextTuple] | None
+) -> Overlap:
+    """Count what the splits share. Texts are compared character by character; None is a missing split."""
+
+    def shared(left: Sequence[TextTuple] | None, right: Sequence[TextTuple] | None) -> SharedPairs | None:
+        if left is None or right is None:
+            return None
+        either = set(map(frozenset, left)) & set(map(frozenset, right))
+        return SharedPairs(same_order=len(set(left) & set(right)), either_order=len(either))
+
+    test_texts = set(chain.from_iterable(test or ()))
+    train_texts = set(chain.from_iterable(train or ()))
+    return Overlap(
+        train_dev=shared(train, dev),
+        train_test=shared(train, test),
+        dev_test=shared(dev, test),
+        test_sentences=None if test is None else len(test_texts),
+        test_sentences_in_train=None if test is None or train is None else len(test_texts & train_texts),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.data import PlacedPairs, TextPair, listed_pairs
+from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.data.types import check_scores
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.results import Result
@@ -74,7 +74,6 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     cannot encode; `ModelError` where the encoder does not give one vector for each text.
     """
     check_text_encoder(encoder)
-    pairs = listed_pairs(pairs)
     if pairs and all(pair.first == pair.second for pair in pairs):
         raise DataError(
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."

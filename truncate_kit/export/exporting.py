@@ -8,7 +8,7 @@ from typing import Any
 
 from truncate_kit import __version__
 from truncate_kit.bounds import given_or
-from truncate_kit.data import PairSet, check_set
+from truncate_kit.data import PairSet
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
@@ -136,9 +136,6 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
 
 
 def _check_able(settings: ExportSettings, pairs: PairSet | None = None, search_pairs: PairSet | None = None) -> None:
-    for name, given in (("pairs", pairs), ("search_pairs", search_pairs)):
-        if given is not None:
-            check_set(given, name)
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
             "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",

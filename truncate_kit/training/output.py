@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
+from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import UsageError
 from truncate_kit.files import all_below, local_path, real_path
 from truncate_kit.models import Encoder

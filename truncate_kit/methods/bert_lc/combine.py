@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from truncate_kit.bounds import given_or
-from truncate_kit.data import PairSet, check_set, split_pairs
+from truncate_kit.data import PairSet, split_pairs
 from truncate_kit.data.learned import note_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_threads
@@ -87,7 +87,6 @@ def draw_divisions(pairs: PairSet, settings: CombineSettings) -> Divisions:
 
     Raises `UsageError` for what is no set of pairs, `DataError` for too few.
     """
-    check_set(pairs)
     if len(pairs) < 8:
         raise DataError(
             f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "

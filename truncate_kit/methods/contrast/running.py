@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.bounds import given_or
-from truncate_kit.data import PairSet, PairSplits, check_splits
+from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
@@ -104,7 +104,6 @@ def finetune_contrastive(
 
 def _dev(data: PairSplits) -> PairSet:
     """What chooses. Raises `DataError` where it is missing, or dev or test hold classes."""
-    check_splits(data)
     if data.dev is None:
         raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
     for pairs in (data.dev, data.test):

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.bounds import given_or
-from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
+from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.data.learned import without_learned
 from truncate_kit.engines import Engine
 from truncate_kit.errors import DataError, TruncateKitError
@@ -150,7 +150,6 @@ def _divided(
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, "", ()
-    check_splits(data)
     fingerprint = data.fingerprint()
     data = splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.data.files import opened_text
+from truncate_kit.data.tables import opened_text
 from truncate_kit.errors import DataError, UsageError, first_line
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.bounds import SEEDS, check_number
-from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
-from truncate_kit.data.loading import BUNDLED, holds_words
+from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SEARCH_METRICS, is_retrieval_folder
+from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line, known_name
 from truncate_kit.files import is_there, local_path, read_text
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bounds import given_or
-from truncate_kit.data import PairSplits, RetrievalSet, check_splits
+from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import query_keys, seen_before
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
@@ -87,7 +87,6 @@ def finetune(
         FileProblemError: `out` cannot be written, or another process works there.
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
-    check_splits(data)
     training, before = given_or(TrainingSettings, training, "training"), given_or(Preparation, before, "before")
     settings, watcher = given_or(SweepSettings, settings), watcher_of(progress)
     layers = check_sweep(encoder, settings)

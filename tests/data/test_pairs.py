@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from truncate_kit.data import TextPair, load_pairs, load_triplets, read_pairs
+from truncate_kit.data import TextPair, load_pairs, read_pairs
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 ROWS = [
@@ -49,28 +49,6 @@ def test_every_format_gives_the_same_pairs(tmp_path, name):
     assert load_pairs(tmp_path / name, divide=False).train == read
 
 
-def test_tsv_takes_quotes_literally_unless_a_spreadsheet_wrote_them(tmp_path):
-    path = tmp_path / "p.tsv"
-    path.write_text('sentence1\tsentence2\tscore\n"Stop" he said\t"one ""two"" three"\t1\n5" pipe\t"open\t2\r\n')
-    assert [(pair.first, pair.second) for pair in read_pairs(path)] == [
-        ('"Stop" he said', 'one "two" three'),
-        ('5" pipe', '"open'),
-    ]
-
-
-def test_csv_with_byte_order_mark_blank_lines_and_line_breaks(tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_bytes(b'\xef\xbb\xbfsentence1,sentence2,score\r\n\r\n"one\r\ntwo", b ,1\r\n')
-    assert read_pairs(path).pairs == (TextPair("one\r\ntwo", "b", 1.0),)
-
-
-def test_spaces_behind_commas_are_not_part_of_quoted_cells(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text('sentence1, sentence2, score\n"He said hi", "She left, too", 3\n"a", "a", 5\n')
-    found = [(pair.first, pair.second, pair.target) for pair in read_pairs(path)]
-    assert found == [("He said hi", "She left, too", 3), ("a", "a", 5)]
-
-
 def test_scores_that_may_be_classes_are_said_to_be_that(tmp_path):
     path = tmp_path / "test.csv"
     path.write_text("premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n")
@@ -87,14 +65,6 @@ def test_folder_of_splits(tmp_path, dev):
     splits = load_pairs(tmp_path)
     assert [name for name, _ in splits.items()] == ["train", "dev", "test"]
     assert all(split.pairs == PAIRS for _, split in splits.items())
-
-
-def test_folder_may_lack_splits(tmp_path):
-    write(tmp_path / "test.csv")
-    splits = load_pairs(tmp_path)
-    assert splits.train is None
-    assert splits.dev is None
-    assert splits.evaluation.pairs == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -131,103 +101,33 @@ def test_score_goes_before_label_and_told_columns_before_all(tmp_path):
         (("a", "b", "score"), "two texts"),
         (("sentence1", "b", "score"), "two texts"),
         (("sentence1", "sentence2", "c"), "the score"),
-        (("sentence1;sentence2;score", "b", "c"), "two texts"),
     ],
 )
 def test_missing_columns_are_listed(tmp_path, names, said):
     with pytest.raises(ColumnsError, match=said) as caught:
         read_pairs(write(tmp_path / "p.csv", names=names))
     assert all(repr(name) in str(caught.value) for name in names)
-    assert ("semicolons" in caught.value.hint) == (";" in names[0])
 
 
-def test_three_columns_of_any_name_are_offered_in_their_order(tmp_path):
-    with pytest.raises(ColumnsError) as caught:
-        read_pairs(write(tmp_path / "p.csv", names=("Ticket A", "Ticket B", "Rating")))
-    assert caught.value.hint.endswith('name them: `columns=("Ticket A", "Ticket B", "Rating")`.')
-    pairs = read_pairs(tmp_path / "p.csv", columns=("Ticket A", "Ticket B", "Rating"))
-    assert pairs.pairs == PAIRS
-    assert PAIRS[0].first not in repr(pairs)  # a cell of a notebook that ends with it shows no thousand sentences
+def test_bad_columns_and_folders_are_named(tmp_path):
+    path = write(tmp_path / "p.csv")
+    for wrong in (("sentence1", "sentence1", "score"), ("sentence1", "score")):
+        with pytest.raises(ColumnsError, match="2 columns named where three are needed"):
+            read_pairs(path, columns=wrong)
+    with pytest.raises(DataError, match="holds no splits"):
+        load_pairs(tmp_path)
+    for name in ("dev.csv", "validation.csv"):
+        write(tmp_path / name)
+    with pytest.raises(DataError, match=r"two files for dev: dev\.csv and validation\.csv"):
+        load_pairs(tmp_path)
 
 
-@pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
-def test_quoted_cells_between_other_separators_are_said_to_be_that(tmp_path, separator, word):
-    path = tmp_path / "pairs.csv"
-    rows = [("sentence1", "sentence2", "score"), ("a cat, red", "a dog", "2")]
-    path.write_text("".join(separator.join(f'"{cell}"' for cell in row) + "\n" for row in rows))
-    with pytest.raises(RowError, match="line 1: text follows") as caught:
-        read_pairs(path)
-    assert f"separated by {word}" in caught.value.hint
-    path.write_text(f'sentence1,sentence2,score\n"a cat"{separator}"a dog",b,2\n')
-    with pytest.raises(RowError, match="line 2: text follows") as caught:
-        read_pairs(path)
-    assert "separated" not in caught.value.hint
-
-
-@pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
-def test_a_csv_that_is_separated_otherwise(tmp_path, separator, word):
-    """As spreadsheets of some countries save, and as the first release of STS Benchmark is called."""
-    for name, row in (("plain", "a;b;3"), ("commas", "a, or so;b;3,5"), ("quotes", '"a";b;3')):
-        # With a comma a row has another width, and what follows a quote is no comma.
-        file = tmp_path / f"{name}.csv"
-        file.write_text("sentence1;sentence2;score\n".replace(";", separator) + row.replace(";", separator) + "\n")
-        with pytest.raises(DataError) as caught:
-            read_pairs(file)
-        assert f"separated by {word}" in caught.value.hint
-
-
-def test_a_tsv_that_is_separated_by_commas(tmp_path):
-    for name, row in (("plain", "a,b,3"), ("tabs", "a\tb,c,3")):
-        file = tmp_path / f"{name}.tsv"
-        file.write_text(f"sentence1,sentence2,score\n{row}\n")
-        with pytest.raises(DataError) as caught:
-            read_pairs(file)
-        assert caught.value.hint == "The file seems to be separated by commas: let its name end in .csv."
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "example"),
-    [
-        ("p.csv", [("A plane is taking off.", "An air plane is taking off.", 5.0)] * 2, "sentence1,sentence2,score."),
-        ("p.csv", [("He left; she stayed on.", "Both left.", "No one left.")] * 2, "anchor,positive,negative."),
-        ("p.csv", [("Go.", "Go.", 5.0)] * 2, "sentence1,sentence2,score."),
-        ("p.csv", [("7", "Go", "Go now", "3")] * 2, "names its columns."),
-        ("p.csv.gz", [("A plane is taking off.", 0)] * 2, "text,label."),
-        ("p.tsv", [("Yes, we do.", "No, we do not.")] * 2, "sentence1,sentence2, with tabs between them."),
-        ("p.tsv", [("Yes, we do.",)] * 2, "text."),
-    ],
-)
-@pytest.mark.parametrize("columns", [None, NAMES])
-def test_a_row_is_no_header(tmp_path, name, rows, example, columns):
-    """Named as columns, as other files are, the first row would be lost."""
-    write(tmp_path / name, rows[1:], rows[0])
-    with pytest.raises(ColumnsError) as caught:
-        read_pairs(tmp_path / name, columns=columns)
-    assert "seems to have no header" in caught.value.hint
-    assert caught.value.hint.endswith(example)
-
-
-@pytest.mark.parametrize("load", [load_pairs, read_pairs, load_triplets])
-def test_a_data_frame_is_no_place_and_goes_by_a_file(tmp_path, load):
-    frame = pd.DataFrame({"first": ["a", "b"], "second": ["c", "d"], "score": [0.0, 5.0]})
-    with pytest.raises(UsageError, match="not from an object of the type DataFrame") as refused:
-        load(frame)
-    assert "frame.to_csv(path, index=False)" in refused.value.hint
-    frame.to_csv(tmp_path / "pairs.csv", index=False)
-    assert read_pairs(tmp_path / "pairs.csv", columns=("first", "second", "score")).scores() == [0, 5]
-
-
-def test_one_pair_is_a_pair(tmp_path):
-    path = write(tmp_path / "p.csv", ROWS[:1])
-    found = load_pairs(path, scale=(0, 5), divide=False).statements()[0]
-    assert found.endswith("p.csv (1 pair).")
-
-
-def test_places_of_columns_are_their_names_as_a_data_frame_writes_them(tmp_path):
-    with pytest.raises(ColumnsError) as caught:
-        read_pairs(write(tmp_path / "p.csv", names=("0", "1", "2")))
-    assert '("0", "1", "2")' in caught.value.hint
-    assert read_pairs(tmp_path / "p.csv", columns=("0", "1", "2")).pairs == PAIRS
+@pytest.mark.parametrize("several", [True, False])
+def test_what_datasets_saved_to_disk_is_called_that(tmp_path, several):
+    one = datasets.Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]})
+    (datasets.DatasetDict(train=one) if several else one).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match="by save_to_disk of datasets"):
+        load_pairs(tmp_path / "saved")
 
 
 def test_classes_are_named_where_no_score_is(tmp_path):
@@ -251,12 +151,6 @@ def test_two_choices_for_a_column_are_an_error(tmp_path):
         read_pairs(write(tmp_path / "q.csv", names=("sentence1", "sentence1", "score")))
 
 
-def test_class_labels_are_not_scores(tmp_path):
-    rows = [("a", "b", "neutral"), ("c", "d", "entailment")]
-    with pytest.raises(ColumnsError, match="column 'label' holds words such as 'neutral', not scores"):
-        read_pairs(write(tmp_path / "p.csv", rows, ("premise", "hypothesis", "label")))
-
-
 @pytest.mark.parametrize(
     ("scores", "scale"),
     [((0.2, 1.0), (0, 1)), ((1.0, 4.9), (1, 5)), ((0.4, 4.0), (0, 5)), ((0, 9.8), (0, 10)), ((0.0, 5.0), (0, 5))],
@@ -267,11 +161,6 @@ def test_scale_is_inferred_and_stated(tmp_path, scores, scale):
     assert read.scale_sentence() == f"Scores run from {scale[0]} to {scale[1]} (inferred from 2 values)."
     low, high = scale
     assert read.scores01() == pytest.approx([(score - low) / (high - low) for score in scores])
-
-
-def test_a_scale_of_a_single_value_is_said_to_be_that(tmp_path):
-    read = read_pairs(write(tmp_path / "p.csv", [("a", "b", 0.5)]))
-    assert read.scale_sentence().endswith("(inferred from 1 value).")
 
 
 def test_scale_is_inferred_from_all_splits_together(tmp_path):

@@ -1,0 +1,240 @@
+"""Every format gives the same rows, and each bad file one clear error: file, place, what is wrong, and a hint."""
+
+import csv
+import gzip
+import json
+import lzma
+import re
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from truncate_kit.data import iter_rows, iter_texts, load_pairs, read_pairs, read_texts
+from truncate_kit.errors import ColumnsError, DataError, RowError
+
+HEAD = "sentence1,sentence2,score\n"
+GOOD = "a cat,a dog,2.5\n"
+CUT = gzip.compress((HEAD + GOOD * 500).encode(), mtime=0)[:-30]
+JSON = '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
+
+# name, content, kind of error, what its message says after the file's path
+BAD = [
+    ("empty.csv", "", DataError, " is empty"),
+    ("empty.jsonl", "\n\n", DataError, " is empty"),
+    ("header.csv", HEAD, DataError, " .*has a header but no rows"),
+    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), RowError, ", line 3: byte 0xE9 is not UTF-8"),
+    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), RowError, ", line 1: byte 0xFF is not UTF-8"),
+    ("headless.csv", GOOD + GOOD, ColumnsError, ": two columns|: no column name says"),
+    ("few.csv", HEAD + GOOD + "a,b\n", RowError, ", line 3: 2 fields where the header names 3"),
+    ("many.tsv", "sentence1\tsentence2\tscore\na\tb\tc\t1\n", RowError, ", line 2: 4 fields"),
+    ("nan.csv", HEAD + GOOD + "a,b,nan\n", RowError, ", line 3: the score nan is not finite"),
+    ("word.csv", HEAD + GOOD + "a,b,high\n", RowError, ", line 3: the score 'high' is not a number"),
+    ("comma.csv", HEAD + 'a,b,"3,5"\n', RowError, ", line 2: the score '3,5' is not a number"),
+    ("none.csv", HEAD + "a,b,\n", RowError, ", line 2: the score in column 'score' is missing"),
+    ("range.csv", HEAD + GOOD + "a,b,45\n" + GOOD, RowError, ", line 3: the score 45 is outside the scale"),
+    ("space.csv", HEAD + "  ,b,1\n", RowError, ", line 2: the text in column 'sentence1' is empty"),
+    # Line breaks inside quotes count as an editor counts them.
+    ("breaks.csv", HEAD + '"one\n\ntwo",b,1\n\na,b,x1\n', RowError, ", line 6: the score 'x1' is not a number"),
+    ("open.csv", HEAD + GOOD + '"a,b,1\n' + GOOD * 3, RowError, ", line 3: "),
+    ("stray.csv", HEAD + GOOD + '"a" b,c,1\n', RowError, ", line 3: "),
+    ("bad.jsonl", JSON + "\n{'sentence1': 1}\n", RowError, ", line 3: not valid JSON"),
+    ("list.jsonl", JSON + "[1, 2]\n", RowError, ", line 2: not valid JSON"),
+    ("key.jsonl", JSON + '{"sentence1": "a", "score": 1}\n', RowError, ", line 2: the text in column 'sentence2' is"),
+    ("int.jsonl", JSON.replace('"b"', "7"), RowError, ", line 1: column 'sentence2' holds int 7, not a text"),
+    ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), RowError, ", line 1: the score '1000"),
+    ("text.parquet", HEAD + GOOD, DataError, " is not a whole Parquet file"),
+    ("pairs.xlsx", "PK", DataError, ": cannot read files that end in '.xlsx'"),
+    ("pairs", HEAD + GOOD, DataError, ": no file extension"),
+    ("plain.csv.gz", HEAD + GOOD, DataError, ": the packed data is broken"),
+    ("cut.csv.gz", CUT, DataError, ": the packed data is broken"),
+    ("twice.csv", "score,score\n1,2\n", ColumnsError, ": two columns have the same name"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "said"), BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_file_is_one_clear_error(tmp_path, name, content, kind, said):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError) as caught:
+        load_pairs(path)
+    assert type(caught.value) is kind
+    assert re.match(f"{re.escape(str(path))}({said})", str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint.strip()
+
+
+@pytest.mark.parametrize("name", ["no.csv", "no/such/folder", "no.parquet", "a.txt"])
+def test_a_missing_file_or_a_folder_in_its_place(tmp_path, name):
+    with pytest.raises(DataError, match=r"does not exist\.$"):
+        read_texts(tmp_path / name)
+    with pytest.raises(DataError, match="is a folder"):
+        read_texts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("semicolons.csv", "sentence1;sentence2;score\na;b;3\n", "semicolons"),
+        ("decimals.csv", "sentence1;sentence2;score\na, or so;b;3,5\n", "semicolons"),
+        ("quoted.csv", '"sentence1";"sentence2";"score"\n"a";"b";3\n', "semicolons"),
+        ("tabs.csv", "sentence1\tsentence2\tscore\na\tb\t3\n", "tabs"),
+        ("commas.tsv", "sentence1,sentence2,score\na,b,3\n", "commas"),
+        ("rows.csv", "A plane takes off.,An air plane takes off.,5.0\nA man plays.,Someone plays.,4\n", "no header"),
+        ("rows.tsv", "Yes, we do.\tNo, we do not.\nWhy?\tBecause.\n", "no header"),
+    ],
+)
+def test_a_header_that_names_no_columns_is_hinted_at(tmp_path, name, content, word):
+    (tmp_path / name).write_text(content)
+    for columns in (None, ("sentence1", "sentence2", "score")):
+        with pytest.raises(DataError) as caught:
+            read_pairs(tmp_path / name, columns=columns)
+        assert word in caught.value.hint
+
+
+def test_parquet_rows_are_counted_from_one(tmp_path):
+    path = tmp_path / "p.parquet"
+    columns = {"sentence1": ["a", "b", None], "sentence2": ["c", "d", "e"], "score": [1.0, 2.0, 3.0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(RowError, match=r"p\.parquet, row 3: the text in column 'sentence1' is empty"):
+        read_pairs(path)
+    dates = pyarrow.array([-800_000, 1, 2], pyarrow.date32())  # the year 222 before our era
+    pyarrow.parquet.write_table(pyarrow.table({**columns, "day": dates}), path)
+    with pytest.raises(DataError, match="a value that cannot be read"):
+        read_pairs(path)
+    pyarrow.parquet.write_table(pyarrow.table(columns).slice(0, 0), path)
+    with pytest.raises(DataError, match="no rows"):
+        read_pairs(path)
+
+
+def test_parquet_is_not_read_through_pythons_own_file(tmp_path, monkeypatch):
+    """Threads of the reader that called back into Python at its end stopped the process with exit code 134."""
+    path, kinds = tmp_path / "p.parquet", []
+    columns = {"sentence1": ["a", "b"], "sentence2": ["d", "e"], "score": [1.0, 2.0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    real = pyarrow.parquet.ParquetFile
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda source: kinds.append(type(source)) or real(source))
+    assert len(read_pairs(path)) == 2
+    assert kinds == [pyarrow.OSFile]
+
+
+def test_tsv_takes_quotes_literally_unless_a_spreadsheet_wrote_them(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text('sentence1\tsentence2\tscore\n"Stop" he said\t"one ""two"" three"\t1\n5" pipe\t"open\t2\r\n')
+    assert [(pair.first, pair.second) for pair in read_pairs(path)] == [
+        ('"Stop" he said', 'one "two" three'),
+        ('5" pipe', '"open'),
+    ]
+
+
+def test_csv_with_byte_order_mark_blank_lines_line_breaks_and_spaces(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfsentence1, sentence2, score\r\n\r\n"one\r\ntwo", "b, c" ,1\r\n'.replace(b'" ,', b'",')
+    )
+    assert [(pair.first, pair.second, pair.target) for pair in read_pairs(path)] == [("one\r\ntwo", "b, c", 1.0)]
+
+
+LINES = "one cat\n\n  zwei Bäume \r\none cat\nNA"
+TEXTS = ["one cat", "zwei Bäume", "one cat", "NA"]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("t.txt", bytes), ("t.txt.gz", gzip.compress), ("t.txt.xz", lzma.compress)])
+def test_lines_of_a_text_file(tmp_path, name, pack):
+    path = tmp_path / name
+    path.write_bytes(pack(b"\xef\xbb\xbf" + LINES.encode()))
+    assert list(iter_texts(path)) == TEXTS
+    assert read_texts(path) == ["one cat", "zwei Bäume", "NA"]
+
+
+def test_a_text_file_is_streamed(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"good\n" * 100_000 + b"\xff\n")
+    texts = iter_texts(path)
+    assert [next(texts) for _ in range(3)] == ["good"] * 3  # the bad last line is not reached
+    with pytest.raises(RowError, match="line 100001: byte 0xFF"):
+        list(texts)
+
+
+def test_captions_are_read_whole(shared_data):
+    path = shared_data / "captions" / "sentences.en.txt.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        assert list(iter_texts(path)) == [line.strip() for line in stream]
+
+
+def test_texts_of_a_column_or_of_pairs(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text,label,other\none,1,x\ntwo,0,y\n")
+    assert read_texts(path) == ["one", "two"]
+    assert read_texts(path, column="other") == ["x", "y"]
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"premise": "a", "hypothesis": "b"}\n{"premise": "b", "hypothesis": "c"}\n')
+    assert list(iter_texts(path)) == ["a", "b", "b", "c"]
+
+
+def write_rows(path, texts):
+    """A file of the kind that its name says, with other columns around the texts."""
+    if path.suffix == ".parquet":
+        table = pyarrow.table({"id": list(range(len(texts))), "text": texts})
+        pyarrow.parquet.write_table(table, path, row_group_size=700)
+        return path
+    lines = {
+        ".txt": texts,
+        ".csv": ["id,text", *(f'{n},"{text}"' for n, text in enumerate(texts))],
+        ".tsv": ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))],
+        ".jsonl": [json.dumps({"id": n, "text": text}) for n, text in enumerate(texts)],
+    }[path.suffix]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", [".txt", ".csv", ".tsv", ".jsonl", ".parquet"])
+def test_rows_stream_in_order_and_a_blank_one_far_down_is_named(tmp_path, kind):
+    texts = [f"text {n % 900}, ä" for n in range(3000)]
+    path = write_rows(tmp_path / f"t{kind}", texts)
+    assert list(iter_rows(path)) == list(iter_texts(path)) == texts
+    texts[2100] = " "
+    rows = iter_rows(write_rows(path, texts))
+    assert [next(rows) for _ in range(2000)] == texts[:2000]
+    place = {".csv": "line 2102", ".tsv": "line 2102", ".parquet": "row 2101"}.get(kind, "line 2101")
+    with pytest.raises(RowError, match=f"{place}: .*empty"):
+        list(rows)
+
+
+@pytest.mark.parametrize(("kind", "blank"), [(".csv", ""), (".csv", '""'), (".tsv", ""), (".tsv", '""')])
+def test_a_blank_line_of_a_single_column(tmp_path, kind, blank):
+    """Passed over, it would move the vectors of all that follows up a row; raw texts are not counted."""
+    path = tmp_path / f"t{kind}"
+    path.write_text(f"text\na\n{blank}\nb\n")
+    with pytest.raises(RowError, match=r"line 3: .*empty"):
+        list(iter_rows(path))
+    assert list(iter_texts(path)) == ["a", "b"]
+    between = "," if kind == ".csv" else "\t"
+    path.write_text(f"id{between}text\n1{between}a\n\n2{between}b\n")
+    assert list(iter_rows(path)) == ["a", "b"]  # nothing else can be meant where rows have two fields
+
+
+def test_rows_need_one_column_of_texts(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("sentence1,sentence2\na,b\n")
+    for column in (None, "body"):
+        with pytest.raises(ColumnsError, match="'sentence1', 'sentence2'"):
+            list(iter_rows(path, column=column))
+    assert list(iter_rows(path, column="sentence2")) == ["b"]
+    with pytest.raises(ColumnsError, match="no column 'body'"):
+        list(iter_rows(write_rows(tmp_path / "t.txt", ["a"]), column="body"))
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n' * 1024 + '{"other": "a"}\n')
+    with pytest.raises(RowError, match="line 1025: the text in column 'text' is empty"):
+        list(iter_rows(tmp_path / "t.jsonl"))
+    for read in (iter_rows, iter_texts):
+        (tmp_path / "empty.txt").write_text("")
+        with pytest.raises(DataError, match="is empty"):
+            list(read(tmp_path / "empty.txt"))
+
+
+def test_empty_texts_of_a_real_set_are_found(shared_data):
+    path = shared_data / "transfer" / "mpqa" / "all.csv"
+    with path.open(encoding="utf-8", newline="") as stream:
+        first = next(number for number, row in enumerate(csv.DictReader(stream), start=2) if not row["text"])
+    with pytest.raises(RowError, match=rf"all\.csv, line {first}: the text in column 'text' is empty"):
+        read_texts(path)
