@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from truncate_kit.bench.machine import describe_machine
+from truncate_kit.bench.run import describe_machine
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.files import write_json, write_text
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.settings import QUICK, BenchSettings
+from truncate_kit.bench.backends import BACKENDS, QUICK, BenchSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 from truncate_kit.workspace.sources import DataSource
@@ -184,7 +183,6 @@ def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -
     from truncate_kit.report.bench_tables import (
         absences,
         bench_tables,
-        ceiling_sentences,
         machine_sentence,
         scored_sentences,
     )
@@ -202,7 +200,7 @@ def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -
         workspace.note(f"{workspace.bench} {_why_kept(report, workspace)} and stays as it is.")
     for place, cells in enumerate(bench_tables(report)):
         table(*cells, detail=place > 0)
-    beside = machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report), *absences(report)
+    beside = machine_sentence(report), *scored_sentences(report), *absences(report)
     say(*(in_options(sentence, "bench") for sentence in (*beside, *report.notes)))
     say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))
 

@@ -99,9 +99,9 @@ class Workspace(places.Workspace):
         encoder.seen = merged(encoder.seen, known_of(source.name))
         check_precision(precision, encoder.device)
         if precision == "bf16" and encoder.device.type == "cpu":
-            from truncate_kit.bench.roofline import slower_in_bf16
+            from truncate_kit.bench.timing import slower_in_bf16
 
-            if slower := slower_in_bf16(encoder.device):
+            if slower := slower_in_bf16():
                 self.note(f"{slower} Leave --precision out.")
         return encoder
 

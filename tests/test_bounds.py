@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.bench.settings import BenchSettings
+from truncate_kit.bench.backends import BenchSettings
 from truncate_kit.bounds import Bounds, first_seeds, shown
 from truncate_kit.engines import Processes
 from truncate_kit.errors import UsageError

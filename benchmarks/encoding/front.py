@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from benchmarks.common import new_parser
-from truncate_kit.bench.running import random_ids
+from truncate_kit.bench.runners import random_ids
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.export.embeddings import fuse_embeddings
 from truncate_kit.export.graph_files import OUTPUT, save_graph

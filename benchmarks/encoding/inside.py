@@ -8,12 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.common import timed
 from truncate_kit.export.shapes import token_batches
 from truncate_kit.models import Encoder
 from truncate_kit.models.text_reader import padded
+from truncate_kit.training.kernels import linear, onednn_pays
+
+
+def flops(encoder: Encoder, length: int) -> int:
+    """Count the floating-point operations of the matrix products for one text: 2·t·W + 4·t²·d per layer."""
+    weights = (part.weight.numel() for part in encoder.backbone.modules() if isinstance(part, torch.nn.Linear))
+    return 2 * length * sum(weights) + 4 * length**2 * encoder.width * encoder.depth
+
+
+def torch_ceiling(size: int = 1536) -> float:
+    """Measure the GFLOP/s of torch's fastest product of square matrices of float32."""
+    left, right = (torch.randn(size, size) for _ in range(2))
+    multiply = linear if onednn_pays() else torch.mm  # torch.mm does not reach what every processor can do
+    return 2 * size**3 / min(timed(lambda: multiply(left, right))[1] for _ in range(5)) / 1e9
 
 
 def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:

@@ -25,9 +25,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
-from benchmarks.encoding.inside import operators, product_ceiling
+from benchmarks.encoding.inside import flops, operators, product_ceiling, torch_ceiling
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
-from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.export_report import ExportReport
@@ -139,7 +138,6 @@ def time_rounds(
     seconds: dict[str, list[float]] = {name: [] for name in found.rows}
     ceilings: list[float] = []
     busy: list[float] = []
-    products = ceiling_calls(torch.device("cpu"), ["fp32"])["fp32"]
     for round_number in range(-1, rounds):  # round -1 warms up
         for name, run in found.rows.items():
             others = OtherWork()
@@ -148,7 +146,7 @@ def time_rounds(
                 seconds[name].append(spent)
                 if name not in found.peers:  # they work in processes of their own
                     busy.append(others.share() or 0.0)
-        ceilings.append(2 * 1536**3 / min(seconds_of(products) for _ in range(5)) / 1e9)
+        ceilings.append(torch_ceiling())
         ceilings.append(product_ceiling(found.full, threads, found.graphs[OURS].batch_tokens))
         print(f"round {round_number}: " + ", ".join(f"{name} {run[-1]:.2f} s" for name, run in seconds.items() if run))
     return seconds, ceilings, busy
@@ -163,7 +161,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     seconds, ceilings, busy = time_rounds(found, options.rounds, options.threads)
     vectors = found.vectors(texts)
     ids, batch_tokens = found.full.reader.token_ids(texts), found.graphs[OURS].batch_tokens
-    work = sum(flops(found.full, 1, len(row)) or 0 for row in ids)
+    work = sum(flops(found.full, len(row)) for row in ids)
     graph_seconds = median(seconds[EACH]) - median(seconds[TOKENS])
     versions = {"sentence-transformers": version("sentence-transformers"), "onnx": onnx.__version__}
     return {

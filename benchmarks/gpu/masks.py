@@ -20,9 +20,7 @@ import torch
 
 from benchmarks.common import machine
 from truncate_kit.bench.backends import BACKENDS, Backend
-from truncate_kit.bench.guarding import ContestantError, Guarded
-from truncate_kit.bench.runners import make_runner
-from truncate_kit.bench.running import Runner, random_ids
+from truncate_kit.bench.runners import ContestantError, Guarded, Runner, make_runner, random_ids
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.export.casting import narrow
 from truncate_kit.export.checks import odd_inputs

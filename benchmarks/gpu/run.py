@@ -36,19 +36,16 @@ import torch
 from benchmarks.common import machine, names, new_parser, numbers
 from benchmarks.gpu.masks import FORMS, mask_graph, time_masks
 from benchmarks.gpu.models import Models, sentences, shapes
-from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.onnx_runner import OnnxRunner
+from truncate_kit.bench.backends import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
-from truncate_kit.bench.runners import make_runner
-from truncate_kit.bench.running import ENCODE_BATCH, Runner, encode_in_chunks
-from truncate_kit.bench.settings import BenchSettings
+from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, make_runner
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
 from truncate_kit.models import load_encoder
 from truncate_kit.precisions import GRAPH_FILES, Precision
-from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
+from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence
 
 HERE = Path(__file__).parent
 PARTS = ("shapes", "sets", "steps", "masks", "first")
@@ -171,9 +168,7 @@ def whole_bench(
     for table in bench_tables(report):
         print(f"\n{table.title}\n" + " | ".join(table.columns))
         print("\n".join(" | ".join(row) for row in table.rows))
-    print(
-        "\n".join((machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes)), flush=True
-    )
+    print("\n".join((machine_sentence(report), *absences(report), *report.notes)), flush=True)
     named = [dataclasses.replace(model, name=Path(model.name).name) for model in report.models]
     return dataclasses.replace(report, models=named).to_dict()
 

@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 
 from truncate_kit.bench.bench_report import ScoredPairs
-from truncate_kit.bench.evaluators import PairsEvaluator, Score, quality_difference
-from truncate_kit.bench.scoring import quality_sentence
+from truncate_kit.bench.quality import PairsEvaluator, Score, quality_difference, quality_sentence
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.pair_keys import numbers_of

@@ -4,10 +4,9 @@ import statistics
 
 import pytest
 
-from truncate_kit.bench.bench_report import Ceiling, percentile
-from truncate_kit.bench.gains import gains
-from truncate_kit.bench.scenarios import spread, timing, with_shares
-from truncate_kit.bench.timing import interleaved
+from truncate_kit.bench import timing as timing_module
+from truncate_kit.bench.bench_report import costs, gains, percentile
+from truncate_kit.bench.timing import interleaved, slower_in_bf16, spread, timing
 
 
 def test_contestants_take_turns_and_the_first_call_of_a_visit_is_not_timed():
@@ -33,29 +32,14 @@ def test_percentiles_are_linear_between_neighbours(count):
 
 
 def test_rates_follow_from_the_median():
-    row = timing(
-        ("lean", "torch-fp32"), "throughput", (0.4, 0.1, 0.2), sentences=8, tokens=128, shape=(8, 16), work=10**9
-    )
+    row = timing(("lean", "torch-fp32"), "throughput", (0.4, 0.1, 0.2), sentences=8, tokens=128, shape=(8, 16))
     assert (row.p50_seconds, row.sentences_per_second, row.tokens_per_second) == pytest.approx((0.2, 40, 640))
-    assert (row.batch_size, row.length, row.gflops) == (8, 16, 1.0)
-    assert row.seconds == (0.4, 0.1, 0.2)
+    assert (row.batch_size, row.length, row.seconds) == (8, 16, (0.4, 0.1, 0.2))
 
 
-def _timing(role, backend, seconds, shape=None, work=None):
+def _timing(role, backend, seconds, shape=None):
     scenario = "real set" if shape is None else "throughput"
-    return timing((role, backend), scenario, seconds, sentences=10, tokens=50, shape=shape, work=work)
-
-
-def test_share_is_work_per_second_over_the_ceiling_of_the_same_precision():
-    ceilings = [
-        Ceiling(precision=precision, size=1, seconds=(1.0,), gflops_per_second=speed)
-        for precision, speed in (("fp32", 100.0), ("bf16", 400.0))
-    ]
-    rows = [
-        _timing("lean", backend, (0.5,), (2, 8), 10 * 10**9) for backend in ("torch-fp32", "torch-bf16", "onnx-fp32")
-    ]
-    rows.append(_timing("lean", "torch-fp32", (0.5,)))
-    assert [row.ceiling_share for row in with_shares(rows, ceilings)] == [0.2, 0.05, 0.2, None]
+    return timing((role, backend), scenario, seconds, sentences=10, tokens=50, shape=shape)
 
 
 def test_gain_is_what_depth_gave_times_what_the_runtime_gave():
@@ -77,3 +61,20 @@ def test_texts_are_spread_evenly_and_once_each():
     texts = [f"text {place}" for place in range(100)]
     assert spread([*texts, *texts], 5) == ("text 0", "text 25", "text 50", "text 74", "text 99")
     assert spread(["a", "b", "a"], 5) == ("a", "b")
+
+
+def test_hours_and_gigabytes_per_billion():
+    rows = [_timing("full", "onnx-fp32", (0.01,)), _timing("lean", "onnx-fp32", (0.002,))]
+    rows.append(_timing("lean", "onnx-fp32", (0.2,), (4, 8)))  # no real set
+    full, lean = costs(rows, {"lean": 16, "full": 16})
+    assert full.hours_per_billion == pytest.approx(277.78, abs=0.01)  # 10⁹ / 1,000 a second = 10⁶ s = 277.78 h
+    assert lean.hours_per_billion == pytest.approx(55.56, abs=0.01)
+    assert lean.gigabytes_per_billion == {"float32": 64, "float16": 32, "int8": 16, "binary": 2}
+
+
+def test_bf16_that_multiplies_slower_is_said(monkeypatch):
+    seconds = {"fp32": (0.2, 0.1), "bf16": (0.2, 0.4)}
+    monkeypatch.setattr(timing_module, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
+    assert "2.0 times as long" in slower_in_bf16()
+    seconds["bf16"] = (0.05, 0.4)
+    assert slower_in_bf16() == ""

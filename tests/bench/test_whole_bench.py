@@ -4,7 +4,6 @@ import json
 import shutil
 import statistics
 from dataclasses import replace
-from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -13,22 +12,16 @@ import torch
 from tests.support.families import TINY_CONFIGS, WORDS
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
-from truncate_kit.bench.backends import select_backends
+from truncate_kit.bench.backends import BenchSettings, select_backends
 from truncate_kit.bench.bench_report import BenchReport, Contestant
-from truncate_kit.bench.evaluators import PairsEvaluator
-from truncate_kit.bench.onnx_runner import OnnxRunner
-from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
-from truncate_kit.bench.peer_runner import PeerRunner
+from truncate_kit.bench.quality import PairsEvaluator
+from truncate_kit.bench.run import Subject
 from truncate_kit.bench.run import bench as bench_with
-from truncate_kit.bench.running import AbsentError
-from truncate_kit.bench.settings import BenchSettings
-from truncate_kit.bench.subjects import Subject
-from truncate_kit.bench.yardstick import _swept
+from truncate_kit.bench.runners import AbsentError, OnnxRunner, PeerRunner
 from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
@@ -41,7 +34,6 @@ from truncate_kit.models import (
     truncate,
     truncated_config,
 )
-from truncate_kit.other_work import OtherWork
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
@@ -143,13 +135,6 @@ def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
     assert file_for(other, tmp_path / "bench.json") == tmp_path / "bench.json"
 
 
-def test_a_report_of_an_earlier_version_names_no_pairs(report):
-    values = report.to_dict()
-    del values["scored"]
-    assert BenchReport.from_dict(values) == replace(report, scored=None)
-    assert scored_sentences(replace(report, scored=None)) == []
-
-
 def test_files_and_graphs(report, duo):
     sizes = {(row.role, row.backend): row.file_bytes for row in report.contestants}
     for role in ("lean", "full"):
@@ -225,29 +210,6 @@ def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp
     assert file_for(fewer[0], tmp_path / "bench.json") == tmp_path / "bench.json"  # nothing there can be read
 
 
-def test_a_bench_replaces_none_of_another_lean_model(report, tmp_path):
-    """A combined or a frozen model is measured beside the lean one, and what is measured anew takes its own place."""
-
-    def of(name, **values):
-        models = tuple(replace(row, name=f"run/{name}") if row.role == "lean" else row for row in report.models)
-        return replace(report, models=models, **values)
-
-    place = tmp_path / "bench.json"
-    for name, file in (("lean", "bench.json"), ("combined", "bench-2.json"), ("frozen", "bench-3.json")):
-        assert file_for(of(name), place) == tmp_path / file
-        of(name).write(tmp_path / file)
-    for name, file in (("lean", "bench.json"), ("combined", "bench-2.json"), ("frozen", "bench-3.json")):
-        assert file_for(of(name, seconds=9.0), place) == tmp_path / file
-    assert file_for(of("combined", timings=report.timings[1:]), place) == tmp_path / "bench-4.json"
-
-
-def test_a_file_without_a_lean_model_is_no_bench(report, tmp_path, caplog):
-    values = report.to_dict() | {"models": []}
-    (tmp_path / "bench.json").write_text(json.dumps(values))
-    assert file_for(report, tmp_path / "bench.json") == tmp_path / "bench.json"
-    assert "cannot be read: it has no lean model." in caplog.text
-
-
 def test_every_gain_multiplies(report):
     assert {row.backend for row in report.gains} == set(BACKENDS)
     assert {row.scenario for row in report.gains} == {"one sentence", "latency", "throughput", "real set"}
@@ -273,13 +235,6 @@ def test_tables_show_every_contestant_and_gains_as_products(report):
     for row in gained.rows:
         depth, runtime, total = (float(cell.strip("×")) for cell in row[1:])
         assert depth * runtime == pytest.approx(total, rel=0.1, abs=0.02)  # two digits behind the point each
-
-
-def test_report_comes_back_from_its_own_json(report, tmp_path):
-    report.write(tmp_path / "bench.json")
-    assert BenchReport.read(tmp_path / "bench.json") == report
-    values = json.loads((tmp_path / "bench.json").read_text())
-    assert len(values["timings"][0]["seconds"]) == len(report.timings[0].seconds)
 
 
 def test_a_pair_from_one_sweep_needs_no_warning(report):
@@ -317,13 +272,6 @@ def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
     assert (
         "the yardstick differs: sweep.json is about layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
     )
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"chosen": Infinity, "full": {"layer": 1}}', "[1]", '{"full": []}'])
-def test_a_damaged_record_beside_the_models_says_nothing_of_their_budgets(text, tmp_path):
-    (tmp_path / "sweep.json").write_text(text)
-    lean, full = (SimpleNamespace(folder=tmp_path / name) for name in ("lean", "full"))
-    assert _swept(lean, full) is None
 
 
 def test_lean_alone_has_no_gain_and_no_difference(duo):
@@ -370,11 +318,9 @@ def test_a_compiler_that_is_missing_is_a_row_with_its_reason(duo, tmp_path, monk
     assert [row.backend for row in result.measured()] == ["torch-fp32"]
 
 
-def test_peak_memory_is_that_of_the_largest_batch(duo):
+def test_peak_memory_is_measured(duo):
     rows = bench(duo / "lean", backends=["onnx-fp32"], **FEW).contestants
-    for peak in (row.memory for row in rows):
-        assert (peak.kind, peak.batch_size, peak.length) == ("resident", 3, 9)
-        assert peak.peak_bytes > peak.baseline_bytes > 0
+    assert all(row.peak_bytes > 2**20 for row in rows)
 
 
 def _failing(error):
@@ -476,15 +422,8 @@ def test_bf16_is_measured_or_its_absence_explained(duo, monkeypatch, flags):
     row = next(row for row in result.contestants if row.backend == "torch-bf16")
     if "bf16" in flags:
         assert row.absent is None
-        assert {item.precision for item in result.ceilings} == {"fp32", "bf16"}
     else:
         assert row.absent == "this processor has no bf16 instructions"
-
-
-def test_work_of_others_is_a_share_of_the_machine():
-    watch = OtherWork()
-    first = watch.share()
-    assert first is None or 0 <= first <= 1
 
 
 def test_threads_are_as_asked_and_given_back(duo):
@@ -497,7 +436,7 @@ def test_threads_are_as_asked_and_given_back(duo):
 def test_the_cpu_leaves_out_what_compiles_unless_asked():
     cpu = torch.device("cpu")
     assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
-    assert len(select_backends(["all"], cpu)) == 10
+    assert len(select_backends(["all"], cpu)) == 9
     cuda = [row.name for row in select_backends(None, torch.device("cuda"))]
     assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
     quick = [row.name for row in select_backends(None, torch.device("cuda"), slow_starts=False)]
@@ -522,35 +461,7 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
     torch.testing.assert_close(runner.encode_ids(ids), runner.encode(TEXTS), atol=1e-5, rtol=1e-4)
     peer = {row.scenario for row in result.timings if row.backend == "st-fp32"}
     assert peer == {"one sentence", "latency", "throughput", "real set"}
-    assert all(row.device_seconds == () and row.joules is None for row in result.timings)  # no GPU, no meter
-
-
-def _write_states_graph(folder, encoder):
-    """A graph that gives token states, as ours does, where Optimum would write one; tests/export has one of its own."""
-    (folder / "onnx").mkdir()
-    export_graph(encoder, folder / "exported")
-    shutil.copy(folder / "exported/model.onnx", folder / OPTIMUM_GRAPH)
-
-
-def test_a_graph_of_optimum_is_a_rival_and_its_absence_says_how_to_make_it(duo, tmp_path):
-    lean = load_encoder(save_encoder(load_encoder(duo / "lean"), tmp_path / "lean"))
-    options = {**FEW, "lengths": (4,), "repeats": 1, "backends": ["torch-fp32", "optimum-o3"]}
-    missing = bench(tmp_path / "lean", pairs=PAIRS, memory=False, **options)
-    (row,) = (row for row in missing.contestants if row.backend == "optimum-o3")
-    assert "export_optimized_onnx_model" in row.absent
-    _write_states_graph(tmp_path / "lean", lean)
-    result = bench(tmp_path / "lean", pairs=PAIRS, texts=TEXTS, memory=False, **options)
-    rows = {row.backend: row for row in result.contestants}
-    rival = rows["optimum-o3"]
-    assert rival.absent is None
-    assert rival.file_bytes == (tmp_path / "lean" / OPTIMUM_GRAPH).stat().st_size
-    assert rival.spearman == pytest.approx(rows["torch-fp32"].spearman, abs=0.01)
-    runner = OptimumRunner(lean, tmp_path / "lean", device=torch.device("cpu"), threads=1)
-    torch.testing.assert_close(runner.encode(TEXTS), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
-    with pytest.raises(AbsentError, match="of another model"):
-        OptimumRunner(load_encoder(duo / "full"), tmp_path / "lean", device=torch.device("cpu"), threads=1)
-    with pytest.raises(AbsentError, match="for the CPU"):
-        OptimumRunner(lean, tmp_path / "lean", device=torch.device("cuda"), threads=1)
+    assert all(row.device_seconds == () for row in result.timings)  # no GPU
 
 
 def test_a_graph_that_is_missing_is_asked_for_in_its_folder(duo, tmp_path):
@@ -584,19 +495,3 @@ def test_cuda_asked_for_and_not_active_is_an_error(duo):
 def test_options_that_make_no_sense(duo, options, match):
     with pytest.raises(UsageError, match=match):
         bench(duo / "lean", **options)
-
-
-def test_a_model_that_is_not_there(tmp_path):
-    with pytest.raises(ModelError):
-        bench(tmp_path / "nothing")
-
-
-def test_a_billion_sentences_are_priced_for_every_model_and_runtime(report):
-    speed = {(row.role, row.backend): row.sentences_per_second for row in report.timings if row.scenario == "real set"}
-    assert {(row.role, row.backend) for row in report.costs} == set(speed)
-    for row in report.costs:
-        assert row.hours_per_billion == pytest.approx(1e9 / speed[row.role, row.backend] / 3600)
-    assert BenchReport.from_dict(report.to_dict()).costs == report.costs
-    (shown,) = (cells for cells in bench_tables(report) if cells.title.startswith("A billion sentences"))
-    assert "hours on 1 CPU threads" in shown.columns
-    assert len(shown.rows) == len(report.costs)

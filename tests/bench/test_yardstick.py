@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.made_results import a_combination, a_distillation
 from tests.support.pairs import TEXTS
-from truncate_kit.bench.subjects import Subject
+from truncate_kit.bench.run import Subject
 from truncate_kit.bench.yardstick import check_yardstick, was_trained
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import keep, load_encoder, save_encoder, truncate

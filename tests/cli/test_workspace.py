@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from truncate_kit.bench import roofline
+from truncate_kit.bench import timing
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.working_folders import run_lock
@@ -113,7 +113,7 @@ def test_who_writes_results_waits_for_nobody_and_disturbs_nobody(run, tmp_path, 
 def test_bf16_that_multiplies_slower_here_is_said(tmp_path, tiny_folder, monkeypatch, capfd):
     seconds = {"fp32": (0.1,), "bf16": (0.4,)}
     monkeypatch.setenv(INSTRUCTIONS, "avx512_bf16")
-    monkeypatch.setattr(roofline, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
+    monkeypatch.setattr(timing, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
     for precision, said in (("fp32", False), ("bf16", True)):
         Workspace(tmp_path).load(ModelSource(name=str(tiny_folder("bert"))), precision=precision)
         assert ("Leave --precision out." in capfd.readouterr().err) == said

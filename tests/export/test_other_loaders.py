@@ -13,7 +13,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from truncate_kit.bench.optimum_runner import OptimumRunner
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models import load_encoder, truncate
@@ -82,8 +81,6 @@ def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
         torch.testing.assert_close(torch.tensor(found[name]), expected, atol=1e-5, rtol=1e-4)
     pooled = torch.nn.functional.normalize(torch.tensor(found["optimum, states"]), dim=1)
     torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
-    rival = OptimumRunner(encoder, tmp_path / "lean", device=torch.device("cpu"), threads=1)  # what bench would time
-    torch.testing.assert_close(rival.encode(TEXTS), expected, atol=1e-3, rtol=1e-2)
 
 
 def test_auto_model(exported):

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from tests.support.made_results import a_bench
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.bench_report import Cost
-from truncate_kit.bench.scenarios import timing
+from truncate_kit.bench.timing import timing
 from truncate_kit.report.bench_figure import _color, _marker, draw_bench, plot_points
 from truncate_kit.report.bench_tables import absences, bench_tables
 
@@ -65,20 +64,11 @@ def test_what_was_not_measured_says_why():
 
 def test_what_only_a_gpu_can_tell_has_its_columns_where_it_was_measured():
     shape = timing(("full", "torch-fp32"), "latency", (0.01, 0.01), sentences=1, tokens=16, shape=(1, 16))
-    cost = Cost(role="full", backend="torch-fp32", hours_per_billion=2, dimensions=4, gigabytes_per_billion={"int8": 4})
-    report = replace(a_bench(), timings=(shape,), costs=(cost,))
+    report = replace(a_bench(), timings=(shape,))
     bare = {cells.title.split()[0]: cells for cells in bench_tables(report)}
-    assert not {"GPU p50 ms", "kWh of the GPU"} & {*bare["Fixed"].columns, *bare["A"].columns}
-    report = replace(
-        report,
-        timings=(replace(shape, device_seconds=(0.002, 0.004, 0.009)),),
-        costs=(replace(cost, kilowatt_hours_per_billion=1.5), cost),
-    )
+    assert "GPU p50 ms" not in bare["Fixed"].columns
+    report = replace(report, timings=(replace(shape, device_seconds=(0.002, 0.004, 0.009)),))
     shown = {cells.title.split()[0]: cells for cells in bench_tables(report)}
     assert [dict(zip(shown["Fixed"].columns, row, strict=True))["GPU p50 ms"] for row in shown["Fixed"].rows] == [
         "4.00"
-    ]
-    assert [dict(zip(shown["A"].columns, row, strict=True))["kWh of the GPU"] for row in shown["A"].rows] == [
-        "1.50",
-        "–",
     ]

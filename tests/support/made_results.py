@@ -15,7 +15,7 @@ from truncate_kit.bench.bench_report import (
     Role,
     ScoredPairs,
 )
-from truncate_kit.bench.scenarios import timing
+from truncate_kit.bench.timing import timing
 from truncate_kit.data import overlap_of
 from truncate_kit.export.export_report import Check, ExportReport, TaskScore
 from truncate_kit.export.record import REPORT_FILE, record_with
@@ -92,7 +92,6 @@ def a_bench() -> BenchReport:
             absent,
         ),
         timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
-        ceilings=(),
         gains=(),
         quality=None,
         num_texts=50,

@@ -32,7 +32,7 @@ COMMANDS = {
 TIMED = {"bench.json", "bench.png", "frontier.png", "report.html"}
 """Files that show times: the same twice in what they hold, not in their bytes."""
 
-_TIMES = re.compile(r"seconds|per_second|speedup_interval|rate$|joules|kilowatt|dominated|bytes_now|peak_bytes")
+_TIMES = re.compile(r"seconds|per_second|speedup_interval|rate$|dominated|bytes_now|peak_bytes")
 _SPEED = rb"[\d.]+ (\\?\[[\d., ]+\\?\] )?times the texts a second"  # in distill's model cards, which escape brackets
 _SEALS = {"digest", "crc32"}  # of what holds times, too
 

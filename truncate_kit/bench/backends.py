@@ -1,15 +1,68 @@
-"""The runtimes that are compared: one row each."""
+"""What a bench compares: its settings, and the runtimes, one row each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from truncate_kit.bounds import SEED, TEXTS, Bounds, check_number, check_numbers
 from truncate_kit.errors import UsageError
+from truncate_kit.hardware import check_threads
 from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, Precision
+from truncate_kit.results import Result
 
 if TYPE_CHECKING:
     import torch
+
+
+_ROUNDS = Bounds(1, 10_000)
+_TOKENS = Bounds(1, 1_000_000)  # of a text, and texts of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings(Result):
+    """One bench.
+
+    Attributes:
+        batch_sizes: texts per batch of the throughput; latency is timed at batch 1 in any case.
+        lengths: tokens per text; None for 16 and 128, or what the models can take.
+        backends: names of `BACKENDS`, `("all",)`, or None for those that start at once, and on a GPU what compiles.
+        compile: whether what compiles is among them on a GPU: a minute and more for each model and precision.
+        repeats: rounds, each of which times every model in turn; latency has ten calls in each.
+        threads: of torch and ONNX Runtime, None for torch's own choice.
+        device: `cpu` or `cuda[:i]`; None is the CPU.
+        memory: whether peak memory is measured too, in one fresh process per contestant.
+        max_texts: most texts of the real set, evenly spread over those given.
+        seed: of the bootstrap.
+        blocks: those that are kept of the lean model, as by `keep`, and compared with all of it; None for all.
+
+    Raises:
+        UsageError: a number out of its bounds.
+    """
+
+    batch_sizes: tuple[int, ...] = (1, 32)
+    lengths: tuple[int, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    compile: bool = True
+    repeats: int = 5
+    threads: int | None = None
+    device: str | None = None
+    memory: bool = True
+    max_texts: int = 1000
+    seed: int = 0
+    blocks: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self, repeats=_ROUNDS, max_texts=TEXTS, seed=SEED)
+        object.__setattr__(self, "threads", check_threads(self.threads))
+        for name, values in (("batch_sizes", self.batch_sizes), ("lengths", self.lengths)):
+            if values is not None:
+                numbers = tuple(check_number(name, value, _TOKENS) for value in tuple(values) or (0,))
+                object.__setattr__(self, name, numbers)
+
+
+QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
+"""For a first look: fewer rounds and sentences, no memory, nothing that compiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +71,7 @@ class Backend:
 
     name: str
     title: str  # by which tables and figures call it
-    runtime: Literal["torch", "onnx", "sentence-transformers", "optimum"]
+    runtime: Literal["torch", "onnx", "sentence-transformers"]
     precision: Precision = "fp32"
     compiled: bool = False  # by torch.compile, for any shape
     static: bool = False  # compiled for each shape anew
@@ -48,18 +101,13 @@ class Backend:
     @property
     def rival(self) -> bool:
         """Whether it is measured only when asked for."""
-        other = self.runtime in ("sentence-transformers", "optimum") or self.tensorrt
+        other = self.runtime == "sentence-transformers" or self.tensorrt
         return other or self.static or self.captured or self.attention is not None
 
     @property
     def fixed_shapes(self) -> bool:
         """Whether texts of all lengths cannot be run: each new shape would be compiled."""
         return self.runtime == "torch" and (self.static or self.captured)
-
-    @property
-    def slow_start(self) -> bool:
-        """Whether the CPU needs tens of seconds per model before the first call."""
-        return self.compiled
 
 
 _ROWS = (
@@ -81,7 +129,6 @@ _ROWS = (
     Backend(name="st-fp16", title="sentence-transformers fp16", runtime="sentence-transformers", precision="fp16"),
     Backend(name="st-flash-fp16", title="sentence-transformers fp16, flash attention without padding",
             runtime="sentence-transformers", precision="fp16", attention="flash_attention_2"),
-    Backend(name="optimum-o3", title="ONNX Runtime fp32, Optimum's O3 graph", runtime="optimum"),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
     Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
     Backend(name="onnx-graphs-fp16", title="ONNX Runtime fp16, CUDA graphs", runtime="onnx", precision="fp16",
@@ -109,9 +156,7 @@ def select_backends(
         return tuple(
             row
             for row in sensible
-            if not row.rival
-            and (starts or not row.slow_start)
-            and (not row.only_exported or _held(row, device, folders))
+            if not row.rival and (starts or not row.compiled) and (not row.only_exported or _held(row, device, folders))
         )
     if list(names) == ["all"]:
         return sensible

@@ -1,6 +1,6 @@
 """What a bench returns: raw seconds and bytes with what follows from them, and the sentences a reader has to see."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,10 +10,12 @@ import numpy as np
 from truncate_kit.blocks import place_in_words
 from truncate_kit.measurement import Amounts, Measurement
 from truncate_kit.results import Result
+from truncate_kit.vectors import PRECISIONS, VectorFormat
 from truncate_kit.wording import counted
 
 Role = Literal["lean", "full"]
 SPEARMAN = "Spearman"
+BILLION = 1_000_000_000
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 Key = tuple[Role, str]  # role and backend
 
@@ -49,27 +51,13 @@ class BenchedModel(Result):
     # Whether it, or what it was cut or combined from, is a sentence encoder at all; None where nothing says so.
     fine_tuned: bool | None
     blocks: tuple[int, ...] | None = None  # those it has of the model that was named; None for all
-    weights_sha256: str | None = None  # of model.safetensors; None where there is none, and in earlier reports
+    weights_sha256: str | None = None  # of model.safetensors; None where there is none
 
     @property
     def title(self) -> str:
         """Role, name and size: `lean: mini-bert, layer 3`, or `lean: blocks 1, 4, 6` of a folder called `lean`."""
         name, place = Path(self.name).name, place_in_words(self.layer, self.blocks)
         return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakMemory(Result):
-    """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes."""
-
-    # `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts: allocators
-    # keep what they took, so no other process can have it).
-    kind: Literal["resident", "device"]
-    # Before the model was loaded, libraries imported; 0 on a device, where what was held before is subtracted.
-    baseline_bytes: int
-    peak_bytes: int  # highest while encoding, the model loaded
-    batch_size: int
-    length: int  # tokens per text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +72,9 @@ class Contestant(Result):
     prepare_seconds: float | None = None
     file_bytes: int | None = None  # what this runtime loads
     spearman: float | None = None  # × 100, None without pairs
-    memory: PeakMemory | None = None  # None where it was not measured
+    # Highest memory while a fresh process that has loaded the model encodes the largest batch: on the CPU that of the
+    # process, on CUDA all that the GPU hands out. None where it was not measured.
+    peak_bytes: int | None = None
     search: float | None = None  # × 100, by the metric of a retrieval set, None without one
 
     @property
@@ -109,23 +99,8 @@ class Timing(Result):
     p95_seconds: float
     sentences_per_second: float
     tokens_per_second: float
-    # Matrix-product work of one call (`flops`), None where no formula covers the model or the length varies.
-    gflops: float | None = None
-    ceiling_share: float | None = None  # that work per second over the measured ceiling of the same precision
     # Of the GPU between two events around each timed call, launches included; empty on the CPU.
     device_seconds: tuple[float, ...] = ()
-    # Of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
-    joules: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling(Result):
-    """Fastest square matrix product of this machine, measured between the timed calls: size, raw seconds, GFLOP/s."""
-
-    precision: str
-    size: int
-    seconds: tuple[float, ...]
-    gflops_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +128,6 @@ class Cost(Result):
     hours_per_billion: float
     dimensions: int
     gigabytes_per_billion: dict[str, float]  # 10⁹ bytes each, all dimensions, by precision of the vectors
-    # Of the whole GPU by its own meter; None on the CPU and where it has none.
-    kilowatt_hours_per_billion: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,14 +195,13 @@ class BenchReport(Measurement):
     models: tuple[BenchedModel, ...]
     contestants: tuple[Contestant, ...]
     timings: tuple[Timing, ...]
-    ceilings: tuple[Ceiling, ...]
     gains: tuple[Gain, ...]
     quality: QualityDifference | None
     num_texts: int
     seconds: float
     notes: tuple[str, ...]
     costs: tuple[Cost, ...] = ()
-    scored: ScoredPairs | None = None  # None where nothing was, and in files of earlier versions
+    scored: ScoredPairs | None = None  # None where nothing was
 
     def __post_init__(self) -> None:
         if all(row.role != "lean" for row in self.models):  # a file may say anything
@@ -282,10 +254,57 @@ class BenchReport(Measurement):
             place = row.role, row.backend, row.scenario, row.batch_size, row.length
             yield place, (len(row.seconds), row.sentences)
         for contestant in self.measured():
-            done = contestant.score is not None, contestant.memory is not None
+            done = contestant.score is not None, contestant.peak_bytes is not None
             yield (contestant.role, contestant.backend), (int(done[0]), int(done[1]))
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:
     """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
     return float(np.percentile(seconds, 100 * share))
+
+
+def gains(timings: Sequence[Timing], base: str) -> tuple[Gain, ...]:
+    """Compute a `Gain` per scenario, shape and runtime (`base` too: there the runtime gave nothing), from the medians.
+
+    None where one of the three timings was not measured.
+    """
+
+    def key(role: str, backend: str, row: Timing) -> tuple[object, ...]:
+        return role, backend, row.scenario, row.batch_size, row.length
+
+    median = {key(row.role, row.backend, row): row.p50_seconds for row in timings}
+    found = []
+    for row in timings:
+        full, lean = median.get(key("full", base, row)), median.get(key("lean", base, row))
+        if row.role == "lean" and full is not None and lean is not None:
+            found.append(
+                Gain(
+                    scenario=row.scenario,
+                    batch_size=row.batch_size,
+                    length=row.length,
+                    base=base,
+                    backend=row.backend,
+                    depth=full / lean,
+                    runtime=lean / row.p50_seconds,
+                    total=full / row.p50_seconds,
+                )
+            )
+    return tuple(found)
+
+
+def costs(timings: Iterable[Timing], widths: Mapping[Role, int]) -> tuple[Cost, ...]:
+    """Price a billion sentences for every model and runtime that was timed on the real set; widths: of vectors."""
+    forms = [VectorFormat(precision=name) for name in PRECISIONS]
+    return tuple(
+        Cost(
+            role=row.role,
+            backend=row.backend,
+            hours_per_billion=BILLION / row.sentences_per_second / 3600,
+            dimensions=widths[row.role],
+            gigabytes_per_billion={
+                form.precision: BILLION * form.bytes_per_vector(widths[row.role]) / 1e9 for form in forms
+            },
+        )
+        for row in timings
+        if row.scenario == "real set"
+    )

@@ -1,42 +1,64 @@
-"""Peak memory of each contestant, in processes of their own."""
+"""Measure the peak memory of each contestant in a process of its own, which is this module.
 
+It imports no torch by itself: a process that runs a graph shows what ONNX Runtime needs without it. Nor is it forked
+from one that has imported everything: a fork does not count the pages of libraries that its parent touched.
+"""
+
+import contextlib
+import gc
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.bench_report import PeakMemory
-from truncate_kit.bench.contestants import Contestants
 from truncate_kit.progress import Progress
 
-_WORKER = Path(__file__).with_name("memory_worker.py")
+if TYPE_CHECKING:
+    from truncate_kit.bench.run import Contestants
+
 _PATIENCE = 600  # seconds; a compiled model on a slow processor takes its time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRequest:
-    """What one process measures. model: a saved encoder's folder, or a configuration file for random weights."""
+def measure_memory(contestants: "Contestants", shape: tuple[int, int], progress: Progress) -> None:
+    """Write the peak memory at one batch size and length into the row of every contestant."""
+    subjects = {subject.role: subject for subject in contestants.subjects}
+    models = {role: str(subject.for_worker()) for role, subject in subjects.items()}
+    requests = {
+        (role, name): {
+            "model": models[role],
+            "backend": name,
+            "graph": str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None,
+            "device": str(contestants.device),
+            "threads": contestants.threads,
+            "batch_size": shape[0],
+            "length": shape[1],
+        }
+        for role, name in contestants.runners
+    }
+    # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
+    at_once = 1 if contestants.device.type == "cuda" else min(4, os.cpu_count() or 1)
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        results = pool.map(peak_memory, requests.values())
+        for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
+            progress("Measuring memory", done, len(requests))
+            if isinstance(result, int):
+                contestants.update(key, peak_bytes=result)
+            else:
+                contestants.notes.append(f"No peak memory for {key[0]} in {BACKENDS[key[1]].title}: {result}.")
 
-    model: str
-    runtime: str
-    backend: str
-    graph: str | None
-    device: str
-    threads: int
-    batch_size: int
-    length: int
 
-
-def peak_memory(request: MemoryRequest) -> PeakMemory | str:
-    """Measure in a process of its own; where it failed, the reason."""
+def peak_memory(request: Mapping[str, Any]) -> int | str:
+    """Measure in a process of its own: bytes, or the reason why that failed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(_WORKER)],
-            input=json.dumps(asdict(request)),
+            [sys.executable, "-P", "-m", __spec__.name],
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             check=False,
@@ -46,38 +68,90 @@ def peak_memory(request: MemoryRequest) -> PeakMemory | str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"its process failed: {error}"
     if done.returncode == 0:
-        return PeakMemory.from_dict(json.loads(done.stdout))
+        return int(done.stdout)
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"its process ended with {done.returncode}"
 
 
-def measure_memory(contestants: Contestants, shape: tuple[int, int], progress: Progress) -> None:
-    """Write the peak memory at one batch size and length into the row of every contestant."""
-    models = {subject.role: subject.for_worker() for subject in contestants.subjects}
-    subjects = {subject.role: subject for subject in contestants.subjects}
-    rows = {key: BACKENDS[key[1]] for key in contestants.runners}
-    # It pools by the encoder, whose weights would be counted beside the graph's.
-    rows = {key: row for key, row in rows.items() if row.runtime != "optimum"}
-    requests = {
-        key: MemoryRequest(
-            model=str(models[key[0]]),
-            runtime=row.runtime,
-            backend=row.name,
-            graph=str(subjects[key[0]].graph(row)) if row.runtime == "onnx" else None,
-            device=str(contestants.device),
-            threads=contestants.threads,
-            batch_size=shape[0],
-            length=shape[1],
+def measure_here(request: Mapping[str, Any]) -> int:
+    """Load the model, encode the batch, and return the highest memory while encoding, in bytes.
+
+    Args:
+        request: `model`, a saved encoder's folder, or a configuration file for random weights; `backend`, `graph` of
+            it, `device`, `threads`, `batch_size` and `length`.
+    """
+    on_cpu = request["device"] == "cpu"
+    plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
+    load = _without_torch(request) if plain else _by_runner(request)  # imports everything, loads nothing
+    if not on_cpu:
+        import torch
+
+        # All that the GPU hands out, as its driver counts, while all others rest: allocators keep what they took. The
+        # first reading makes the context of this process.
+        before = torch.cuda.mem_get_info(request["device"])[0]
+    call = load()
+    call()  # whatever compiles does it here
+    gc.collect()
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak then counts copies made while loading
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    for _ in range(3):
+        call()
+    return _highest() if on_cpu else before - torch.cuda.mem_get_info(request["device"])[0]
+
+
+def _highest() -> int:
+    """Bytes of memory that this process held at most since it was told to forget that; from the start but on Linux."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def _by_runner(request: Mapping[str, Any]) -> Callable[[], Callable[[], object]]:
+    import torch
+
+    from truncate_kit.bench.runners import make_runner, random_ids
+    from truncate_kit.models import load_config, load_encoder, random_encoder
+
+    torch.set_num_threads(request["threads"])
+
+    def load() -> Callable[[], object]:
+        model, backend = Path(request["model"]), BACKENDS[request["backend"]]
+        encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
+        runner = make_runner(
+            backend,
+            encoder,
+            graph=lambda: Path(request["graph"]),
+            folder=lambda: model,
+            device=torch.device(request["device"]),
+            threads=request["threads"],
         )
-        for key, row in rows.items()
-    }
-    # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
-    at_once = 1 if contestants.device.type == "cuda" else min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        results = pool.map(peak_memory, requests.values())
-        for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
-            progress("Measuring memory", done, len(requests))
-            if isinstance(result, PeakMemory):
-                contestants.update(key, memory=result)
-            else:
-                contestants.notes.append(f"No peak memory for {key[0]} in {rows[key].title}: {result}.")
+        vocabulary = encoder.backbone.config.vocab_size
+        return runner.prepare(random_ids([request["length"]] * request["batch_size"], vocabulary))
+
+    return load
+
+
+def _without_torch(request: Mapping[str, Any]) -> Callable[[], Callable[[], object]]:
+    import numpy as np
+    import onnxruntime
+
+    def load() -> Callable[[], object]:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = request["threads"]
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(
+            request["graph"],
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["SkipLayerNormFusion"],  # as `export.open_session`, whose module would bring torch
+        )
+        ids = np.ones((request["batch_size"], request["length"]), np.int64)
+        return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})
+
+    return load
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(measure_here(json.load(sys.stdin))))

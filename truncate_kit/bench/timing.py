@@ -1,79 +1,193 @@
-"""Timing several contestants side by side, so that a machine that slows down slows all of them."""
+"""Time contestants side by side: one sentence at a time, fixed shapes, a real set of sentences."""
 
+import itertools
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
+import numpy as np
 import torch
 
-Key = TypeVar("Key", bound=Hashable)
+from truncate_kit.bench.bench_report import Key, Role, Scenario, Timing, percentile
+from truncate_kit.bench.runners import Runner, random_ids
+from truncate_kit.models import Encoder
+from truncate_kit.training.kernels import linear, onednn_pays
+
+Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
+Runners = Mapping[Key, Runner]
 
 # Thread pools of one runtime keep spinning for some milliseconds after their last call and would slow the next one's.
 _REST = 0.02
-
-
-class Stopwatch(Generic[Key]):
-    """Seconds of timed calls by contestant: by the wall clock, and on CUDA also between two events of the device.
-
-    A call has to wait for its own device before it returns. The events are on torch's current stream.
-    """
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        self._on_cuda = device is not None and device.type == "cuda"
-        self.seconds: dict[Key, list[float]] = {}
-        self.device_seconds: dict[Key, list[float]] = {}
-
-    def time(self, key: Key, call: Call) -> None:
-        """Call once, and remember how long it took."""
-        first, last = self._events()
-        if first is not None:
-            first.record()
-        begin = time.perf_counter()
-        call()
-        if first is not None and last is not None:
-            last.record()
-        self.seconds.setdefault(key, []).append(time.perf_counter() - begin)
-        if first is not None and last is not None:
-            last.synchronize()
-            self.device_seconds.setdefault(key, []).append(first.elapsed_time(last) / 1000)
-
-    def _events(self) -> tuple[torch.cuda.Event | None, torch.cuda.Event | None]:
-        if not self._on_cuda:
-            return None, None
-        # torch leaves events untyped
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        return first, last
+_PRODUCT = 1536  # rows of the matrices by which precisions are compared
+WARM_UP_TEXTS = 64
+LATENCY_CALLS = 10  # per round: a 95th percentile wants more calls than a median
 
 
 def interleaved(
-    calls: Mapping[Key, Call],
+    calls: Mapping[Name, Call],
     *,
     rounds: int,
     calls_per_round: int = 1,
-    warm_up: Mapping[Key, Call] | None = None,
-    watch: Stopwatch[Key] | None = None,
-) -> dict[Key, tuple[float, ...]]:
-    """Seconds of `rounds × calls_per_round` timed calls of each, round by round.
+    warm_up: Mapping[Name, Call] | None = None,
+    on_device: dict[Name, list[float]] | None = None,
+) -> dict[Name, tuple[float, ...]]:
+    """Time `rounds × calls_per_round` calls of each by the wall clock, so that a machine that slows down slows all.
 
     Every round visits all contestants, starting with another one each time. Each visit begins with a short rest and a
-    call that is not timed: the one in `warm_up`, None for the call itself.
+    call that is not timed. A call has to wait for its own device before it returns.
 
     Args:
-        calls: What is timed, of each contestant.
-        rounds: Each visits all contestants.
-        calls_per_round: Timed calls of each contestant in a round.
-        warm_up: The call of each visit that is not timed; None for the call itself.
-        watch: None for the wall clock.
+        calls: what is timed, of each contestant.
+        rounds: each visits all contestants.
+        calls_per_round: timed calls of each contestant in a round.
+        warm_up: the call of each visit that is not timed; None for the call itself.
+        on_device: gets the seconds between two events of the GPU around each call, on torch's current stream; None
+            where there is no GPU.
     """
-    watch = watch or Stopwatch()
+    seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
     for turn in range(rounds):
         start = turn % max(len(order), 1)
         for key in order[start:] + order[:start]:
-            call = calls[key]
             time.sleep(_REST)
             (warm_up or calls)[key]()
             for _ in range(calls_per_round):
-                watch.time(key, call)
-    return {key: tuple(watch.seconds[key]) for key in calls}
+                if on_device is None:
+                    begin = time.perf_counter()
+                    calls[key]()
+                    seconds[key].append(time.perf_counter() - begin)
+                    continue
+                # torch leaves events untyped
+                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                first.record()
+                begin = time.perf_counter()
+                calls[key]()
+                last.record()
+                seconds[key].append(time.perf_counter() - begin)
+                last.synchronize()
+                on_device.setdefault(key, []).append(first.elapsed_time(last) / 1000)
+    return {key: tuple(values) for key, values in seconds.items()}
+
+
+def timing(
+    key: Key,
+    scenario: Scenario,
+    seconds: tuple[float, ...],
+    *,
+    sentences: int,
+    tokens: int,
+    shape: tuple[int, int] | None = None,
+    device_seconds: Sequence[float] = (),
+) -> Timing:
+    """Make the `Timing` of raw seconds of every call; shape: batch size and length."""
+    median = percentile(seconds, 0.5)
+    return Timing(
+        role=key[0],
+        backend=key[1],
+        scenario=scenario,
+        batch_size=shape[0] if shape else None,
+        length=shape[1] if shape else None,
+        sentences=sentences,
+        tokens=tokens,
+        seconds=seconds,
+        p50_seconds=median,
+        p95_seconds=percentile(seconds, 0.95),
+        sentences_per_second=sentences / median,
+        tokens_per_second=tokens / median,
+        device_seconds=tuple(device_seconds),
+    )
+
+
+def time_shape(
+    runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
+) -> list[Timing]:
+    """Time batches of one shape (batch size, length) without padding, ids ready in memory."""
+    batch_size, length = shape
+    calls = {
+        key: runner.prepare(random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size))
+        for key, runner in runners.items()
+    }
+    on_device: dict[Key, list[float]] = {}
+    seconds = interleaved(
+        calls,
+        rounds=rounds,
+        calls_per_round=LATENCY_CALLS if batch_size == 1 else 1,
+        on_device=on_device if device.type == "cuda" else None,
+    )
+    scenario: Scenario = "latency" if batch_size == 1 else "throughput"
+    sizes = {"sentences": batch_size, "tokens": batch_size * length}
+    return [
+        timing(key, scenario, seconds[key], shape=shape, device_seconds=on_device.get(key, ()), **sizes)
+        for key in runners
+    ]
+
+
+def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
+    """Take at most `count` of the distinct texts, evenly spread in their order: files are often sorted by source."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) <= count:
+        return tuple(distinct)
+    return tuple(distinct[place] for place in np.linspace(0, len(distinct) - 1, count).round().astype(int))
+
+
+def ids_of(texts: Sequence[str], encoder: Encoder, *, random: bool) -> list[list[int]]:
+    """Turn texts into ids; random: into as many random ones as each has words, plus two, for want of a tokenizer."""
+    if not random:
+        return encoder.token_ids(texts)
+    lengths = [min(len(text.split()) + 2, encoder.max_length) for text in texts]
+    return random_ids(lengths, encoder.backbone.config.vocab_size)
+
+
+def time_one_sentence(
+    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int
+) -> list[Timing]:
+    """Time one sentence after the other, tokeniser included: every contestant gets the same ones in the same order."""
+    chosen = spread(texts, rounds * LATENCY_CALLS)
+    ids = {role: ids_of(chosen, encoder, random=random) for role, encoder in encoders.items()}
+
+    def call(key: Key, runner: Runner) -> Call:
+        if random:
+            rows = itertools.cycle(ids[key[0]])
+            return lambda: runner.encode_ids([next(rows)])
+        endless = itertools.cycle(chosen)
+        return lambda: runner.encode([next(endless)])
+
+    calls = {key: call(key, runner) for key, runner in runners.items()}
+    seconds = interleaved(calls, rounds=rounds, calls_per_round=LATENCY_CALLS)
+    tokens = {role: round(np.mean([len(row) for row in rows])) for role, rows in ids.items()}
+    return [timing(key, "one sentence", seconds[key], sentences=1, tokens=tokens[key[0]]) for key in runners]
+
+
+def time_real_set(
+    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int
+) -> list[Timing]:
+    """Time all sentences, sorted by length and cut into batches, tokeniser included."""
+    ids = {role: ids_of(texts, encoder, random=random) for role, encoder in encoders.items()}
+
+    def call(key: Key, runner: Runner, count: int | None) -> Call:
+        if random:
+            return lambda: runner.encode_ids(ids[key[0]][:count])
+        return lambda: runner.encode(texts[:count])
+
+    seconds = interleaved(
+        {key: call(key, runner, None) for key, runner in runners.items()},
+        rounds=rounds,
+        warm_up={key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
+    )
+    tokens = {role: sum(map(len, rows)) for role, rows in ids.items()}
+    return [timing(key, "real set", seconds[key], sentences=len(texts), tokens=tokens[key[0]]) for key in runners]
+
+
+def slower_in_bf16() -> str:
+    """Say that the CPU multiplies matrices in bfloat16 slower than in float32; empty where it does not.
+
+    Instructions of its own do not make it the faster one (benchmarks/training).
+    """
+    left, right = (torch.randn(_PRODUCT, _PRODUCT) for _ in range(2))
+    low, low_right = left.bfloat16(), right.bfloat16()
+    # torch.mm does not reach what every processor can do in float32
+    plain = (lambda: linear(left, right)) if onednn_pays() else (lambda: torch.mm(left, right))
+    seconds = interleaved({"fp32": plain, "bf16": lambda: torch.mm(low, low_right)}, rounds=3)
+    ratio = min(seconds["bf16"]) / min(seconds["fp32"])
+    return "" if ratio <= 1 else f"bf16 is the slower one here: its products take {ratio:.1f} times as long."

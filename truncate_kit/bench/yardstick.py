@@ -13,7 +13,7 @@ from truncate_kit.results import unsealed
 from truncate_kit.training.model_origins import COMBINED, CUT, DISTILLED, SWEEP, Method
 
 if TYPE_CHECKING:
-    from truncate_kit.bench.subjects import Subject
+    from truncate_kit.bench.run import Subject
 
 _BROKEN = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 _PART = (

@@ -118,8 +118,6 @@ def _marker(name: str) -> str:
     backend = BACKENDS[name]
     if backend.runtime == "onnx":
         return "X" if backend.tensorrt else "v" if backend.captured else "D"
-    if backend.runtime == "optimum":
-        return "p"
     if backend.runtime == "sentence-transformers":
         return "P" if backend.attention is None else "*"
     if backend.compiled:

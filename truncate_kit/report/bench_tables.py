@@ -37,15 +37,6 @@ def scored_sentences(report: BenchReport) -> list[str]:
     return [] if report.scored is None else [report.scored.sentence]
 
 
-def ceiling_sentences(report: BenchReport) -> list[str]:
-    """The measured ceilings."""
-    return [
-        f"Ceiling {row.precision}: {row.gflops_per_second:,.0f} GFLOP/s, the fastest of {len(row.seconds)} products of "
-        f"{row.size} × {row.size} matrices, timed among the models."
-        for row in report.ceilings
-    ]
-
-
 def _overview(report: BenchReport) -> TableCells:
     models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
     on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
@@ -77,7 +68,7 @@ def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str
         number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
         number(speed.sentences_per_second if speed else None, ",.0f"),
         number(row.file_bytes / _MEGA if row.file_bytes else None, ",.1f"),
-        number(row.memory.peak_bytes / _MEGA if row.memory else None, ",.0f"),
+        number(row.peak_bytes / _MEGA if row.peak_bytes else None, ",.0f"),
         number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
         number(speed.tokens_per_second if speed else None, ",.0f"),
         number(row.prepare_seconds, ".1f"),
@@ -89,8 +80,8 @@ def _shapes(report: BenchReport) -> TableCells:
     on_gpu = any(row.device_seconds for row in fixed)
     gpu = ("GPU p50 ms",) if on_gpu else ()
     return TableCells(
-        "Fixed shapes, model only; share: of the machine's measured matrix-product ceiling",
-        ("batch × tokens, model, runtime", "p50 ms", "p95 ms", *gpu, "sentences/s", "tokens/s", "share"),
+        "Fixed shapes, model only",
+        ("batch × tokens, model, runtime", "p50 ms", "p95 ms", *gpu, "sentences/s", "tokens/s"),
         [_shape_row(row, on_gpu=on_gpu) for row in fixed],
     )
 
@@ -104,7 +95,6 @@ def _shape_row(row: Timing, *, on_gpu: bool) -> tuple[str, ...]:
         *((gpu,) if on_gpu else ()),
         f"{row.sentences_per_second:,.0f}",
         f"{row.tokens_per_second:,.0f}",
-        number(row.ceiling_share, ".0%"),
     )
 
 
@@ -131,20 +121,17 @@ def _costs(report: BenchReport) -> TableCells:
     machine = report.machine
     unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
     kinds = tuple(report.costs[0].gigabytes_per_billion) if report.costs else ()
-    metered = any(row.kilowatt_hours_per_billion is not None for row in report.costs)
-    energy = ("kWh of the GPU",) if metered else ()
     return TableCells(
         "A billion sentences like these: time to encode, and storage of their vectors in GB",
-        ("model, runtime", unit, *energy, "dimensions", *(f"{kind} GB" for kind in kinds)),
-        [_cost_row(row, kinds, metered=metered) for row in report.costs],
+        ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in kinds)),
+        [_cost_row(row, kinds) for row in report.costs],
     )
 
 
-def _cost_row(row: Cost, kinds: tuple[str, ...], *, metered: bool) -> tuple[str, ...]:
+def _cost_row(row: Cost, kinds: tuple[str, ...]) -> tuple[str, ...]:
     return (
         f"{row.role}, {BACKENDS[row.backend].title}",
         f"{row.hours_per_billion:,.1f}",
-        *((number(row.kilowatt_hours_per_billion, ",.2f"),) if metered else ()),
         f"{row.dimensions:,}",
         *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
     )

@@ -69,7 +69,7 @@ def measures(report: BenchReport, role: Role, backend: str) -> Measures | None:
         metric=report.metric,
         sentences_per_second=None if speed is None else speed.sentences_per_second,
         milliseconds=None if one is None else 1e3 * one.p50_seconds,
-        peak_bytes=None if row.memory is None else row.memory.peak_bytes,
+        peak_bytes=row.peak_bytes,
         weights_bytes=model.weights_bytes,
         file_bytes=row.file_bytes,
     )

@@ -12,7 +12,6 @@ from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.report.bench_tables import (
     absences,
     bench_tables,
-    ceiling_sentences,
     machine_sentence,
     scored_sentences,
 )
@@ -59,7 +58,7 @@ def against(run: Run) -> Section | None:
     if run.bench is None or cells is None:
         return Section(key="against", title="Lean against full", missing=((_unmeasured(run), bench_of(run)),))
     missing = [("No score on pairs of your own", own_bench(run))] if is_on_bundled(run, run.bench) else []
-    if all(row.memory is None for row in run.bench.measured()):
+    if all(row.peak_bytes is None for row in run.bench.measured()):
         missing.append(("Peak memory was not measured", bench_of(run)))
     return Section(
         key="against",
@@ -239,6 +238,6 @@ def bench_details(reports: Sequence[BenchReport]) -> tuple[list[str], list[Table
     """What benches say beside their overview."""
     sentences: list[str] = []
     for report in reports:
-        sentences += [machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report)]
+        sentences += [machine_sentence(report), *scored_sentences(report)]
         sentences += [*absences(report), *report.notes]
     return list(dict.fromkeys(sentences)), [cells for report in reports for cells in bench_tables(report)[1:]]

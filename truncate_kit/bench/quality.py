@@ -1,13 +1,13 @@
-"""What the contestants are scored on: graded pairs by Spearman, or queries by nDCG@10 over all documents."""
+"""Score contestants on graded pairs by Spearman, or on queries by nDCG@10, and state how far two of them differ."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
-from truncate_kit.bench.running import Runner
+from truncate_kit.bench.runners import Runner
 from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.evaluation.graded import correlate, evaluate
 from truncate_kit.evaluation.scores import estimated
@@ -15,6 +15,7 @@ from truncate_kit.models import Encoder
 from truncate_kit.pair_keys import numbers_of
 from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+from truncate_kit.wording import counted, too_few
 
 
 class Score(NamedTuple):
@@ -22,23 +23,6 @@ class Score(NamedTuple):
 
     value: float
     single: Array
-
-
-class QualityEvaluator(Protocol):
-    """Scores contestants, and states how far two of them differ."""
-
-    of: ScoredPairs
-
-    def score(self, runner: Runner, encoder: Encoder) -> Score:
-        """Of one contestant.
-
-        Args:
-            runner: The contestant.
-            encoder: The model that it runs.
-        """
-
-    def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
-        """Lean − full, with the interval of a paired bootstrap."""
 
 
 class PairsEvaluator:
@@ -55,12 +39,12 @@ class PairsEvaluator:
         )
 
     def score(self, runner: Runner, encoder: Encoder) -> Score:
-        """See `QualityEvaluator`. Raises `DataError` where a correlation is not defined."""
+        """Score one contestant. Raises `DataError` where a correlation is not defined."""
         found = evaluate(runner, self._pairs)
         return Score(found.spearman, np.array(found.cosines))
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
-        """See `QualityEvaluator`."""
+        """Compare lean with full by a paired bootstrap."""
         targets = [pair.target for pair in self._pairs]
         numbers = numbers_of((pair.first, pair.second) for pair in self._pairs)
         cosines = lean.single.tolist(), full.single.tolist()
@@ -78,23 +62,23 @@ def quality_difference(
     level: float = LEVEL,
     seed: int = 0,
 ) -> QualityDifference:
-    """Spearman (× 100) of the similarities of both models against the same targets, and the interval of lean − full.
+    """Compare Spearman (× 100) of the similarities of both models with the same targets: lean − full, with an interval.
 
     Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models, and all rows
     of one pair together, for they say the same.
 
     Args:
-        backend: In which both ran, for the result.
-        lean: Similarities of the lean model.
-        full: Similarities of the full model.
-        targets: What both are compared with.
-        numbers: Of each row its pair, as `numbers_of` gives them; None where none repeats another.
-        resamples: Number of draws.
-        level: Of the interval.
-        seed: Of the draws.
+        backend: in which both ran, for the result.
+        lean: similarities of the lean model.
+        full: similarities of the full model.
+        targets: what both are compared with.
+        numbers: of each row its pair, as `numbers_of` gives them; None where none repeats another.
+        resamples: number of draws.
+        level: of the interval.
+        seed: of the draws.
 
     Raises:
-        DataError: A correlation is not defined.
+        DataError: a correlation is not defined.
     """
     found = [correlate(cosines, targets) for cosines in (lean, full)]
     numbers = np.arange(len(targets)) if numbers is None else numbers
@@ -131,14 +115,14 @@ class QueriesEvaluator:
         )
 
     def score(self, runner: Runner, encoder: Encoder) -> Score:
-        """See `QualityEvaluator`; each side has the model's prompt for it."""
+        """Score one contestant; each side has the model's prompt for it."""
         own = RetrievalEvaluator(encoder, self._data, np.arange(len(self._data.queries)))
         vectors = runner.encode_ids(own.texts()).float().cpu()
         single = own.scores(vectors, vectors)
         return Score(float(single.mean()), single)
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
-        """See `QualityEvaluator`."""
+        """Compare lean with full by a paired bootstrap over queries."""
         found = estimated(lean.single - full.single, seed=seed)
         return QualityDifference(
             backend=backend,
@@ -154,6 +138,20 @@ class QueriesEvaluator:
         )
 
 
-def evaluator_of(data: PairSet | Sequence[TextPair] | RetrievalSet) -> QualityEvaluator:
-    """Pairs or queries, as they come."""
-    return QueriesEvaluator(data) if isinstance(data, RetrievalSet) else PairsEvaluator(data)
+def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
+    """Put the difference with its interval into words, and what may be read from it; nothing of the bundled pairs.
+
+    Over a few pairs or queries there is no interval: resamples of three hardly differ.
+    """
+    scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
+    if few := too_few(quality.num_pairs, *of.unit):
+        return f"{scores}; {few}."
+    verdict = ": no difference shown"
+    if not quality.low <= 0 <= quality.high:
+        verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
+    if of.bundled:
+        verdict = ""
+    return (
+        f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
+        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){verdict}."
+    )
