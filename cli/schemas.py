@@ -18,7 +18,7 @@ RESULTS = {
     "evaluate": "evaluation.ModelScore retrieval.evaluating.RetrievalScore",  # and the reports that the page shows
     "compare": "evaluation.comparing.RetrievalComparison",
     "encode": "serving.encoded_file.EncodedFile",
-    "methods.study": "methods.study.study_result.StudyResult",
+    "study": "methods.study.study_result.StudyResult",
     "report": "report.writing.PageReport",
     "status": "workspace.contents.Contents",
     "doctor": "doctor.Diagnosis",

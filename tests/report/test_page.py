@@ -502,7 +502,7 @@ def test_the_bench_is_asked_for_on_what_it_was_given(lean, tmp_path):
 
 
 def without_memory(bench):
-    return tuple(replace(row, memory=None) for row in bench.contestants)
+    return tuple(replace(row, peak_bytes=None) for row in bench.contestants)
 
 
 def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):

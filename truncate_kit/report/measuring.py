@@ -87,7 +87,7 @@ def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str
         number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
         number(speed.sentences_per_second if speed else None, ",.0f"),
         number(row.file_bytes / 1e6 if row.file_bytes else None, ",.1f"),
-        number(row.memory.peak_bytes / 1e6 if row.memory else None, ",.0f"),
+        number(row.peak_bytes / 1e6 if row.peak_bytes else None, ",.0f"),
         number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
         number(speed.tokens_per_second if speed else None, ",.0f"),
         number(row.prepare_seconds, ".1f"),

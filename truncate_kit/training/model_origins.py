@@ -91,7 +91,7 @@ DISTILLED = Method(
     place=lambda it: f"{len(it.chosen)} of {counted(it.depth, 'block')}", parameters=lambda it: it.candidate.parameters,
 )  # fmt: skip
 SWEEP = Method(
-    name="methods.tmft", kind="methods.tmft.sweep_result:SweepResult", file="methods.tmft.json",
+    name="sweep", kind="methods.tmft.sweep_result:SweepResult", file="sweep.json",
     models={
         "lean": lambda it: f"{it.model}, {_of_sweep(it)}, fine-tuned on {it.data}",
         "full": lambda it: f"{it.model}, layer {it.full.layer} of {it.full.layer}, fine-tuned on {it.data}",
@@ -104,7 +104,7 @@ SWEEP = Method(
     place=_of_sweep, parameters=lambda it: it.lean.parameters,
 )  # fmt: skip
 CONTRAST = Method(
-    name="contrast", kind="methods.contrast.contrastive_result:ContrastiveResult", file="methods.contrast.json",
+    name="contrast", kind="methods.contrast.contrastive_result:ContrastiveResult", file="contrastive.json",
     # `full` is what `finetune` made of `lean` later, or was there before: this result does not say what it is.
     models={"lean": lambda it: f"{it.model}, layer {it.layer} of {it.depth}, by contrast", "full": lambda _: ""},
     note=lambda it: f"layer {it.layer} of {it.model}, trained by contrast",
@@ -113,7 +113,7 @@ CONTRAST = Method(
 )  # fmt: skip
 HEADS = Method(
     name="heads", kind="methods.frozen.frozen_report:FrozenReport", file="frozen-heads/frozen.json",
-    models={"methods.frozen": lambda it: f"{it.model}, heads on {it.chosen_layer} of {it.depth} frozen blocks"},
+    models={"frozen": lambda it: f"{it.model}, heads on {it.chosen_layer} of {it.depth} frozen blocks"},
     pairs=lambda it: Pairs(it.data_fingerprint, it.settings.seeds[0], f"{it.data_fingerprint} {it.settings.seeds[0]}"),
 )  # fmt: skip
 COMBINED = Method(

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.evaluators import quality_difference
+from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.errors import too_few_texts
 from truncate_kit.evaluation.graded import evaluate, spearman
