@@ -24,7 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.methods.bert_lc.search import RankCorrelation, layers_of, pair_grams, search_exact
+from truncate_kit.methods.bert_lc.search import RankCorrelation, ScoredSubset, pair_grams, search_exact
 from truncate_kit.other_work import OtherWork
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -59,7 +59,7 @@ def one_after_another(first: Tensor, second: Tensor, targets: list[float]) -> Ca
     gold /= gold.norm()
 
     def score(mask: int) -> float:
-        lowest, *others = layers_of(mask)
+        lowest, *others = ScoredSubset(mask, 0.0).layers
         a, b = first[lowest].clone(), second[lowest].clone()
         for layer in others:
             a += first[layer]
@@ -97,7 +97,9 @@ def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str
     exact = one_after_another(first.double(), second.double(), targets)
     grams, ranks = pair_grams(both, places[:pairs], places[pairs:]), RankCorrelation(targets)
     drawn = np.random.default_rng(0).integers(1, 1 << layers, CHECKED).tolist()
-    difference = max(abs(exact(mask) - float(ranks.of(grams.cosines(layers_of(mask))[None])[0])) for mask in drawn)
+    difference = max(
+        abs(exact(mask) - float(ranks.of(grams.cosines(ScoredSubset(mask, 0.0).layers)[None])[0])) for mask in drawn
+    )
     difference = max(difference, abs(exact(best_subsets.best.mask) - best_subsets.best.score))
     assert difference < 1e-12, difference
     assert abs(max(scores) - best_subsets.best.score) < 1e-4  # the plain way ran in float32

@@ -5,8 +5,6 @@ import torch
 
 from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
 from truncate_kit.methods.bert_lc.search import (
-    Head,
-    Maximum,
     RankCorrelation,
     StatePairs,
     largest_size,
@@ -15,6 +13,7 @@ from truncate_kit.methods.bert_lc.search import (
     search_exact,
     search_states,
 )
+from truncate_kit.models.tail import Dense
 
 
 def test_a_beam_as_wide_as_a_size_is_exact():
@@ -40,15 +39,16 @@ def test_a_narrow_beam_looks_at_less_and_finds_no_more(width):
 def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
     states, first, second, targets = random_states(5, 40)
     generator = torch.Generator().manual_seed(1)
-    weight = torch.randn(4, 6, generator=generator).double()
-    bias = torch.randn(4, generator=generator).double()
+    head = Dense(6, 4, bias=True, activation="Tanh").double()
+    weight, bias = torch.randn(4, 6, generator=generator).double(), torch.randn(4, generator=generator).double()
+    head.linear.load_state_dict({"weight": weight, "bias": bias})
     parts = [list(range(25)), list(range(15, 40))[::-1]]
 
     def through_head(chosen):
         return torch.tanh(mean_over(chosen) @ weight.T + bias)
 
-    for rule, vectors in ((Maximum(), max_over), (Head(weight.numpy(), bias.numpy()), through_head)):
-        pairs = StatePairs.of(states, first, second, rule)
+    for pooler, vectors in ((None, max_over), (head, through_head)):
+        pairs = StatePairs.of(states, first, second, pooler)
         ranks = [RankCorrelation([targets[place] for place in part]) for part in parts]
         found = search_states(pairs, list(zip(parts, ranks, strict=True)), up_to=up_to)
         for best_subsets, part in zip(found, parts, strict=True):

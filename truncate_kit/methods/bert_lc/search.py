@@ -1,42 +1,53 @@
-"""The search for the best combinations of layers."""
+"""The search for the best combinations of layers: exact by Gram matrices, by a beam, or vector by vector."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from truncate_kit.data import PairSet, PlacedPairs, TextPair
 from truncate_kit.errors import DataError, ModelError, not_finite
 from truncate_kit.evaluation.graded import require_ranks
-from truncate_kit.models import Encoder, pool
 from truncate_kit.models.tail import Dense
 from truncate_kit.progress import Progress, silent
-from truncate_kit.representations import iter_states
 
 Floats = NDArray[np.float64]
+Masks = NDArray[np.int64]
 Keys = NDArray[Any]
 STEP = 2.0**-44
 """Cosines closer than this (6e-14) count as equal. It is above the rounding of float64, so that the cosines of pairs
-of identical texts are one tie, and far below any difference that float32 states can make: what `statistics.tied` does
-by decimal digits, in the whole steps of two that a key is made of."""
+of identical texts are one tie, and far below any difference that float32 states can make."""
+MOST_SUBSETS = 2**14 - 1
+"""Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
 
 # Added to a number in [−1, 1], it leaves 44 bits behind the point: the last 46 bits of the float are then a count of
 # steps, never negative, and the six bits of its fraction above them are zero.
 _ROUNDER = 2.0**8 + 2
 _STEP_BITS = 46
 _MOST_PAIRS = 65_535
+_PAIRS_AT_ONCE = 32  # their states in float64 stay in the cache
+_ROWS = 128  # rows of cosines ranked at a time
+_BLOCK = 100_000  # cosines at a time: about what a core caches; smaller ones keep threads waiting for each other
+_CHUNK_LAYERS = 16  # subsets of the 16 lowest layers are one task
 
 
 class RankCorrelation:
-    """Spearman correlation with fixed targets; ties on either side share their mean rank. Raises `DataError`."""
+    """Spearman correlation with fixed targets, of many rows of cosines, by one sort each.
+
+    Ties on either side share their mean rank. A row is sorted as whole numbers: above, the cosine in steps; below,
+    which of the targets it belongs to. After the sort the lower bits, read in order, are the targets by rising cosine:
+    no index is sorted along. 32 bits take half the time of 64, and hold all cosines of most rows apart; only rows in
+    which two share their upper bits are sorted again with 64, where steps are 2⁻⁴⁴ and what still shares them is a tie.
+
+    Raises:
+        DataError: Fewer than three targets, one single value, or more than 65,535 targets.
+    """
 
     def __init__(self, targets: Sequence[float]) -> None:
         self.count = len(targets)
@@ -54,7 +65,7 @@ class RankCorrelation:
         self._place_spread = float((self._places**2).sum())
 
     def of(self, cosines: Floats) -> Floats:
-        """Correlations (r,) of rows of cosines (r, n), which are overwritten; NaN where a row is one single value."""
+        """Return the correlations (r,) of rows of cosines (r, n), which are overwritten; NaN for a constant row."""
         # All sums are of halves of whole numbers, so that the result does not depend on the order of anything.
         cosines += _ROUNDER
         steps = cosines.view(np.int64)
@@ -78,7 +89,7 @@ class RankCorrelation:
         return found
 
     def _sorted(self, keys: Keys, levels: Keys) -> tuple[Floats, NDArray[np.bool_]]:
-        """Ranks of the targets by rising key (r, n), and whether two keys of a row are equal (r,); sorts `keys`."""
+        """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have equal keys (r,)."""
         np.left_shift(keys, self._bits, out=keys)
         np.bitwise_or(keys, levels, out=keys)
         keys.sort(axis=1)
@@ -88,7 +99,7 @@ class RankCorrelation:
         return ranks, nearest < (1 << self._bits)
 
     def _with_ties(self, steps: NDArray[np.int64], ranks: Floats) -> tuple[Floats, Floats]:
-        """Σ place × rank and Σ place² of sorted rows in which equal cosines stand at the mean of their places."""
+        """Return Σ place × rank and Σ place² of sorted rows in which equal cosines stand at their mean place."""
         last = steps.shape[1] - 1
         index = np.arange(last + 1)
         new = np.ones(steps.shape, dtype=bool)
@@ -99,9 +110,6 @@ class RankCorrelation:
         ends = np.minimum.accumulate(np.where(final, index, last)[:, ::-1], axis=1)[:, ::-1]
         places = (begins + ends - last) / 2
         return np.einsum("rn,rn->r", places, ranks), np.einsum("rn,rn->r", places, places)
-
-
-_CHUNK = 32  # pairs at a time: their states in float64 stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +136,18 @@ class PairGrams:
         return int(self.forms.shape[3])
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """The forms of some of the pairs, in the order given."""
+        """Return the forms of some of the pairs, in the order given."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Cosine of the two layer means for each pair, (n,)."""
+        """Return the cosine of the two layer means for each pair, (n,)."""
         chosen = sorted(layers)
         sums = sum(self.forms[:, low, high] for place, low in enumerate(chosen) for high in chosen[place:])
         return cosines_of(np.array(sums))
 
 
 def cosines_of(sums: Floats) -> Floats:
-    """Cosines from the three sums of the forms, (3, …) to (…)."""
+    """Return cosines from the three sums of the forms, (3, …) to (…)."""
     cosines: Floats = np.multiply(sums[0], sums[1])
     np.sqrt(cosines, out=cosines)
     np.divide(sums[2], cosines, out=cosines)
@@ -147,21 +155,25 @@ def cosines_of(sums: Floats) -> Floats:
 
 
 def row_cosines(a: Floats, b: Floats) -> Floats:
-    """Cosine of each row of `a` with that of `b`, (n, d) each."""
+    """Return the cosine of each row of `a` with that of `b`, (n, d) each."""
     return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
 
 
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """The forms (float64) of the pairs at `first` and `second` in CPU `states` (L', texts, d). Raises `ModelError`."""
+    """Compute the forms of the pairs at `first` and `second` in CPU `states` (L', texts, d).
+
+    Raises:
+        ModelError: States that are not numbers, or that have length zero.
+    """
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
 
     def take(start: int) -> None:
-        a, b = (list(side[start : start + _CHUNK]) for side in (first, second))
+        a, b = (list(side[start : start + _PAIRS_AT_ONCE]) for side in (first, second))
         part = np.empty((len(a), 2 * layers, width))
         part[:, :layers] = values[:, a].transpose(1, 0, 2)
         part[:, layers:] = values[:, b].transpose(1, 0, 2)
-        with np.errstate(invalid="ignore"):  # states that are not numbers are named at the end
+        with np.errstate(invalid="ignore"):  # states that are not numbers are named below
             products = np.matmul(part, part.transpose(0, 2, 1)).transpose(1, 2, 0)
         place = slice(start, start + len(a))
         forms[0, :, :, place] = products[:layers, :layers]
@@ -169,31 +181,19 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
         forms[2, :, :, place] = products[:layers, layers:]
 
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(take, range(0, len(first), _CHUNK)):
-            pass
-    return PairGrams(_both_orders(forms))
-
-
-def _both_orders(forms: Floats) -> Floats:
-    """Add [m, l] to [l, m] off the diagonal; refuse states that are not numbers, and those without a direction."""
-    diagonal = np.arange(forms.shape[1])
+        list(pool.map(take, range(0, len(first), _PAIRS_AT_ONCE)))
+    diagonal = np.arange(layers)
     own = forms[:, diagonal, diagonal].copy()
-    broken = [int(layer) for layer in diagonal if not np.isfinite(own[:2, layer]).all()]
-    if broken:
+    if broken := np.flatnonzero(~np.isfinite(own[:2]).all(axis=(0, 2))).tolist():
         raise not_finite(broken)
-    empty = [int(layer) for layer in diagonal if not (own[:2, layer] > 0).all()]
-    if empty:
+    if empty := np.flatnonzero(~(own[:2] > 0).all(axis=(0, 2))).tolist():
         raise ModelError(
             f"The states of layer {', '.join(map(str, empty))} have length zero for some texts.",
             hint="Check the model: a state of zeros has no cosine.",
         )
-    doubled: Floats = forms + forms.transpose(0, 2, 1, 3)
-    doubled[:, diagonal, diagonal] = own
-    return doubled
-
-
-Masks = NDArray[np.int64]
-Scores = NDArray[np.float64]
+    forms = forms + forms.transpose(0, 2, 1, 3)
+    forms[:, diagonal, diagonal] = own
+    return PairGrams(forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +206,11 @@ class ScoredSubset:
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers, rising."""
-        return layers_of(self.mask)
-
-    def beats(self, other: "ScoredSubset | None") -> bool:
-        """Whether this one ranks higher."""
-        return other is None or self.rank() > other.rank()
+        return tuple(place for place in range(self.mask.bit_length()) if self.mask >> place & 1)
 
     def rank(self) -> tuple[float, int, int]:
-        """Higher score; of equal ones fewer layers, then the lower highest layer, then the next lower one."""
+        """Rank by score; of equal ones fewer layers, then the lower highest layer, then the next lower one."""
         return self.score, -self.mask.bit_count(), -self.mask
-
-
-def layers_of(mask: int) -> tuple[int, ...]:
-    """The places of the bits, rising."""
-    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
-
-
-def mask_of(layers: tuple[int, ...]) -> int:
-    """The bits of the layers."""
-    return sum(1 << layer for layer in layers)
 
 
 class BestSubsets:
@@ -236,11 +222,21 @@ class BestSubsets:
         self.count = 0  # of all that were seen
 
     @property
-    def best(self) -> ScoredSubset | None:
-        """The best of all."""
-        return max(filter(None, self.by_size), key=ScoredSubset.rank, default=None)
+    def best(self) -> ScoredSubset:
+        """The best of all.
 
-    def update(self, masks: Masks, scores: Scores) -> None:
+        Raises:
+            DataError: None has a correlation.
+        """
+        best = max(filter(None, self.by_size), key=ScoredSubset.rank, default=None)
+        if best is None:
+            raise DataError(
+                "No combination of layers tells the pairs apart: each gives all of them one similarity.",
+                hint="Check the data and the model: texts or vectors may all be the same.",
+            )
+        return best
+
+    def update(self, masks: Masks, scores: Floats) -> None:
         """Add combinations (r,) with their scores; NaN counts as seen and is never the best."""
         self.count += len(masks)
         defined = ~np.isnan(scores)
@@ -248,38 +244,63 @@ class BestSubsets:
         # Rising size, then rising mask: the first of the highest scores is then the subset.
         order = np.flatnonzero(defined)[np.lexsort((masks[defined], sizes[defined]))]
         masks, scores, sizes = masks[order], scores[order], sizes[order]
+
+        def take_best(best: list[ScoredSubset | None], place: int, allowed: NDArray[np.bool_]) -> None:
+            if allowed.any():
+                first = int(np.argmax(np.where(allowed, scores, -np.inf)))
+                _take(best, place, ScoredSubset(int(masks[first]), float(scores[first])))
+
         for size in np.unique(sizes):
-            self._take_best(self.by_size, int(size) - 1, masks, scores, sizes == size)
+            take_best(self.by_size, int(size) - 1, sizes == size)
         for layer in range(len(self.without)):
-            self._take_best(self.without, layer, masks, scores, masks >> layer & 1 == 0)
+            take_best(self.without, layer, masks >> layer & 1 == 0)
 
     def merge(self, other: Self) -> None:
         """Add what another one has seen."""
         self.count += other.count
         for ours, theirs in ((self.by_size, other.by_size), (self.without, other.without)):
             for place, subset in enumerate(theirs):
-                if subset is not None and subset.beats(ours[place]):
-                    ours[place] = subset
-
-    @staticmethod
-    def _take_best(
-        best: list[ScoredSubset | None], place: int, masks: Masks, scores: Scores, allowed: NDArray[np.bool_]
-    ) -> None:
-        if not allowed.any():
-            return
-        first = int(np.argmax(np.where(allowed, scores, -np.inf)))
-        subset = ScoredSubset(int(masks[first]), float(scores[first]))
-        if subset.beats(best[place]):
-            best[place] = subset
+                _take(ours, place, subset)
 
 
-_BLOCK = 100_000  # cosines at a time: about what a core caches; smaller ones keep threads waiting for each other
-_CHUNK_LAYERS = 16  # subsets of the 16 lowest layers are one task
+def _take(best: list[ScoredSubset | None], place: int, subset: ScoredSubset | None) -> None:
+    known = best[place]
+    if subset is not None and (known is None or subset.rank() > known.rank()):
+        best[place] = subset
 
 
 def count_subsets(num_layers: int, up_to: int) -> int:
-    """Non-empty subsets of at most `up_to` of the layers."""
+    """Count the non-empty subsets of at most `up_to` of the layers."""
     return sum(comb(num_layers, size) for size in range(1, up_to + 1))
+
+
+def largest_size(num_layers: int) -> int:
+    """Return the most layers per combination of which `MOST_SUBSETS` allows all subsets: all of up to 14 layers."""
+    return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A subset: its sums (3, n), and what each of the layers that may follow would add to them, (3, layers, n)."""
+
+    mask: int
+    sums: Floats
+    gains: Floats
+
+    def joined(self, layer: int, forms: Floats, num_followers: int) -> "_Node":
+        """Take in a layer; only layers below `num_followers` may follow."""
+        gains = self.gains[:, :num_followers] + forms[:, :num_followers, layer]
+        return _Node(self.mask | 1 << layer, self.sums + self.gains[:, layer], gains)
+
+    def choices(self, forms: Floats) -> tuple["_Node", "_Node"]:
+        """Return the node without and with the highest of the layers that may follow."""
+        layer = self.gains.shape[1] - 1
+        return _Node(self.mask, self.sums, self.gains[:, :layer]), self.joined(layer, forms, layer)
+
+
+def _root(grams: PairGrams) -> _Node:
+    layers = np.arange(grams.num_layers)
+    return _Node(0, np.zeros((3, grams.num_pairs)), grams.forms[:, layers, layers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,38 +327,15 @@ class _Lowest:
         return cls(masks, np.concatenate([np.ones((len(masks), 1)), chosen], axis=1), among, ends)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A subset of the higher layers: its sums (3, n), and what each layer below would add to them, (3, layers, n)."""
-
-    mask: int
-    sums: Floats
-    gains: Floats
-
-    def with_next(self, forms: Floats) -> "_Node":
-        """With the highest of the layers below taken in."""
-        layer = self.gains.shape[1] - 1
-        gains = self.gains[:, :layer] + forms[:, :layer, layer]
-        return _Node(self.mask | 1 << layer, self.sums + self.gains[:, layer], gains)
-
-    def without_next(self) -> "_Node":
-        """With the highest of the layers below left out."""
-        return _Node(self.mask, self.sums, self.gains[:, :-1])
-
-    @classmethod
-    def of(cls, mask: int, grams: PairGrams, *, down_to: int) -> "_Node":
-        """The node of the layers in `mask`, all of them from `down_to` on."""
-        layers = np.arange(grams.num_layers)
-        node = cls(0, np.zeros((3, grams.num_pairs)), grams.forms[:, layers, layers])
-        for layer in range(grams.num_layers - 1, down_to - 1, -1):
-            node = node.with_next(grams.forms) if mask >> layer & 1 else node.without_next()
-        return node
-
-
 def search_exact(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, threads: int = 1, progress: Progress = silent
 ) -> BestSubsets:
-    """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines."""
+    """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
+
+    The highest layers of a subset are fixed by walking a tree, layer by layer; on the way the three sums of its forms
+    and what each lower layer would add to them are kept up. The lowest layers come as a block: one small product with
+    all their indicator vectors, and a table of what they add among themselves.
+    """
     # As many layers as keep a block in the cache, and small enough for one BLAS thread.
     rows = max(1, _BLOCK // grams.num_pairs)
     lowest = _Lowest.of(grams, min(grams.num_layers, 7, rows.bit_length() - 1))
@@ -348,7 +346,10 @@ def search_exact(
     best_subsets = BestSubsets(grams.num_layers)
 
     def run(mask: int) -> BestSubsets:
-        return _search_below(_Node.of(mask, grams, down_to=chunk), grams, ranks, lowest, up_to)
+        node = _root(grams)
+        for layer in range(grams.num_layers - 1, chunk - 1, -1):
+            node = node.choices(grams.forms)[mask >> layer & 1]
+        return _search_below(node, grams, ranks, lowest, up_to)
 
     with ThreadPoolExecutor(threads) as pool:
         for done, found in enumerate(pool.map(run, tasks), 1):
@@ -358,22 +359,23 @@ def search_exact(
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """All choices among the layers from `down_to` on, of at most `up_to` layers; the lower masks first."""
+    """Yield all choices among the layers from `down_to` on, of at most `up_to` layers; the lower masks first."""
     if node.gains.shape[1] == down_to:
         yield node
         return
-    yield from _walk(node.without_next(), forms, down_to=down_to, up_to=up_to)
+    without, joined = node.choices(forms)
+    yield from _walk(without, forms, down_to=down_to, up_to=up_to)
     if node.mask.bit_count() < up_to:
-        yield from _walk(node.with_next(forms), forms, down_to=down_to, up_to=up_to)
+        yield from _walk(joined, forms, down_to=down_to, up_to=up_to)
 
 
 def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest: _Lowest, up_to: int) -> BestSubsets:
-    """All subsets that extend `node` by lower layers."""
+    """Score all subsets that extend `node` by lower layers."""
     layers = len(lowest.ends) - 1
     parts = np.empty((3, 1 + layers, grams.num_pairs))
     block = np.empty((3, len(lowest.masks), grams.num_pairs))
     masks: list[Masks] = []
-    scores: list[NDArray[np.float64]] = []
+    scores: list[Floats] = []
     for leaf in _walk(node, grams.forms, down_to=layers, up_to=up_to):
         begin = 0 if leaf.mask else 1  # the empty set is no combination
         end = lowest.ends[min(layers, up_to - leaf.mask.bit_count())]
@@ -383,224 +385,107 @@ def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest:
         masks.append(lowest.masks[begin:end] | leaf.mask)
         scores.append(ranks.of(cosines_of(sums)))
     best_subsets = BestSubsets(grams.num_layers)
-    if masks:
-        best_subsets.update(np.concatenate(masks), np.concatenate(scores))
+    best_subsets.update(np.concatenate(masks), np.concatenate(scores))
     return best_subsets
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A combination: its sums (3, n), and what each layer would add to them, (3, L', n)."""
-
-    mask: int
-    sums: Floats
-    gains: Floats
-
-    def joined(self, layer: int, forms: Floats) -> "_Item":
-        return _Item(self.mask | 1 << layer, self.sums + self.gains[:, layer], self.gains + forms[:, :, layer])
 
 
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Score combinations that grow from the `width` best of each size by one layer; ties as in `ScoredSubset.beats`."""
+    """Score combinations that grow from the `width` best of each size by one layer; ties as in `ScoredSubset.rank`."""
     best_subsets = BestSubsets(grams.num_layers)
-    layers = np.arange(grams.num_layers)
-    own = grams.forms[:, layers, layers]
-    items = [_Item(0, np.zeros((3, grams.num_pairs)), own)]
+    nodes = [_root(grams)]
     for size in range(1, up_to + 1):
-        scored: dict[int, tuple[float, _Item, int]] = {}
-        for item in items:
-            free = [layer for layer in range(grams.num_layers) if not item.mask >> layer & 1]
-            new = [layer for layer in free if item.mask | 1 << layer not in scored]
+        scored: dict[int, tuple[float, _Node, int]] = {}
+        for node in nodes:
+            free = [layer for layer in range(grams.num_layers) if not node.mask >> layer & 1]
+            new = [layer for layer in free if node.mask | 1 << layer not in scored]
             if not new:
                 continue
-            scores = ranks.of(cosines_of(item.sums[:, None] + item.gains[:, new]))
-            masks = np.array([item.mask | 1 << layer for layer in new], dtype=np.int64)
+            scores = ranks.of(cosines_of(node.sums[:, None] + node.gains[:, new]))
+            masks = np.array([node.mask | 1 << layer for layer in new], dtype=np.int64)
             best_subsets.update(masks, scores)
             for layer, mask, score in zip(new, masks.tolist(), scores.tolist(), strict=True):
-                scored[mask] = (-np.inf if np.isnan(score) else score, item, layer)
+                scored[mask] = (-np.inf if np.isnan(score) else score, node, layer)
         kept = sorted(scored, key=lambda mask: (-scored[mask][0], mask))[:width]
-        items = [scored[mask][1].joined(scored[mask][2], grams.forms) for mask in kept]
+        nodes = [scored[mask][1].joined(scored[mask][2], grams.forms, grams.num_layers) for mask in kept]
         progress("Searching combinations", size, up_to)
     return best_subsets
 
 
-MOST_SUBSETS = 2**14 - 1
-"""Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
-_ROWS = 128  # rows of cosines ranked at a time
-Part = tuple[Sequence[int], RankCorrelation]  # places of pairs, and the correlation with their targets
-
-
-class Rule(Protocol):
-    """How the states of several layers become one vector; grows by one layer at a time."""
-
-    def prepared(self, state: Floats) -> Floats:
-        """What is kept of the states (n, d) of one layer."""
-
-    def joined(self, together: Floats | None, part: Floats) -> Floats:
-        """`together` with one more layer; None is no layer yet."""
-
-    def vectors(self, together: Floats, size: int) -> Floats:
-        """Vectors (n, out) of a combination of `size` layers."""
-
-
-class Maximum:
-    """The largest value of each dimension over the layers."""
-
-    def prepared(self, state: Floats) -> Floats:
-        """The states themselves."""
-        return state
-
-    def joined(self, together: Floats | None, part: Floats) -> Floats:
-        """Elementwise maximum."""
-        return part if together is None else np.maximum(together, part)
-
-    def vectors(self, together: Floats, size: int) -> Floats:
-        """The maximum."""
-        return together
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """tanh(W · mean + b), a model's trained pooler over the mean of the layers."""
-
-    weight: Floats  # (out, d)
-    bias: Floats  # (out,)
-
-    def prepared(self, state: Floats) -> Floats:
-        """The states through the weights: W · mean = mean of W · state, so each layer is projected once."""
-        projected: Floats = state @ self.weight.T
-        return projected
-
-    def joined(self, together: Floats | None, part: Floats) -> Floats:
-        """The sum."""
-        return part if together is None else together + part
-
-    def vectors(self, together: Floats, size: int) -> Floats:
-        """The mean, the bias, tanh."""
-        return np.tanh(together / size + self.bias)
-
-
 class StatePairs:
-    """The states of pairs under one rule, ready for combining: parts, (2, L', n, width) float64."""
+    """Pairs whose combinations have no Gram form: the largest value over layers, or the mean through a trained head.
 
-    def __init__(self, rule: Rule, parts: Floats) -> None:
-        self.rule = rule
-        self.parts = parts
+    Args:
+        parts: States of both sides, for a head already through its weights, (2, L', n, width) in float64.
+        bias: Of the head, (width,); None takes the maximum over the layers.
+    """
+
+    def __init__(self, parts: Floats, bias: Floats | None = None) -> None:
+        self.parts, self.bias = parts, bias
+        self.num_layers = int(parts.shape[1])
 
     @classmethod
-    def of(cls, states: Tensor, first: Sequence[int], second: Sequence[int], rule: Rule) -> Self:
-        """From states (L', texts, d) and the places of each pair's texts."""
-        prepared = [rule.prepared(state.double().numpy()) for state in states]
-        return cls(rule, np.stack([[part[list(side)] for part in prepared] for side in (first, second)]))
-
-    @property
-    def num_layers(self) -> int:
-        """L'."""
-        return int(self.parts.shape[1])
+    def of(cls, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> Self:
+        """Prepare states (L', texts, d) for the pairs whose texts stand at `first` and `second`."""
+        prepared: list[Floats] = [state.double().numpy() for state in states]
+        bias = None
+        if head is not None:  # W · mean = mean of W · state, so each layer is projected once
+            weight, bias = (value.detach().double().cpu().numpy() for value in (head.linear.weight, head.linear.bias))
+            prepared = [state @ weight.T for state in prepared]
+        return cls(np.stack([[part[list(side)] for part in prepared] for side in (first, second)]), bias)
 
     def select(self, pairs: Sequence[int]) -> Self:
-        """Some of the pairs, in the order given."""
-        return type(self)(self.rule, np.ascontiguousarray(self.parts[:, :, list(pairs)]))
+        """Return some of the pairs, in the order given."""
+        return type(self)(np.ascontiguousarray(self.parts[:, :, list(pairs)]), self.bias)
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Cosine of the combination of these layers for each pair, (n,)."""
-        together = self.rule.joined(None, self.parts[:, layers[0]])
-        for layer in layers[1:]:
-            together = self.rule.joined(together, self.parts[:, layer])
+        """Return the cosine of the combination of these layers for each pair, (n,)."""
+        together: Floats | None = None
+        for layer in layers:
+            together = self._joined(together, layer)
+        assert together is not None
         return self._cosines(together, len(layers))
 
+    def _joined(self, together: Floats | None, layer: int) -> Floats:
+        part = self.parts[:, layer]
+        if together is None:
+            return part
+        return np.maximum(together, part) if self.bias is None else together + part
+
     def _cosines(self, together: Floats, size: int) -> Floats:
-        return row_cosines(*self.rule.vectors(together, size))
+        return row_cosines(*(together if self.bias is None else np.tanh(together / size + self.bias)))
 
     def all_cosines(self, up_to: int) -> Iterator[tuple[int, Floats]]:
-        """Mask and cosines of every non-empty subset of at most `up_to` layers, each made from one a layer smaller."""
-        none: Floats | None = None
-        waiting = [(0, none, layer) for layer in range(self.num_layers)]
+        """Yield mask and cosines of every non-empty subset of at most `up_to` layers, each from one a layer smaller."""
+        waiting: list[tuple[int, Floats | None, int]] = [(0, None, layer) for layer in range(self.num_layers)]
         while waiting:
             mask, before, layer = waiting.pop()
             mask |= 1 << layer
-            together = self.rule.joined(before, self.parts[:, layer])
+            together = self._joined(before, layer)
             yield mask, self._cosines(together, mask.bit_count())
             if mask.bit_count() < up_to:
                 waiting += [(mask, together, lower) for lower in range(layer)]
 
 
-def largest_size(num_layers: int) -> int:
-    """Most layers per combination: all of up to 14 layers, beyond that as many as `MOST_SUBSETS` allows."""
-    return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
-
-
 def search_states(
-    pairs: StatePairs, parts: Sequence[Part], *, up_to: int, progress: Progress = silent
+    pairs: StatePairs,
+    parts: Sequence[tuple[Sequence[int], RankCorrelation]],
+    *,
+    up_to: int,
+    progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once."""
+    """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once.
+
+    parts: places of pairs, and the correlation with their targets.
+    """
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
-    total, done = count_subsets(pairs.num_layers, up_to), 0
-    masks: list[int] = []
-    rows: list[Floats] = []
-    for mask, cosines in pairs.all_cosines(up_to):
-        masks.append(mask)
-        rows.append(cosines)
-        if len(rows) == _ROWS or done + len(rows) == total:
-            done += len(rows)
-            together, numbers = np.stack(rows), np.array(masks, dtype=np.int64)
-            for found, (places, ranks) in zip(best_subsets, parts, strict=True):
-                found.update(numbers, ranks.of(np.ascontiguousarray(together[:, places])))
-            masks, rows = [], []
-            progress("Searching combinations", done, total)
+    subsets, done, total = pairs.all_cosines(up_to), 0, count_subsets(pairs.num_layers, up_to)
+    while done < total:
+        masks, rows = zip(*islice(subsets, _ROWS), strict=True)
+        together, numbers = np.stack(rows), np.array(masks, dtype=np.int64)
+        for found, (places, ranks) in zip(best_subsets, parts, strict=True):
+            found.update(numbers, ranks.of(np.ascontiguousarray(together[:, places])))
+        done += len(rows)
+        progress("Searching combinations", done, total)
     return best_subsets
-
-
-_WINDOW = 2_048  # pairs whose states are held at a time
-
-
-class Scorer(Protocol):
-    """Pairs whose combinations have cosines."""
-
-    def cosines(self, layers: Sequence[int]) -> Floats:
-        """Cosine of the combination of these layers for each pair, (n,)."""
-
-
-def read_grams(
-    encoder: Encoder, pairs: PairSet, pooler: Dense | None = None, progress: Progress = silent
-) -> tuple[PairGrams, Floats]:
-    """The Gram matrices of all pairs, and `_first_cosines`; window by window."""
-    forms, cls = [], []
-    for start in range(0, len(pairs), _WINDOW):
-        window = pairs.pairs[start : start + _WINDOW]
-        states, firsts, first, second = _states(encoder, window, progress)
-        forms.append(pair_grams(states, first, second, threads=torch.get_num_threads()).forms)
-        cls.append(_first_cosines(firsts, first, second, pooler))
-    return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(cls, axis=1)
-
-
-def read_state_pairs(
-    encoder: Encoder, pairs: PairSet, rule: Rule, pooler: Dense | None = None, progress: Progress = silent
-) -> tuple[StatePairs, Floats]:
-    """The states of all pairs under a rule, in memory, and `_first_cosines`."""
-    states, firsts, first, second = _states(encoder, pairs.pairs, progress)
-    return StatePairs.of(states, first, second, rule), _first_cosines(firsts, first, second, pooler)
-
-
-def _states(
-    encoder: Encoder, pairs: Sequence[TextPair], progress: Progress
-) -> tuple[Tensor, Tensor, list[int], list[int]]:
-    """States (L', texts, d) of the distinct texts, CLS states (texts, d) of the last layer, places of both sides."""
-    texts, first, second = PlacedPairs.of(pairs)
-    states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
-    cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
-    for batch in iter_states(encoder, texts, progress=progress):
-        states[:, batch.places] = batch.states
-        cls[batch.places] = pool(batch.hidden_states[-1], batch.attention_mask, "cls").float().cpu()
-    return states, cls, first, second
-
-
-def _first_cosines(cls: Tensor, first: list[int], second: list[int], pooler: Dense | None) -> Floats:
-    """Cosines of n pairs by the last layer's CLS states (texts, d), and by these through the pooler, (1 or 2, n)."""
-    every = [cls]
-    if pooler is not None:
-        with torch.no_grad():
-            every.append(pooler.cpu()(cls))
-    return np.stack([row_cosines(rows[first].double().numpy(), rows[second].double().numpy()) for rows in every])
