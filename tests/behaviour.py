@@ -45,6 +45,7 @@ NOT_KEPT = re.compile(
 HEX = re.compile(r"[0-9a-f]{10,}")
 NUMBER = re.compile(r"\d[\d.,]*")
 EXACT, FOLDER_VECTORS, GRAPH_VECTORS, INT8_VECTORS = 1e-6, 1.5e-5, 1e-4, 1e-3
+INNER = {"trials", "distillation", "graphs"}  # folders of a workspace whose models are steps on the way
 TIMEOUT = 600
 PROGRAM = "from truncate_kit_cli.entry import main; main()"
 ENVIRONMENT = {
@@ -201,18 +202,29 @@ def left(home: Path, words: list[str]) -> Iterator[Path]:
 def read_vectors(home: Path, files: list[Path]) -> dict[str, np.ndarray]:
     """Encode the fixed sentences with every folder and graph among the files, and read vectors that were written."""
     found = {}
-    for file in (file for file in files if "trials" not in file.parts):
+    for file in (file for file in files if not INNER.intersection(file.parts)):
         name = HEX.sub("HEX", str(file.relative_to(home)))
         if file.name == "modules.json":
-            from sentence_transformers import SentenceTransformer
-
-            model = SentenceTransformer(str(file.parent), device="cpu", trust_remote_code=True)
-            found[name] = model.encode(FIXED).round(5)
+            by, found_there = folder_vectors(file.parent)
+            found[f"{name} by {by}"] = found_there.round(5)
         elif file.suffix == ".onnx" and file.with_name("tokenizer.json").exists():
             found[name] = graph_vectors(file)
-        elif file.suffix == ".npy":
+        elif file.suffix == ".npy" and file.parent == home:
             found[name] = np.load(file)
     return found
+
+
+def folder_vectors(folder: Path) -> tuple[str, np.ndarray]:
+    """Encode the fixed sentences by sentence-transformers, or by this package what that cannot read; say which."""
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+        return "sentence-transformers", np.asarray(model.encode(FIXED))
+    except AttributeError:  # heads of `freeze` have no loader there
+        import truncate_kit
+
+        return "truncate-kit", truncate_kit.load_encoder(folder).encode(FIXED)
 
 
 def graph_vectors(file: Path) -> np.ndarray:
@@ -245,6 +257,10 @@ def run_case(name: str, folder: Path) -> None:
     home, begin = folder / "work", time.time()
     words = [] if name in MADE_HERE else full_words(name, CASES[name].split())
     call = [str(Path(__file__).resolve()), "inside", name] if name in MADE_HERE else ["-c", PROGRAM, *words]
+    if name in words or name in MADE_HERE:  # a workspace of its own begins anew
+        shutil.rmtree(home / name, ignore_errors=True)
+    if "--out" in words:
+        (home / words[words.index("--out") + 1]).unlink(missing_ok=True)
     before = {path: path.stat().st_mtime_ns for path in left(home, words) if path.exists()}
     with (home / "texts.txt").open() as given:
         try:
@@ -278,17 +294,18 @@ def run_case(name: str, folder: Path) -> None:
         vectors, record["unread"] = {}, f"unread: {error!r}"
     np.savez(folder / f"{name}.npz", **vectors)  # type: ignore[arg-type]
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-    print(
-        f"{name}: exit code {run.returncode}, {len(vectors)} sets of vectors, {time.time() - begin:.0f} s", flush=True
-    )
+    print(f"{name}: exit code {run.returncode}, {len(vectors)} vector sets, {time.time() - begin:.0f} s", flush=True)
 
 
 def run_refused() -> dict[str, Any]:
-    """Run every bad input in this process; what must stay is how many lines say what."""
+    """Run every bad input and every --help in this process; what must stay is how many lines say what."""
     from truncate_kit_cli.entry import main
 
     found = {}
-    for name, line in REFUSED.items():
+    helped = {
+        f"help-{command}": f"{command} --help" for command in sorted({line.split()[0] for line in CASES.values()})
+    }
+    for name, line in (REFUSED | helped).items():
         sys.argv = ["truncate-kit", *line.split()]
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
         code: Any = "none"
@@ -300,14 +317,14 @@ def run_refused() -> dict[str, Any]:
             except BaseException as error:
                 code = f"escaped: {error!r}"
         out.flush(), err.flush()
-        said = err.buffer.getvalue().decode().replace(str(Path.cwd()), ".")  # type: ignore[attr-defined]
+        printed, said = (stream.buffer.getvalue().decode().replace(str(Path.cwd()), ".") for stream in (out, err))
         found[name] = {
             "exit": code,
             "errors": said.count("Error: "),
             "hints": said.count("Hint: "),
             "traceback": "Traceback" in said,
-            "silent": not out.buffer.getvalue(),  # type: ignore[attr-defined]
-            "text": f"said: {said}",
+            "silent": not printed,
+            "text": f"said: {printed}{said}",
         }
     return found
 
