@@ -112,9 +112,9 @@ def combine(
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
     """Write the figures and, where a folder can hold it, the model; what to say of the model."""
     from truncate_kit.errors import ModelError
-    from truncate_kit.methods.bert_lc.card import combination_card
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import save_encoder
+    from truncate_kit.report.card import combination_card
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 
     draw_sizes(report, workspace.combination / "sizes.png")

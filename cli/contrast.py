@@ -267,7 +267,7 @@ def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[s
 
 def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) -> None:
     """The result as JSON, or as a table and sentences."""
-    from truncate_kit.methods.contrast.card import pooling_words
+    from truncate_kit.report.training import pooling_words
     from truncate_kit.wording import points
 
     if workspace.quiet:

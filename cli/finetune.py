@@ -230,9 +230,9 @@ def _adapted(
 def _show(result: "SweepResult", workspace: Workspace) -> None:
     """The result as JSON, or as sentences, a table and a figure."""
     from truncate_kit.analysis.drop import NOT_PREDICTED
+    from truncate_kit.report.card import add_figure
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
-    from truncate_kit.training.card import add_figure
     from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.curve)

@@ -12,8 +12,8 @@ from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import suited_precision
 from truncate_kit.files import read_text, without_repeats
+from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.layout import Snippet
-from truncate_kit.training.usage import TEXTS, onnxruntime_lines, sentence_transformers_lines
 
 _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a saved Pooling
     "pooling_mode_mean_tokens": "vectors = (states * mask).sum(1) / mask.sum(1)",
@@ -132,7 +132,7 @@ def _ours(place: str, graph: ExportReport | None) -> str:
     load = (
         f"load_encoder({place!r})" if graph is None else f"OnnxEncoder.load({place!r}, precision={graph.precision!r})"
     )
-    return f"import truncate_kit\n\nmodel = truncate_kit.{load}\nvectors = model.encode({TEXTS})"
+    return f"import truncate_kit\n\nmodel = truncate_kit.{load}\nvectors = model.encode({SAMPLE_TEXTS})"
 
 
 def _transformers(place: str, saved: _Saved) -> str:
@@ -144,7 +144,7 @@ def _transformers(place: str, saved: _Saved) -> str:
         f"place = {place!r}",
         "model = AutoModel.from_pretrained(place).eval()",
         "tokenizer = AutoTokenizer.from_pretrained(place)",
-        f"texts = {TEXTS}",
+        f"texts = {SAMPLE_TEXTS}",
         f"batch = tokenizer(texts, padding=True, truncation=True{cut}, return_tensors='pt')",
         "with torch.no_grad():",
         "    states = model(**batch).last_hidden_state",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import blocks_in_words, place_in_words
+from truncate_kit.blocks import place_in_words
 from truncate_kit.files import local_path
 from truncate_kit.results import Result
 from truncate_kit.training.model_origins import CUT
@@ -147,6 +147,7 @@ def cut(
         UsageError: `encoder` comes from there.
     """
     from truncate_kit.models import keep, save_encoder, truncate
+    from truncate_kit.report.card import cut_card
     from truncate_kit.training.output import output_folder
 
     blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
@@ -167,28 +168,5 @@ def cut(
         if check is not None:
             check()
         records = {CUT.file_name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=_card(result, lean), records=records)
+        save_encoder(lean, out / "lean", model_card=cut_card(result).text(lean), records=records)
     return result
-
-
-def _card(result: CutResult, lean: "Encoder") -> str:
-    from truncate_kit.training.card import ModelCard
-
-    layer, vocabulary = result.layer, result.vocabulary
-    whole = layer == result.depth and vocabulary is not None
-    name, _, numbers = result.place.partition(" ")
-    facts = [(capitalized(name), f"{numbers} of {result.depth}"), ("Training", f"None. {result.sentence}")]
-    done, kept = "truncated at", f"the first {layer} of {result.depth} layers"
-    if result.blocks is not None:
-        done, kept = "cut to", blocks_in_words(result.blocks, result.depth)
-    if vocabulary is not None:
-        facts.append(("Vocabulary", " ".join(vocabulary.sentences)))
-    return ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, with fewer word pieces" if whole else f"{result.model}, {done} {result.place}",
-        summary="A sentence encoder that keeps the word pieces of given texts, as they were trained."
-        if whole
-        else f"A sentence encoder that keeps {kept}, as they were trained.",
-        facts=facts,
-        tags=("truncated",),
-    ).text(lean)

@@ -14,7 +14,6 @@ from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
 from truncate_kit.files import local_path
-from truncate_kit.methods.contrast.card import contrastive_card
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
@@ -23,6 +22,7 @@ from truncate_kit.methods.priors.masked_head import masked_head_digest
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
 from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.report.card import contrastive_card
 from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts

@@ -10,7 +10,6 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import keys_of, note_learned, query_keys
 from truncate_kit.errors import LayerNotHeldError, UsageError
 from truncate_kit.methods.distill.agreement import held_out_scores
-from truncate_kit.methods.distill.card import distill_card
 from truncate_kit.methods.distill.frontier import Scored, measure_frontier, time_blocks, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import Learning, run_name
 from truncate_kit.methods.distill.notes import (
@@ -39,6 +38,7 @@ from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, s
 from truncate_kit.models import Encoder, keep, keep_words, save_encoder
 from truncate_kit.other_work import QUIET
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.report.card import distill_card
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import choosing_queries

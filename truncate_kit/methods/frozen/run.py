@@ -17,7 +17,6 @@ from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import local_path
 from truncate_kit.methods.frozen.autoencoders import BlockAutoencoders, pretrain
-from truncate_kit.methods.frozen.card import frozen_card
 from truncate_kit.methods.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, choose, frozen_name
 from truncate_kit.methods.frozen.heads import (
     PairsEvaluator,
@@ -34,6 +33,7 @@ from truncate_kit.models import Encoder, LayerHeads, check_encoder, layers_held,
 from truncate_kit.models.layer_heads import read_layer_heads
 from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.report.card import frozen_card
 from truncate_kit.training.diverging import DivergedTrials
 from truncate_kit.training.isolation import isolated
 from truncate_kit.training.model_origins import HEADS

@@ -10,7 +10,6 @@ from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
 from truncate_kit.data.learned import keys_of, note_learned
-from truncate_kit.methods.tmft.card import sweep_card
 from truncate_kit.methods.tmft.certainty import Certainty, certainty
 from truncate_kit.methods.tmft.picking import Picker
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -19,6 +18,7 @@ from truncate_kit.methods.tmft.sweep_result import Ranking, SweepResult, scores_
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_to_try
 from truncate_kit.models import save_encoder
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.report.card import sweep_card
 from truncate_kit.training.model_origins import SWEEP
 from truncate_kit.training.trial import Trial
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized

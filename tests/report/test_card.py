@@ -14,8 +14,8 @@ from truncate_kit.models.layer_attention import LayerAttentionPooling
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.pooling import ConcatPooling
 from truncate_kit.models.tail import Dense
-from truncate_kit.training.card import Evaluation, ModelCard, ScoreTable
-from truncate_kit.training.usage import onnxruntime_lines
+from truncate_kit.report.card import ModelCard, onnxruntime_lines
+from truncate_kit.report.view import Table
 
 NAME = 'me/"odd" | <b>name</b> [x](y)'
 
@@ -37,8 +37,8 @@ def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
 
 
 def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
-    scores = [Evaluation(data=NAME, metric="spearman_cosine", value=0.58342), Evaluation(data="b", metric="m", value=1)]
-    text = card(evaluations=scores).text(load_encoder(tiny_folder("bert")))
+    scores = [(NAME, "spearman_cosine", 0.58342), ("b", "m", 1)]
+    text = card(scores=scores).text(load_encoder(tiny_folder("bert")))
     (model,) = yaml.safe_load(text.split("---")[1])["model-index"]  # as the hub's own pages read it
     assert model["name"] == f"{NAME}, cut"
     assert [row["task"]["type"] for row in model["results"]] == ["semantic-similarity"] * 2
@@ -112,10 +112,8 @@ def test_the_size_of_a_vector_is_that_of_its_vectors(tiny_folder, change):
 
 
 def test_text_from_outside_opens_nothing(tiny_folder):
-    scores = ScoreTable(
-        caption="Points.", columns=("layer", "test"), rows=(("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1
-    )
-    text = card(facts=(("Data", NAME), ("Seeds", "0, 1")), scores=scores, notes=("All\nof `it`.",)).text(
+    table = Table("Points.", ("layer", "test"), (("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1)
+    text = card(facts=(("Data", NAME), ("Seeds", "0, 1")), table=table, notes=("All\nof `it`.",)).text(
         load_encoder(tiny_folder("bert"))
     )
     body = text.split("---\n", 2)[2].strip().splitlines()
@@ -124,8 +122,8 @@ def test_text_from_outside_opens_nothing(tiny_folder):
     assert body[2] == "Keeps 2 of 3 layers."
     assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
     assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Reads | 36 tokens |"]
-    table = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
-    assert body[11:18] == table
+    rows = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
+    assert body[11:18] == rows
     assert body[19] == "All of \\`it\\`."
     assert body[-1].startswith("Made by truncate-kit ")
 
