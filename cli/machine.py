@@ -12,7 +12,7 @@ from .live_progress import watching
 from .options import refuse
 
 if TYPE_CHECKING:
-    from truncate_kit.engines import Engine
+    from truncate_kit.parallel import Engine
     from truncate_kit.progress import TrialWatcher
 
 ENGINES = ("local", "ray")
@@ -53,7 +53,7 @@ class Machine:
 
     def open(self) -> "Engine":
         """The engine, to be used in a `with` block; what is not there is said on entering it."""
-        from truncate_kit.engines import Processes, RayCluster, Sequential
+        from truncate_kit.parallel import Processes, RayCluster, Sequential
 
         if self.engine == "ray":
             gpus = float(self._on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker

@@ -11,7 +11,6 @@ from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
 from truncate_kit.bounds import Bounds, first_seeds, shown
-from truncate_kit.engines import Processes
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.settings import TransferSettings
 from truncate_kit.export.settings import ExportSettings
@@ -23,6 +22,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.priors.adapting import AdaptationSettings
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.parallel import Processes
 from truncate_kit.training.configuration import TrainingSettings
 
 HUGE = 10**30

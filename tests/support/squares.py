@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.engines import Steps
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.parallel import Steps
 
 DEADLY, WRONG, ODD, LOGGED = 100, 200, 300, 400
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from truncate_kit.bounds import STEPS, check_number, given_or
 from truncate_kit.data import iter_rows
-from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DataError, UsageError, cannot_write
 from truncate_kit.export.normalization import ends_normalized
 from truncate_kit.export.runtime import OnnxEncoder
@@ -25,6 +24,7 @@ from truncate_kit.models import Encoder, check_encoder, encoder_digest
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.tail import Normalize
+from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.serving.encoded_file import EncodedFile, EncodingJob, EncodingNote, job_file

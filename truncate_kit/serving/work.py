@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from truncate_kit.engines import Send
 from truncate_kit.errors import ModelError
 from truncate_kit.export.graph_files import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import all_below
 from truncate_kit.models import Encoder
 from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.parallel import Send
 from truncate_kit.vectors import VectorFormat
 
 

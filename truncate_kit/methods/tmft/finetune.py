@@ -8,7 +8,6 @@ from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import query_keys, seen_before
-from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 from truncate_kit.methods.tmft.picking import Picker
@@ -20,6 +19,7 @@ from truncate_kit.methods.tmft.trials import TrialRunner, layers_named
 from truncate_kit.methods.tmft.work import Prior
 from truncate_kit.models import Encoder, check_encoder, encoder_digest
 from truncate_kit.pair_keys import merged
+from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.isolation import isolated

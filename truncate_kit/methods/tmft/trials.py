@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from truncate_kit.blocks import numbers_named
-from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.methods.tmft.ranking import RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.methods.tmft.sweep_result import Ranking
 from truncate_kit.methods.tmft.work import Prior, TrialOrder, TrialWork
 from truncate_kit.models import Encoder, check_layer, keep, layers_held, truncate
 from truncate_kit.models.pooling import ConcatPooling
+from truncate_kit.parallel import Engine, Lost, Sequential, Steps
 from truncate_kit.progress import TrialEvent, TrialWatcher
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.diverging import DivergedTrials

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -21,13 +20,14 @@ from tests.support.commands import refused, run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
-from truncate_kit.engines import Lost, RayCluster, Steps, ray_cluster
+from truncate_kit import parallel
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.methods.distill.learning import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.models import load_encoder
+from truncate_kit.parallel import Lost, RayCluster, Steps
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.serving import encode_file
 
@@ -221,11 +221,9 @@ class Ends:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), EOFError("cut short"), BrokenPipeError()])
 def test_whatever_ends_a_task_is_answered_and_not_waited_for(error, monkeypatch):
-    monkeypatch.setitem(ray_cluster._held, "key", Ends())
-    parcel = SimpleNamespace(key="key", reference=None)
-    (answer,) = ray_cluster._messages(error, parcel, "cpu", torch.get_num_threads())
-    with pytest.raises(RuntimeError, match=type(error).__name__):
-        answer.result()
+    monkeypatch.setitem(parallel._held, "key", Ends())
+    (answer,) = parallel._messages(error, ("key", [None]), "cpu", torch.get_num_threads())
+    assert isinstance(answer.problem, RuntimeError | type(error))
 
 
 def test_without_ray_the_extra_is_named(tiny_folder, tmp_path, monkeypatch, capfd):
