@@ -12,7 +12,7 @@ from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.data.learned import without_learned
-from truncate_kit.engines import Engine
+from truncate_kit.parallel import Engine
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders
 from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size

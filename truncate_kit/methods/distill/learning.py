@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.engines import Engine, Send, Sequential
+from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
