@@ -20,10 +20,9 @@ _NAMES = {  # by module
     "analysis.settings": "AnalysisSettings",
     "analysis.streaming": "StreamedCKA",
     "bench.bench_report": "BenchReport",
-    "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs read_retrieval "
-    "read_texts",
+    "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs "
+    "read_retrieval read_texts",
     "doctor": "diagnose",
-    "engines": "Processes RayCluster",
     "errors": "TruncateKitError",
     "evaluation.comparing": "RetrievalComparison compare",
     "evaluation.evaluating": "RetrievalScore evaluate_retrieval",
@@ -60,8 +59,9 @@ _NAMES = {  # by module
     "methods.tmft.predicting": "sweep_prediction",
     "methods.tmft.settings": "SweepSettings",
     "methods.tmft.sweep_result": "SweepResult",
-    "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder save_encoder "
-    "truncate",
+    "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder "
+    "save_encoder truncate",
+    "parallel": "Processes RayCluster",
     "representations": "layer_states",
     "serving": "encode_file",
     "training.configuration": "TrainingSettings",

@@ -12,7 +12,6 @@ from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.data.learned import without_learned
-from truncate_kit.parallel import Engine
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders
 from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size
@@ -21,6 +20,7 @@ from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models import Encoder
+from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.isolation import isolated

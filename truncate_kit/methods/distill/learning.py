@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
@@ -23,6 +22,7 @@ from truncate_kit.methods.distill.result import Blocks, DistillResult, Student, 
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
 from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts
 from truncate_kit.models import Batch, Encoder, check_encoder, encoder_digest, keep, truncate
+from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 from truncate_kit.serving.work import Chunk, Encoded, EncodingWork
