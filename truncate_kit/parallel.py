@@ -390,16 +390,26 @@ def _begin(devices: Any, threads: int, messages: Any) -> None:
     """Prepare a worker process: device, threads, messages; it ends with its parent, which alone hears Ctrl-C."""
     global _device, _send
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: (atexit._run_exitfuncs(), os._exit(TERMINATED)))  # temporary folders go
+    signal.signal(signal.SIGTERM, _end)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # results of the parent belong there
     os.dup2(nowhere, 2)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _device, _send = devices.get(), _throttled(messages.put)
     torch.set_num_threads(threads)
     _send_logs(_send)
+
+
+def _end(*_: object) -> None:
+    atexit._run_exitfuncs()  # temporary folders go
+    os._exit(TERMINATED)
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(TERMINATED)
 
 
 def _perform(key: str, task: Any) -> str:
