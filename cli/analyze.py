@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.measurement import first_free
-from truncate_kit.workspace.places import read_result
+from truncate_kit.workspace import read_result
 
 from . import options
 from .options import data_option, given, layers_option, refuse, use_threads
@@ -58,8 +58,7 @@ def analyze(
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
     from truncate_kit.data import iter_texts, read_retrieval
-    from truncate_kit.workspace.leakage import chosen_there
-    from truncate_kit.workspace.seen import seen_among
+    from truncate_kit.seen import seen_among
 
     kept = options.blocks_in(blocks)
     if texts is not None and data is None:
@@ -79,11 +78,11 @@ def analyze(
         workspace.note(f"{encoder.name} has no final norm: its states are the same without --raw.")
     pairs, found = None, None
     if searched is not None:
-        workspace.note(f"Analyzed: {searched.name}.", chosen_there(source.name, searched))
+        workspace.note(f"Analyzed: {searched.name}.", seen_among(searched, source.name))
     elif texts is None or data is not None:
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)
-        workspace.note(f"Analyzed: {pairs.name}.", seen_among(workspace, pairs, source.name))
+        workspace.note(f"Analyzed: {pairs.name}.", seen_among(pairs, source.name))
     with workspace.held(), progress_bar(quiet=as_json) as progress:
         result = profile(
             encoder,

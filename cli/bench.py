@@ -9,7 +9,8 @@ import typer
 from truncate_kit.bench.backends import BACKENDS, QUICK, BenchSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
-from truncate_kit.workspace.sources import DataSource
+from truncate_kit.origin import read_origin
+from truncate_kit.workspace import DataSource
 
 from . import options
 from .options import layers_option, machine_option, names_in, refuse, scale_in, whole_numbers_in
@@ -102,7 +103,8 @@ def bench(
         ours, theirs = _random_pair(random_weights, layer, whole=whole)
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
-    pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
+    beside = theirs if isinstance(theirs, Path) else None
+    pairs, texts = _scored_on(workspace, lean, beside, (data, columns, scale))
     with workspace.held():
         with progress_bar(quiet=as_json) as progress:
             report = run(
@@ -119,25 +121,21 @@ def bench(
 
 
 def _scored_on(
-    workspace: Workspace, lean: str | None, full: str | None, named: tuple[str | None, str | None, str | None]
+    workspace: Workspace, lean: str | None, full: "Model | None", named: tuple[str | None, str | None, str | None]
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.workspace.leakage import chosen_there
-    from truncate_kit.workspace.queries import held_out_queries
-    from truncate_kit.workspace.records import is_known
+    from truncate_kit.seen import seen_among, unseen_queries
 
-    (data, columns, scale), ours = named, str(lean or workspace.lean)
+    (data, columns, scale), ours = named, [str(lean or workspace.lean), *([] if full is None else [str(full)])]
     if (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
-        found, chosen = held_out_queries(read_retrieval(queries), ours, *([] if full is None else [full]))
+        found, chosen = unseen_queries(read_retrieval(queries), *ours)
         workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]
     splits, _ = workspace.data(data, columns, scale)
-    # A full model that comes from elsewhere has seen what is known where it lies.
-    beside = [] if full is None or not is_known(full) else [full]
-    pairs = workspace.unseen(splits, ours, *beside).evaluation
-    workspace.note(chosen_there(ours, pairs))
+    pairs = workspace.unseen(splits, *ours).evaluation
+    workspace.note(*(seen_among(pairs, model) for model in ours))
     return pairs, pairs.texts()
 
 
@@ -165,11 +163,14 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
     if whole:
         workspace.note(f"Compared with: all of {source}.")
         return ours, ours
-    cut = workspace.cut() if lean is None else None
-    beside = workspace.located(cut.model) if cut is not None else str(workspace.full)
-    # What lies in `full` may be of an earlier model than `lean`: the result of what made both says that it is not.
-    belongs = workspace.full.is_dir() and (workspace.sweep_file.exists() or workspace.distilled() is not None)
-    if lean is None and (cut is not None or belongs):
+    made, other = (read_origin(folder) if lean is None else None for folder in (workspace.lean, workspace.full))
+    beside = None
+    if made is not None and made.method == "cut":
+        beside = workspace.located(made.model)
+    elif made is not None and other is not None:  # what lies in `full` may be of an earlier model than `lean`
+        taught = made.method == "distill" and (other.method, other.source_digest) == ("copy", made.source_digest)
+        beside = str(workspace.full) if taught or made.has_budget_of(other) else None
+    if beside is not None:
         workspace.note(f"Compared with: {beside}.")
         return ours, local_path(beside)
     workspace.note("No full model to compare with: name it with --full.")
@@ -207,7 +208,7 @@ def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -
 
 def _why_kept(report: "BenchReport", workspace: Workspace) -> str:
     """Why bench.json is not replaced by this report."""
-    from truncate_kit.workspace.places import read_result
+    from truncate_kit.workspace import read_result
 
     before = read_result(type(report), workspace.bench)
     if before is None or before.lean_folder == report.lean_folder:

@@ -14,6 +14,7 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from truncate_kit.data import PairSet
     from truncate_kit.methods.bert_lc.result import CombinationReport
     from truncate_kit.models import Encoder
     from truncate_kit.models.tail import Dense
@@ -73,7 +74,6 @@ def combine(
     from truncate_kit.data import PairSplits
     from truncate_kit.hardware import usable_cores
     from truncate_kit.methods.bert_lc.combine import combine as run
-    from truncate_kit.methods.bert_lc.combine import write_combination
     from truncate_kit.models import find_pooler_head, load_pooler_head
     from truncate_kit.training.output import output_folder
 
@@ -101,19 +101,22 @@ def combine(
             report = run(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
-        write_combination(report, pairs, workspace.combination_file)
-        saved = _save(encoder, report, trained if head else None, workspace)
+        report.write(workspace.combination_file)
+        saved = _save(encoder, report, pairs, trained if head else None, workspace)
         workspace.remember(None if workspace.holds(source.name) else source, named)
     if report.method == "exact" and width != SETTINGS.width:
         workspace.note("The search was exact: --beam-width goes with a beam search only.")
     show(report, workspace, saved)
 
 
-def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
+def _save(
+    encoder: "Encoder", report: "CombinationReport", pairs: "PairSet", head: "Dense | None", workspace: Workspace
+) -> str:
     """Write the figures and, where a folder can hold it, the model; what to say of the model."""
     from truncate_kit.errors import ModelError
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import save_encoder
+    from truncate_kit.models.saving import origin_of
     from truncate_kit.report.card import combination_card
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 
@@ -125,7 +128,9 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
         lean = combined_encoder(encoder, report.chosen, over=over, head=head)  # type: ignore[arg-type]  # checked there
     except ModelError as error:
         return in_options(f"The model was not saved: {error} {error.hint}{earlier}", "combine")
-    save_encoder(lean, workspace.combined, model_card=combination_card(report, lean).text(lean))
+    settings = report.settings.to_dict() | {"layers": report.chosen}
+    origin = origin_of("combine", encoder, lean, data=pairs, settings=settings)
+    save_encoder(lean, workspace.combined, model_card=combination_card(report, lean).text(lean), origin=origin)
     saved = f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters)."
     if lean.pooler is not None:
         saved += " sentence-transformers loads it with trust_remote_code=True."

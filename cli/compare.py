@@ -34,13 +34,13 @@ def compare(
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data import read_retrieval
     from truncate_kit.evaluation.comparing import compare as run
+    from truncate_kit.evaluation.evaluating import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
-    from truncate_kit.methods.distill.notes import note_of_searched
-    from truncate_kit.workspace.leakage import chosen_there
+    from truncate_kit.seen import seen_among
 
     use_threads(threads)
     found = read_retrieval(data, split=split)
-    note(*dict.fromkeys(chosen_there(name, found) for name in (full, lean)), quiet=as_json)
+    note(*dict.fromkeys(seen_among(found, name) for name in (full, lean)), quiet=as_json)
     first, second = (
         load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)
     )

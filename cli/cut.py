@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.origin import read_origin
+from truncate_kit.workspace import ModelSource
 
 from . import options
 from .options import layers_option
@@ -64,8 +65,8 @@ def save_cut(
 
 def _check_replaceable(source: ModelSource, workspace: Workspace) -> None:
     lean = workspace.lean
-    if lean.is_dir() and (workspace.cut() is None or Path(source.name).resolve() == lean.resolve()):
-        own = Path(source.name).resolve() == lean.resolve()
+    origin, own = read_origin(lean), Path(source.name).resolve() == lean.resolve()
+    if lean.is_dir() and (origin is None or origin.method != "cut" or own):
         also = "" if own else f" To cut what {lean} holds, also name it as MODEL."
         raise UsageError(
             f"{lean} holds {'that model' if own else 'another model'}, which a cut of {source.name} would replace.",

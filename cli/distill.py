@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit.workspace import DataSource, ModelSource
 
 from . import options
 from .machine import Machine

@@ -101,7 +101,6 @@ def evaluate(
 
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.workspace.records import is_known
 
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
@@ -127,7 +126,7 @@ def evaluate(
         return
     splits, _ = workspace.data(data, columns, scale)
     measured = split is None or splits.split(split) is splits.evaluation  # whoever names another wants all of it
-    if measured and (workspace.holds(source.name) or is_known(source.name)):
+    if measured:
         splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 
@@ -135,13 +134,12 @@ def evaluate(
 def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.evaluation.evaluating import evaluate_retrieval
-    from truncate_kit.methods.distill.notes import note_of_searched
+    from truncate_kit.evaluation.evaluating import evaluate_retrieval, note_of_searched
     from truncate_kit.report.search_tables import search_sentences, search_table
-    from truncate_kit.workspace.leakage import chosen_there
+    from truncate_kit.seen import seen_among
 
     data = read_retrieval(run.data, split=split)
-    run.workspace.note(chosen_there(run.name, data), *note_of_searched(run.name, run.encoder, data))
+    run.workspace.note(seen_among(data, run.name), *note_of_searched(run.name, run.encoder, data))
     with progress_bar(quiet=run.workspace.quiet) as progress:
         score = evaluate_retrieval(run.encoder, data, model=run.name, runtime=run.runtime, form=form, progress=progress)
     if run.workspace.quiet:
@@ -156,12 +154,11 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
 def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":
     """The score on a split, by default on the one to measure on; says where the model was chosen on the same pairs."""
     from truncate_kit.evaluation.graded import ModelScore, evaluate
+    from truncate_kit.seen import seen_among
     from truncate_kit.vectors import StoredVectors
-    from truncate_kit.workspace.leakage import chosen_there
-    from truncate_kit.workspace.seen import seen_among
 
     pairs = splits.split(split)
-    run.workspace.note(chosen_there(run.name, pairs), seen_among(run.workspace, pairs, run.name))
+    run.workspace.note(seen_among(pairs, run.name))
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)
     return ModelScore(

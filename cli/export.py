@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.origin import read_origin
+from truncate_kit.workspace import ModelSource
 
 from . import options
 from .cut import save_cut
@@ -103,15 +104,13 @@ def export(
         )
     own_model = Path(source.name).resolve() == place.resolve()
     workspace.remember(None if own_model else source, found)
-    if not own_model:
-        workspace.remember_copied(source.name)
     show(report, place, quiet=as_json)
     push(place, push_to, public, quiet=as_json)
 
 
 def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
     """What the distilled model here is judged by without labels; says so. None for another model, or labels."""
-    from truncate_kit.workspace.own_pairs import own_pairs_of
+    from truncate_kit.methods.distill.own_pairs import own_pairs_of
 
     if model is not None and Path(model).resolve() != workspace.lean.resolve():
         return None
@@ -123,7 +122,7 @@ def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
 def _searched(folder: str | None, columns: str | None, scale: str | None) -> "RetrievalSet | None":
     """The retrieval set in a folder, None where there is none; `DataError` where it has too few texts."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.workspace.own_pairs import texts_of
+    from truncate_kit.methods.distill.own_pairs import texts_of
 
     if folder is None:
         return None
@@ -136,7 +135,7 @@ def _searched(folder: str | None, columns: str | None, scale: str | None) -> "Re
 def _pairs(given: "PairSplits | RetrievalSet", encoder: "Encoder", workspace: Workspace) -> "PairSplits":
     """The pairs as they are, or those that the encoder's own cosines make of a retrieval set; says so."""
     from truncate_kit.data import PairSplits
-    from truncate_kit.workspace.own_pairs import search_pairs_of
+    from truncate_kit.methods.distill.own_pairs import search_pairs_of
 
     if isinstance(given, PairSplits):
         return given
@@ -175,11 +174,21 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
 
 def _check_replaceable(workspace: Workspace, named: str | None) -> None:
     lean = workspace.lean
-    if named is not None and lean.is_dir() and not _inside(workspace, named) and not workspace.is_copy_of(named):
+    if named is not None and lean.is_dir() and not _inside(workspace, named) and not _is_copy(lean, named):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
         )
+
+
+def _is_copy(folder: Path, named: str) -> bool:
+    """Whether a folder holds a copy of the model of this name, as an export left it."""
+    from truncate_kit.models import encoder_digest, load_encoder
+
+    origin = read_origin(folder)
+    if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():
+        return False
+    return encoder_digest(load_encoder(folder)) == origin.source_digest
 
 
 def _place(workspace: Workspace, source: ModelSource) -> Path:

@@ -13,7 +13,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import SEARCH, described
-from truncate_kit.workspace.sources import LearnedSource, ModelSource
+from truncate_kit.workspace import LearnedSource, ModelSource
 
 from . import options
 from .labelled import labelled_data, objective_for

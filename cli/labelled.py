@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from truncate_kit.errors import UsageError
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import DATA_WORDS, SEARCH, find_objective
-from truncate_kit.workspace.sources import DataSource
+from truncate_kit.workspace import DataSource
 
 from .options import given, refuse
 from .workspace import Workspace

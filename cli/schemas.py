@@ -20,7 +20,7 @@ RESULTS = {
     "encode": "serving.encoded_file.EncodedFile",
     "study": "methods.study.study_result.StudyResult",
     "report": "report.writing.PageReport",
-    "status": "workspace.contents.Contents",
+    "status": "workspace.Contents",
     "doctor": "doctor.Diagnosis",
 }
 """What each command prints, one of these classes; `demo` has no `--json`."""

@@ -17,7 +17,7 @@ from .output import print_json, say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.workspace.contents import Contents, RunFolder
+    from truncate_kit.workspace import Contents, RunFolder
 
 
 def status(
@@ -31,6 +31,7 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
+    from truncate_kit.workspace import clean as remove_spare
     from truncate_kit.workspace import contents
 
     if run is not None and folder not in (options.WORKSPACE, run):
@@ -39,7 +40,7 @@ def status(
     if named != options.WORKSPACE and not named.is_dir():
         raise UsageError(f"There is no folder {named}.", hint="Name a workspace that a command has written.")
     workspace = Workspace(named)
-    found = contents.clean(workspace) if clean else contents.contents(workspace)
+    found = remove_spare(workspace) if clean else contents(workspace)
     if as_json:
         print_json(found)
     else:

@@ -46,7 +46,7 @@ def check_suite(name: str | None, data: str | None, own: Mapping[str, object]) -
 
 def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     """Run the suite, write its result into the workspace, and show it."""
-    from truncate_kit.workspace.leakage import chosen_there
+    from truncate_kit.seen import seen_among
 
     suite, workspace = SUITES[name], model.workspace
     _, score = suite.load()
@@ -59,7 +59,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         threads=model.threads,
         work=workspace.folder / "trials",
         trained_on=lambda: _trained_on(model, asks="seen" in suite.options),
-        chosen_on=lambda data: chosen_there(model.name, data),
+        chosen_on=lambda data: seen_among(data, model.name),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
@@ -100,16 +100,11 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
 
 
 def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
-    """What the workspace knows of its own models. asks: to say where it does not know; an option may name it then."""
-    from truncate_kit.workspace.records import home_of, seen_by
-    from truncate_kit.workspace.seen import seen_pairs
+    """What the model's folder says it has seen. asks: to say where it does not; an option may name it then."""
+    from truncate_kit.origin import read_origin
+    from truncate_kit.seen import seen_pairs
 
-    workspace, home = model.workspace, home_of(model.name)
-    if home is None and (workspace.holds(model.name) or seen_by(model.name) is not None):
-        home = workspace
-    if home is None:
-        return None
-    found = seen_pairs(home, model=model.name)
-    if found is None and asks:
-        workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
+    found = seen_pairs(model.name)
+    if found is None and asks and read_origin(model.name) is not None:
+        model.workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
     return found

@@ -260,20 +260,6 @@ def test_two_plain_checkpoints_are_said_to_be_so(tiny_folder):
     assert "neither model was fine-tuned" in notes
 
 
-def test_models_from_different_places_may_have_had_different_budgets(duo, tmp_path):
-    shutil.copytree(duo / "full", tmp_path / "elsewhere")
-    assert "same fine-tuning budget" in _notes(duo / "lean", tmp_path / "elsewhere")[1]
-
-
-def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
-    shutil.copytree(duo / "lean", tmp_path / "lean")
-    shutil.copytree(duo / "lean", tmp_path / "full")
-    shutil.copy(duo / "sweep.json", tmp_path / "sweep.json")
-    assert (
-        "the yardstick differs: sweep.json is about layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
-    )
-
-
 def test_lean_alone_has_no_gain_and_no_difference(duo):
     result, _ = _notes(duo / "lean", None)
     assert (result.gains, result.quality, len(result.models)) == ((), None, 1)

@@ -77,7 +77,7 @@ def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, t
     streams.prepare_streams()
     assert not streams.writes_everything()
     print("3 × 4", flush=True)
-    from truncate_kit.workspace.sources import DataSource
+    from truncate_kit.workspace import DataSource
     from truncate_kit_cli.output import print_json
 
     print_json(DataSource(name="größer × kleiner"))

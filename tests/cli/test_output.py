@@ -133,7 +133,7 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
 
 def test_status_says_what_everything_is_in_80_columns(capsys, terminal):
     from truncate_kit.precisions import GRAPH_FILES
-    from truncate_kit.workspace.contents import Contents, ModelFolder, RunFolder
+    from truncate_kit.workspace import Contents, ModelFolder, RunFolder
     from truncate_kit_cli.status import show
 
     terminal(80)
@@ -167,7 +167,7 @@ def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
 def test_no_page_is_named_where_none_holds_the_table(capsys, terminal):
     """Not after `status`, or after `evaluate`, whose scores are kept in no workspace."""
     from truncate_kit.evaluation.graded import ModelScore
-    from truncate_kit.workspace.contents import Contents, ModelFolder
+    from truncate_kit.workspace import Contents, ModelFolder
     from truncate_kit_cli import evaluate, status
     from truncate_kit_cli.workspace import Workspace
 

@@ -23,8 +23,7 @@ from truncate_kit.representations import layer_states
 from truncate_kit.serving.encoding import encode_file
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.vectors import VectorFormat
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace import ModelSource, Workspace
 from truncate_kit_cli.app import main
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -103,6 +103,23 @@ class RetrievalSet:
             index if index is not None and self.documents[index].endswith(query) and index not in grades else None
             for index, query, grades in zip(own, self.queries, self.relevance, strict=True)
         )
+
+
+def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
+    """The set with some of its queries, under a name that says which.
+
+    Args:
+        data: The set.
+        places: Of the queries in it.
+        words: After the name of the set.
+    """
+    return replace(
+        data,
+        name=f"{data.name} {words}",
+        query_ids=tuple(data.query_ids[place] for place in places),
+        queries=tuple(data.queries[place] for place in places),
+        relevance=tuple(data.relevance[place] for place in places),
+    )
 
 
 def is_retrieval_folder(path: str | Path) -> bool:

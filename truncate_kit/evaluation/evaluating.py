@@ -1,17 +1,23 @@
 """How well a model's queries find the documents that answer them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from truncate_kit.bounds import given_or
 from truncate_kit.data import RetrievalSet
 from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.evaluation.scores import Estimate, estimated, score_queries
 from truncate_kit.evaluation.searching import encode_set, search
+from truncate_kit.origin import read_origin
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.vectors import VectorFormat
 
 TOP = 10
+LONGER = 1.25  # times as many tokens are worth a note
+SAMPLED = 10_000  # texts, to know how long the others are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +85,33 @@ def evaluate_retrieval(
         dimensions=form.kept(vectors.width),
         bytes_per_vector=form.bytes_per_vector(vectors.width),
     )
+
+
+def longer_texts(name: str, ids: Sequence[Sequence[int]], learned: int) -> tuple[str, ...]:
+    """Return a note where texts to serve are longer than those learned from, which costs search most of all.
+
+    Args:
+        name: Of the texts to serve.
+        ids: Their tokens.
+        learned: Tokens that 95 of 100 of the texts learned from have at most.
+    """
+    long = int(np.quantile([len(row) for row in ids], 0.95))
+    if long <= LONGER * learned:
+        return ()
+    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
+    return (f"{said}, and up to {learned} there. Learn from texts as long as those to be served.",)
+
+
+def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
+    """Return `longer_texts` of a set that a distilled model searches, by some of its texts; nothing of other models.
+
+    Args:
+        model: Its folder, or a graph in it.
+        encoder: What was read there.
+        data: The set.
+    """
+    origin, reader = read_origin(model), getattr(encoder, "reader", None)
+    if origin is None or origin.long is None or reader is None:
+        return ()
+    texts = [*data.queries, *data.documents]
+    return longer_texts(data.name, reader.token_ids(texts[:: 1 + len(texts) // SAMPLED]), origin.long)

@@ -35,8 +35,7 @@ from truncate_kit.file_digests import digest_of
 from truncate_kit.files import local_path, name_without_folders, replacing
 from truncate_kit.model_digests import model_digests
 from truncate_kit.models import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.models.saving import load_by_any_runtime
-from truncate_kit.pair_keys import merged, read_seen, write_seen
+from truncate_kit.models.saving import load_by_any_runtime, origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.training.isolation import without_autocast
@@ -105,18 +104,13 @@ def export_onnx(
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
-            report = _export_into(job, folder, beside_model=True)
-            noted = read_seen(folder)
-            both = encoder.seen if noted is None else merged(encoder.seen, noted)
-            if noted is None or len(both) > len(noted):
-                write_seen(folder, both)
-            return report
+            return _export_into(job, folder, beside_model=True)
         except TruncateKitError:
             _check_unreplaced(job, folder)  # a folder that was replaced takes half-written files along
             raise
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
-            save_encoder(encoder, place)
+            save_encoder(encoder, place, origin=origin_of("copy", encoder, encoder))
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)

@@ -45,7 +45,7 @@ def read_exports(folder: Path) -> Exports:
     try:
         values = json.loads(read_text(path))
         exports = Exports.from_dict(values)
-        check_format(values.get("format", 1), path)
+        check_format(values.get("format"), path)
     except FileProblemError:
         raise
     except (OSError, ValueError, KeyError, RecursionError) as error:

@@ -20,7 +20,7 @@ from truncate_kit.models.pooler_files import LayerPooler
 from truncate_kit.models.pooling import ConcatPooling, PoolingMode, check_pooling, pool, pooled_width
 from truncate_kit.models.tail import tail_width
 from truncate_kit.models.text_reader import TextReader, padded
-from truncate_kit.pair_keys import NO_KEYS, Keys
+from truncate_kit.seen import NO_KEYS, Keys
 from truncate_kit.vectors import Rows, paired_rows
 
 Batch = dict[str, Tensor]
@@ -72,6 +72,7 @@ class Encoder(nn.Module):
         self.settings = dict(settings or {})
         self.heads = heads
         self.seen: Keys = NO_KEYS  # of what it learned from or was chosen by, as far as noted; goes with copies
+        self.trained: bool | None = None  # whether it was fine-tuned, as far as its folder says; goes with copies
         self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
         self.pool_with(pooler)

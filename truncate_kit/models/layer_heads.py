@@ -228,12 +228,12 @@ def read_layer_heads(place: Path) -> LayerHeads:
 
 def _built(values: dict[str, Any], weights: dict[str, Tensor]) -> LayerHeads:
     width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
-    depth = int(values.get("depth", 1))  # this and `raw` are missing where an earlier version saved
+    depth = int(values["depth"])
     if depth > len(weights):
         raise ValueError(f"the weights are not those of {depth} layers")
     networks = None if codes is None else BlockNetworks(width, codes, depth=depth)
     score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
-    heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
+    heads = LayerHeads(width, blocks, networks, score, raw=bool(values["raw"]))
     heads.load_state_dict(weights)
     return heads
 

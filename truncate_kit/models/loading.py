@@ -18,7 +18,8 @@ from truncate_kit.models.text_reader import usable_length
 from truncate_kit.models.tokenizer import position_limit, reader_of
 from truncate_kit.models.unreplaced import unreplaced
 from truncate_kit.models.weights import check_finite, load_backbone
-from truncate_kit.pair_keys import read_seen
+from truncate_kit.origin import was_trained
+from truncate_kit.seen import read_seen
 
 
 def load_encoder(
@@ -74,6 +75,7 @@ def _loaded(
     )
     if (seen := read_seen(folder)) is not None:
         encoder.seen = seen
+    encoder.trained = was_trained(folder)
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
     check_widths(encoder.tail, _made_width(encoder), folder)

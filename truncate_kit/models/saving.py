@@ -3,9 +3,9 @@
 import inspect
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -15,6 +15,7 @@ from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.files import local_path, replacing
 from truncate_kit.files import write_json as replace_json
 from truncate_kit.model_digests import model_digests
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.given import check_encoder
 from truncate_kit.models.layer_heads import LayerHeads, write_layer_heads
@@ -24,8 +25,12 @@ from truncate_kit.models.pooler_files import LAYER_POOLERS, LayerPooler, type_of
 from truncate_kit.models.pooling import ConcatPooling
 from truncate_kit.models.tail import write_tail_module
 from truncate_kit.models.transformers_logging import quiet_transformers
-from truncate_kit.pair_keys import write_seen
+from truncate_kit.origin import ORIGIN_FILE, Method, Origin, versions
 from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
+from truncate_kit.seen import write_seen
+
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSet, PairSplits
 
 # The record, the graphs, and weights beside them, which have their names with an ending.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
@@ -41,8 +46,59 @@ _READ_BACK = {
 }
 
 
+def origin_of(
+    method: Method,
+    source: Encoder,
+    lean: Encoder,
+    *,
+    depth: int | None = None,
+    blocks: Sequence[int] | None = None,
+    data: "PairSplits | PairSet | None" = None,
+    seed: int | None = None,
+    pieces: tuple[int, int] | None = None,
+    long: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Origin:
+    """Return how a model was made of another one; see `Origin`.
+
+    Args:
+        method: That made it.
+        source: What it was made from.
+        lean: What was made.
+        depth: Of the full model; None for that of `source`.
+        blocks: Of the full model that are kept; None for the first ones.
+        data: What taught or chose it, as it was given.
+        seed: That divided them.
+        pieces: Word pieces kept and all of them.
+        long: Tokens that 95 of 100 of the raw texts have at most.
+        settings: Of the method.
+    """
+    return Origin(
+        method=method,
+        model=source.name,
+        source_digest=encoder_digest(source),
+        layer=lean.depth,
+        depth=source.depth if depth is None else depth,
+        blocks=None if blocks is None else tuple(blocks),
+        parameters=lean.num_parameters,
+        trained=source.trained if method in ("cut", "combine", "copy") else True,
+        data="" if data is None else data.name,
+        fingerprint="" if data is None else data.fingerprint(),
+        seed=seed,
+        pieces=pieces,
+        long=long,
+        settings=dict(settings or {}),
+        versions=versions(),
+    )
+
+
 def save_encoder(
-    encoder: Encoder, folder: Path, *, model_card: str | None = None, records: Mapping[str, str] | None = None
+    encoder: Encoder,
+    folder: Path,
+    *,
+    model_card: str | None = None,
+    origin: Origin | None = None,
+    records: Mapping[str, str] | None = None,
 ) -> Path:
     """Write `folder` (replaced as a whole, or left as it was on failure) and return it.
 
@@ -53,6 +109,7 @@ def save_encoder(
         encoder: What is saved.
         folder: Replaced as a whole, or left as it was on failure.
         model_card: Text of README.md.
+        origin: How the model was made, for origin.json.
         records: Texts of further files by name, such as what the model was made from; it never stands there without
             them.
 
@@ -72,8 +129,9 @@ def save_encoder(
         _save_tokenizer(target, encoder.tokenizer, encoder)
         _write_pipeline(target, encoder)
         write_seen(target, encoder.seen)
-        card = {} if model_card is None else {"README.md": model_card}
-        for name, text in (card | dict(records or {})).items():
+        texts = {} if model_card is None else {"README.md": model_card}
+        texts |= {} if origin is None else {ORIGIN_FILE: origin.sealed_text()}
+        for name, text in (texts | dict(records or {})).items():
             if Path(name).name != name or (target / name).exists():
                 raise UsageError(
                     f"A record cannot be named {name!r}.", hint="Name it unlike what a model is read from."

@@ -75,7 +75,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         pooler=copy.deepcopy(pooler) if copy_weights else pooler,
         heads=copy.deepcopy(encoder.heads) if whole else None,
     )
-    kept.seen = encoder.seen
+    kept.seen, kept.trained = encoder.seen, encoder.trained
     if whole and encoder.combination is not None:
         kept.combine_layers(encoder.combination)
     return kept.to(encoder.device).train(encoder.training)

@@ -10,12 +10,10 @@ from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
 from truncate_kit.files import open_to_extend, read_bytes
-from truncate_kit.results import FORMAT
 
 RECORDS_FILE = "trials.jsonl"
 """Where the runs of a workspace are recorded, beside the folders of what they keep."""
-_CHECKSUM = "crc32"  # of a line as it is without it; lines of the first format have none
-_SEALED = range(2, FORMAT + 1)  # formats whose lines all have one
+_CHECKSUM = "crc32"  # of a line as it is without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +22,7 @@ class Journal:
 
     Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
     is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
-    left out and counted, as is one without a checksum after it. The version of the format stands in the first line of
-    each owner.
+    left out and counted. The version of the format stands in the first line of each owner.
     """
 
     file: Path
@@ -38,14 +35,7 @@ class Journal:
             return [], 0
         except OSError as error:
             raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
-        found, sealed = [], False
-        for line in lines:
-            values = _read(line)
-            # The first format had no checksums. Nothing of it follows a line that has one, or that names a format which
-            # has them; a damaged line may have been one of these.
-            sealed |= values is None or _CHECKSUM in values or values.get("format") in _SEALED
-            if values is not None and (_CHECKSUM in values or not sealed):
-                found.append({key: value for key, value in values.items() if key != _CHECKSUM})
+        found = [values for line in lines if (values := _read(line)) is not None]
         return found, len(lines) - len(found)
 
     def append(self, *records: dict[str, Any]) -> None:
@@ -77,12 +67,12 @@ def _text(values: dict[str, Any]) -> bytes:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The object of a line; None where it is damaged."""
+    """The object of a line without its checksum; None where it is damaged."""
     try:
         values = json.loads(line)
         if not isinstance(values, dict):
             return None
-        plain = {key: value for key, value in values.items() if key != _CHECKSUM}
-        return values if values.get(_CHECKSUM, fits := zlib.crc32(_text(plain))) == fits else None
+        checksum = values.pop(_CHECKSUM, None)
+        return values if checksum == zlib.crc32(_text(values)) else None
     except (ValueError, RecursionError):
         return None

@@ -1,8 +1,7 @@
 """A retrieval set that evaluates training: one half of its queries chooses, the other reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -111,23 +110,6 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
     """The queries of the first of these halves, by which something is chosen."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
-
-
-def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """The set with some of its queries, under a name that says which.
-
-    Args:
-        data: The set.
-        places: Of the queries in it.
-        words: After the name of the set.
-    """
-    return replace(
-        data,
-        name=f"{data.name} {words}",
-        query_ids=tuple(data.query_ids[place] for place in places),
-        queries=tuple(data.queries[place] for place in places),
-        relevance=tuple(data.relevance[place] for place in places),
-    )
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -17,7 +17,6 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.files import words_folder
 from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
-from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoding import text_features
 from truncate_kit.errors import DataError, ModelError, UsageError
@@ -29,9 +28,8 @@ from truncate_kit.methods.frozen.material import nli_scores
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models import load_encoder, truncate
+from truncate_kit.seen import pair_keys, read_seen
 from truncate_kit.training.journal import Journal
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import records_of
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
@@ -85,8 +83,7 @@ def test_what_words_share_is_counted_in_the_division_that_heads_learned_from(gpt
 
 def test_the_pairs_that_heads_learned_from_are_noted(whole):
     _, out = whole
-    (record,) = records_of(Workspace(out), out / "frozen")
-    found = set(read_learned(record.result, record.name).tolist())
+    found = set(read_seen(out / "frozen").tolist())
     assert found == {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
 
 

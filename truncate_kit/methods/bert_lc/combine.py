@@ -4,7 +4,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PlacedPairs, TextPair, split_pairs
-from truncate_kit.data.learned import note_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.result import (
@@ -163,13 +161,6 @@ def combine(
         beam_layers=beam_layers,
         seconds=perf_counter() - start,
     )
-
-
-def write_combination(report: CombinationReport, pairs: PairSet, file: Path) -> None:
-    """Write a report of these pairs, and beside it which of them chose layers. Raises `FileProblemError`."""
-    places = {place for division in draw_divisions(pairs, report.settings) for place in division.dev}
-    note_learned(file, report.identity, [pairs.pairs[place] for place in sorted(places)])
-    report.write(file)
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:

@@ -342,7 +342,7 @@ class Learning:
         """What one subset gives after learning from few texts, from the store or by learning now."""
         name = f"tryout-{run_name(one.blocks)}"
         found = self.runs.read(name, Tryout)
-        if found is None or (self._by_agreement and found.low is None):  # an earlier version did not ask for it
+        if found is None:
             self.group.agree((one.blocks, True))
             student, run = self._taught(one.blocks, few=True)
             found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))

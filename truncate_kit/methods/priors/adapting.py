@@ -172,7 +172,7 @@ def adapted(
         found = group.agree(store.read(_NAME, AdaptationResult) if known else None)
         if found is not None:
             model = store.encoder(_NAME, encoder.device)
-            model.name, model.seen = encoder.name, encoder.seen
+            model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
             return model, found
         checkpoint = store.checkpoints.of(_NAME, str(group.size))  # it holds random numbers of every process
         model, result = adapt(

@@ -81,7 +81,7 @@ class SweepResult(Result):
     # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out, or dev is too small.
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
-    queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
+    queries_fingerprint: str = ""  # of these queries; nothing where dev chose
     # That the model or its teacher had seen test pairs before, in words; nothing where neither had.
     seen_before: str = ""
 

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.pairs import WORDS, make_pairs
 from truncate_kit.data import PairSplits, raw_texts
-from truncate_kit.data.learned import keys_of, pair_keys
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -21,6 +20,7 @@ from truncate_kit.models import load_encoder
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.report.run import read_run
 from truncate_kit.report.writing import write_page
+from truncate_kit.seen import keys_of, pair_keys
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Teacher
 

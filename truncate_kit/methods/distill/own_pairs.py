@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.wording import counted
-from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace import Workspace, read_result
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
@@ -28,10 +29,11 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
     """
     from truncate_kit.methods.distill.distilling import TEXTS
     from truncate_kit.methods.distill.learning import held_out_places, teacher_of
+    from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.methods.distill.texts import TextStore
     from truncate_kit.models import load_encoder
 
-    result = workspace.distilled()
+    result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name is not None:
         return None
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.made_results import a_distillation
+from tests.support.made_results import a_distillation, write_run
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.errors import DataError, DivergedError, FileProblemError, UsageError
@@ -18,12 +18,10 @@ from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.cutting import cut
+from truncate_kit.training.cutting import CutResult, cut
 from truncate_kit.training.store import RunStore
 from truncate_kit.working_folders import is_unfinished, run_lock, unfinished
-from truncate_kit.workspace.contents import clean, contents
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace import ModelSource, Workspace, clean, contents, read_result
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 
@@ -62,35 +60,6 @@ def test_models_runs_and_sizes(workspace, swept):
     assert (run.finished, run.waiting) == (3, 0)
     assert "sweep.json" in found.reports
     assert not [name for name in found.reports if name.startswith(("lean", "trials/"))]
-
-
-def test_a_workspace_inside_another_is_told_as_itself(workspace, swept):
-    """As that of the BERT in the demo's: its models are models, and their files are no results."""
-    alone = contents(workspace)
-    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
-    inner.remember(ModelSource("one", None, None), None)
-    (inner.folder / "report.html").write_text("")
-    found = contents(workspace)
-    assert found.models == (*alone.models, *contents(inner).models)
-    assert [model.origin for model in found.models[2:]] == [model.origin for model in alone.models]
-    own = sorted([*alone.reports, "report.html", "workspace.json"])
-    assert found.reports == (*alone.reports, *(f"inner/{name}" for name in own))
-
-
-def test_clean_frees_what_lies_in_a_workspace_inside_another_but_for_links(workspace, swept, tmp_path):
-    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
-    outside = Workspace(Path(shutil.copytree(swept[0], tmp_path / "outside")))
-    for place in (inner, outside):
-        place.remember(ModelSource("one", None, None), None)
-        (place.graphs / "0123456789abcdef").mkdir(parents=True)
-        (place.graphs / "0123456789abcdef/model.onnx").write_bytes(b"graph")
-    (workspace.folder / "linked").symlink_to(outside.folder)
-    before, known = size(outside.folder), contents(workspace)
-    assert known.graph_bytes == 5
-    found = clean(workspace)
-    assert (found.freed_bytes, found.spare_bytes) == (known.spare_bytes, 0)
-    assert not inner.graphs.exists()
-    assert size(outside.folder) == before
 
 
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
@@ -148,17 +117,6 @@ def test_a_folder_that_only_a_study_wrote_to_is_a_workspace(tmp_path):
     with run_lock(workspace.study):
         pass
     assert clean(workspace).freed_bytes == 0
-
-
-def test_a_workspace_inside_may_be_called_study(workspace):
-    shutil.copytree(workspace.folder, workspace.study)
-    inner = Workspace(workspace.study)
-    inner.remember(ModelSource("m"), None)
-    assert contents(inner).spare_bytes > 0
-    clean(workspace)
-    assert contents(inner).spare_bytes == 0
-    with run_lock(inner.folder), pytest.raises(FileProblemError, match="Another process"):
-        clean(workspace)
 
 
 def test_states_of_which_no_repetition_comes_stay(workspace):
@@ -295,7 +253,7 @@ def test_a_cut_is_exact_saved_with_its_card_and_known(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("electra"))
     result = cut(encoder, 2, out=tmp_path)
     workspace = Workspace(tmp_path)
-    assert workspace.cut() == result
+    assert read_result(CutResult, workspace.lean / "cut.json") == result
     assert (result.layer, result.depth) == (2, 3)
     lean = load_encoder(workspace.lean)
     texts = ["the cat sat", "a dog"]
@@ -323,12 +281,41 @@ def test_folders_a_thousand_deep_are_walked(workspace, monkeypatch):
         subprocess.run(["rm", "-rf", str(workspace.folder / "lean")], check=True)  # Python's own calls itself
 
 
-def test_of_workspaces_one_inside_the_other_only_the_first_inside_is_told_as_itself(workspace, tiny_folder):
-    """Of hundreds, each in the one before, all files would be counted for all pairs of them."""
-    folder = workspace.folder
-    for _ in range(3):
-        folder = folder / "w"
-        shutil.copytree(tiny_folder("bert"), folder / "lean")
-        (folder / "workspace.json").write_text("{}")
-    listed = [Path(model.path).relative_to(workspace.folder) for model in contents(workspace).models]
-    assert [path for path in listed if path.parts[0] == "w"] == [Path("w/lean")]
+def test_a_workspace_inside_another_is_left_alone(workspace, swept):
+    """As that of the BERT in the demo's."""
+    alone = contents(workspace)
+    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
+    inner.remember(ModelSource("one", None, None), None)
+    found = contents(workspace)
+    assert (found.models, found.runs, found.reports) == (alone.models, alone.runs, alone.reports)
+    before = contents(inner)
+    clean(workspace)
+    assert contents(inner) == before
+
+
+def test_a_model_made_from_another_one_is_named_with_its_graphs(tiny_folder, tmp_path):
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert")))
+    assert workspace.replaced_by("mini <b>") is None  # the sweep's own
+    said = workspace.replaced_by("another")
+    assert said == (
+        f"{workspace.lean} holds a model made from mini <b>; that of another replaces it, and its graphs go with it: "
+        "model.onnx."
+    )
+    (workspace.lean / "model.onnx").unlink()
+    assert workspace.replaced_by("another").endswith("that of another replaces it.")
+    assert Workspace(tmp_path / "nothing").replaced_by("another") is None
+
+
+def test_one_folder_by_two_names_is_one_model(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini <b>").mkdir()
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert")))
+    assert workspace.replaced_by(str(tmp_path / "mini <b>")) is None
+
+
+@pytest.mark.parametrize(("model", "distilled"), [("mini", False), ("another", True), ("another", False)])
+def test_what_was_distilled_is_not_replaced_by_anything_else(tiny_folder, tmp_path, model, distilled):
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert"), sweep=None, distilled=a_distillation()))
+    with pytest.raises(UsageError, match="holds the model distilled from mini, which would be replaced"):
+        workspace.replaced_by(model, distilled=distilled)
+    assert workspace.replaced_by("mini", distilled=True) is None
