@@ -10,7 +10,7 @@ from .options import data_option, results_option, use_threads
 from .output import note, print_json, progress_bar, say, table
 
 if TYPE_CHECKING:
-    from truncate_kit.evaluation.comparing import RetrievalComparison
+    from truncate_kit.evaluation.retrieval import RetrievalComparison
 
 
 def compare(
@@ -33,8 +33,8 @@ def compare(
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.evaluation.comparing import compare as run
-    from truncate_kit.evaluation.evaluating import note_of_searched
+    from truncate_kit.evaluation.retrieval import compare as run
+    from truncate_kit.evaluation.retrieval import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
     from truncate_kit.seen import seen_among
 

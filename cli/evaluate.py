@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.registry import SUITES
-from truncate_kit.evaluation.settings import FEWEST_ROWS
+from truncate_kit.evaluation.transfer import FEWEST_ROWS
 from truncate_kit.vectors import VectorFormat
 
 from . import options
@@ -134,7 +134,7 @@ def evaluate(
 def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.evaluation.evaluating import evaluate_retrieval, note_of_searched
+    from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
     from truncate_kit.report.search_tables import search_sentences, search_table
     from truncate_kit.seen import seen_among
 

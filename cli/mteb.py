@@ -16,7 +16,7 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
     """The tasks of these names, before anything is loaded. Raises `UsageError`."""
     # mteb makes the folder of its own result cache when it is imported, which nobody asked for.
     os.environ.setdefault("MTEB_CACHE", tempfile.gettempdir())
-    from truncate_kit.evaluation.running import find_tasks
+    from truncate_kit.evaluation.mteb import find_tasks
 
     return find_tasks(names)
 
@@ -28,8 +28,7 @@ def run_mteb(
 
     max_length: tokens that the one to compare with reads of each text, too.
     """
-    from truncate_kit.evaluation.mteb_report import MtebComparison
-    from truncate_kit.evaluation.running import evaluate_mteb
+    from truncate_kit.evaluation.mteb import MtebComparison, evaluate_mteb
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
     encoders = [(run.name, run.encoder)]

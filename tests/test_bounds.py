@@ -12,7 +12,7 @@ from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
 from truncate_kit.bounds import Bounds, first_seeds, shown
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.settings import CombineSettings

@@ -8,7 +8,7 @@ from torch import nn
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoding import text_features
-from truncate_kit.evaluation.transfer import score_transfer
+from truncate_kit.evaluation.classifiers import score_transfer
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings

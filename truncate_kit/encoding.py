@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.errors import DataError
-from truncate_kit.evaluation.graded import TextEncoder, check_text_encoder
+from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import iter_states, layer_states
@@ -27,10 +27,8 @@ class TextFeatures:
 def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
     """Vectors (n, d) float32 of distinct texts, in their order.
 
-    Raises `DataError` where they are no numbers, `ModelError` where they are not one for each text, `UsageError` for
-    what cannot encode.
+    Raises `DataError` where they are no numbers, `ModelError` where they are not one for each text.
     """
-    check_text_encoder(encoder)
     task = f"Encoding {len(texts):,} texts"
     parts: list[Tensor] = []
     for start in range(0, len(texts), CHUNK):

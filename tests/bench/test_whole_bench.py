@@ -20,8 +20,8 @@ from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.runners import AbsentError, OnnxRunner, PeerRunner
 from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
 from truncate_kit.errors import DeviceError, ModelError, UsageError
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for

@@ -15,8 +15,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
 from truncate_kit.data.retrieval import with_queries
-from truncate_kit.evaluation.comparing import compare
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.own_pairs import search_pairs_of
 from truncate_kit.models import load_encoder, save_encoder, truncate

@@ -13,7 +13,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_retrieval
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import searching
-from truncate_kit.evaluation.evaluating import RetrievalScore, evaluate_retrieval
+from truncate_kit.evaluation.retrieval import RetrievalScore, evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES, SearchVectors, encode_set, search
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

@@ -11,7 +11,7 @@ from tests.support.training import SHORT, without_dropout
 from truncate_kit.data import read_retrieval
 from truncate_kit.data.retrieval import with_queries
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES

@@ -14,9 +14,14 @@ from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.bounds import given_or
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.errors import UsageError, too_few_texts
-from truncate_kit.evaluation.layers import Reader, search_layers
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
-from truncate_kit.evaluation.scores import QueryScores
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    QUERY_PROMPTS,
+    QueryScores,
+    Reader,
+    search_layers,
+    side_prompt,
+)
 from truncate_kit.models import Encoder, check_encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.pooler_files import LayerPooler

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.data.types import check_scores
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.errors import DataError
 from truncate_kit.results import Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
@@ -23,20 +23,6 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str]) -> Rows:
         """Vectors (n, d) in the order of the texts, as an array or a tensor."""
-
-
-def check_text_encoder(encoder: object, name: str = "encoder") -> None:
-    """Raise `UsageError` where this cannot encode texts, as a path cannot.
-
-    Args:
-        encoder: What has to encode texts.
-        name: Of the parameter.
-    """
-    if isinstance(encoder, (str, bytes)) or not callable(getattr(encoder, "encode", None)):
-        raise UsageError(
-            f"A model that can `encode` is needed as `{name}`, not an object of the type {type(encoder).__name__}.",
-            hint="load_encoder(path) gives one, by its folder or name.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +56,9 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
-    or one value only among targets or cosines, and for a score that is no number; `UsageError` for what are no pairs or
-    cannot encode; `ModelError` where the encoder does not give one vector for each text.
+    or one value only among targets or cosines, and for a score that is no number; `ModelError` where the encoder does
+    not give one vector for each text.
     """
-    check_text_encoder(encoder)
     if pairs and all(pair.first == pair.second for pair in pairs):
         raise DataError(
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."

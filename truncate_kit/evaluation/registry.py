@@ -125,8 +125,8 @@ def _sts() -> Loaded:
 
 
 def _transfer() -> Loaded:
-    from truncate_kit.evaluation.transfer import run_transfer
-    from truncate_kit.evaluation.transfer_report import TransferReport
+    from truncate_kit.evaluation.classifiers import run_transfer
+    from truncate_kit.evaluation.transfer import TransferReport
 
     return TransferReport, run_transfer
 

@@ -109,7 +109,7 @@ def score_sts(
         progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
-        UsageError: There are no sets, or what is given as a model cannot encode.
+        UsageError: There are no sets.
         DataError: A correlation is not defined.
         ModelError: The encoder does not give one vector for each text.
     """

@@ -9,7 +9,7 @@ from typing import Any
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport
+from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import read_exports

@@ -11,9 +11,17 @@ from torch import Tensor
 from truncate_kit.data import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.retrieval import FEWEST_QUERIES
 from truncate_kit.errors import DataError
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.evaluation.scores import estimated, score_queries
-from truncate_kit.evaluation.searching import SearchVectors, measure_of, search
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    QUERY_PROMPTS,
+    SearchVectors,
+    estimated,
+    measure_of,
+    prompted_ids,
+    score_queries,
+    search,
+    side_prompt,
+)
 from truncate_kit.models import Encoder
 from truncate_kit.training.evaluators import VectorEvaluator
 

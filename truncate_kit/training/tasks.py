@@ -9,7 +9,7 @@ from torch import Tensor
 from truncate_kit.bounds import WEIGHT, Bounds, check_number
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
+from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models import Encoder
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs

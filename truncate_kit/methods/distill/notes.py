@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.evaluation.evaluating import longer_texts
+from truncate_kit.evaluation.retrieval import longer_texts
 from truncate_kit.methods.distill.result import Frontier, Student, TextCounts
 from truncate_kit.models import Encoder
 from truncate_kit.models.tail import Normalize
