@@ -58,6 +58,7 @@ _NAMES = {  # by module
     "methods.tmft.sweep_result": "SweepResult",
     "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder "
     "save_encoder truncate",
+    "parallel": "Processes RayCluster",
     "representations": "layer_states",
     "serving": "encode_file",
     "training.configuration": "TrainingSettings",
