@@ -110,7 +110,8 @@ def analyze(
 
 def _reference(name: str, named: str | None, *, max_length: int | None, device: str | None) -> "Encoder | None":
     """The reference named, or the usual one of a miniature; None where there is none or none is wanted."""
-    from truncate_kit.models import default_reference, load_encoder
+    from truncate_kit.models import load_encoder
+    from truncate_kit.naming import default_reference
 
     wanted = default_reference(name) if named is None else named
     if wanted is None or wanted == "none":

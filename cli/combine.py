@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSet
     from truncate_kit.methods.bert_lc.result import CombinationReport
     from truncate_kit.models import Encoder
-    from truncate_kit.models.tail import Dense
+    from truncate_kit.models.pipeline import Dense
 
 
 SETTINGS = CombineSettings()

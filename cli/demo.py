@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
-    from truncate_kit.models import DEFAULT_MINIATURE
+    from truncate_kit.naming import DEFAULT_MINIATURE
     from truncate_kit.report.writing import write_page
 
     from .analyze import analyze
@@ -50,8 +50,8 @@ def demo(
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:
     """What a newcomer wants to know, in one table and some sentences."""
+    from truncate_kit.hardware import QUIET
     from truncate_kit.methods.tmft.sweep_result import SweepResult
-    from truncate_kit.other_work import QUIET
 
     sweep = SweepResult.read(workspace.sweep_file)
     lean, full = sweep.lean, sweep.full

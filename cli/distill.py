@@ -239,11 +239,10 @@ def _learned_from(paths: list[Path]) -> "Iterator[str]":
 def _texts_in(path: Path) -> list[str]:
     """All texts of a file, of the files of a folder, or of a retrieval folder."""
     from truncate_kit.data import is_retrieval_folder, read_retrieval, read_texts
-    from truncate_kit.files import all_below
 
     if is_retrieval_folder(path):
         return sorted(read_retrieval(path, chooses=True).held_out - {""})
-    files = sorted(file for file in all_below(path) if file.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [text for file in files for text in read_texts(file)]
 
 

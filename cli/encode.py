@@ -64,10 +64,10 @@ def encode(
     as_json: options.Json = False,
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
+    from truncate_kit.encode import encode_file, gives_unit_vectors
     from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.files import local_path
-    from truncate_kit.serving import encode_file, gives_unit_vectors
 
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
     use_threads(threads)

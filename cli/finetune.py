@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.tmft.picking import PICK_RULES, Picker
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES, check_strategy
+from truncate_kit.naming import blocks_in_words
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import SEARCH, described
 from truncate_kit.workspace import LearnedSource, ModelSource

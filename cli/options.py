@@ -6,9 +6,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from truncate_kit.blocks import blocks_named
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
+from truncate_kit.naming import blocks_named
 
 Number = TypeVar("Number", int, float)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from truncate_kit.blocks import place_in_words
 from truncate_kit.errors import UsageError
-from truncate_kit.working_folders import unfinished
+from truncate_kit.files import unfinished
+from truncate_kit.naming import place_in_words
 
 from .options import given, training_option
 from .workspace import Workspace

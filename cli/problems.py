@@ -5,7 +5,7 @@ import errno
 import os
 
 from truncate_kit.errors import NO_FOLDER, TruncateKitError, UsageError
-from truncate_kit.memory import is_out_of_memory
+from truncate_kit.hardware import is_out_of_memory
 
 from .parameters import in_options
 

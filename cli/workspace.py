@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.origin import read_origin
-from truncate_kit.working_folders import run_lock
 from truncate_kit.workspace import DataSource, ModelSource
 from truncate_kit.workspace import Workspace as Places
 
@@ -50,7 +50,7 @@ class Workspace(Places):
             how = f" ({', '.join(read)})" if read else ""
             self.note(f"Model: {last.name}{how}, as in the last command (name another one to change it).")
             return source
-        from truncate_kit.miniatures import DEFAULT_MINIATURE
+        from truncate_kit.naming import DEFAULT_MINIATURE
 
         if not or_miniature:
             raise UsageError(

@@ -23,6 +23,7 @@ _NAMES = {  # by module
     "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs "
     "read_retrieval read_texts",
     "doctor": "diagnose",
+    "encode": "encode_file",
     "errors": "TruncateKitError",
     "evaluation.classifiers": "score_transfer",
     "evaluation.graded": "Evaluation evaluate",
@@ -58,9 +59,8 @@ _NAMES = {  # by module
     "methods.tmft.sweep_result": "SweepResult",
     "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder "
     "save_encoder truncate",
+    "models.states": "layer_states",
     "parallel": "Processes RayCluster",
-    "representations": "layer_states",
-    "serving": "encode_file",
     "training.configuration": "TrainingSettings",
     "training.judged_pairs": "read_judged",
     "vectors": "VectorFormat",

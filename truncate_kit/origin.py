@@ -5,8 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from truncate_kit.blocks import place_in_words
 from truncate_kit.files import local_path, real_path
+from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.wording import layers_in_words
 

@@ -30,8 +30,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 
 from truncate_kit.bounds import Bounds, check_number
-from truncate_kit.errors import DeviceError, UsageError, first_line
-from truncate_kit.extras import require
+from truncate_kit.errors import DeviceError, UsageError, first_line, require
 from truncate_kit.hardware import check_threads, select_device
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a worker that was asked to end

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from truncate_kit.errors import FileProblemError, first_line
-from truncate_kit.files import local_path, read_text, write_text
+from truncate_kit.files import local_path, write_text
 
 FORMAT = 2
 """Version of everything that is written as JSON; files of any other are refused."""
@@ -74,7 +74,7 @@ class Result:
         damage.
         """
         try:
-            values = json.loads(read_text(local_path(path)))
+            values = json.loads(local_path(path).read_text(encoding="utf-8"))
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply") from error
         return cls.from_dict(unsealed(values, path))

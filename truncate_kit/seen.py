@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.errors import DataError
-from truncate_kit.files import name_without_folders, read_bytes, replacing
+from truncate_kit.files import name_without_folders, replacing
 from truncate_kit.origin import model_folder, read_origin
 from truncate_kit.wording import counted
 
@@ -81,7 +81,7 @@ def read_seen(folder: Path) -> Keys | None:
     try:
         if path.stat().st_size > _MOST:
             return None
-        head, end, keys = read_bytes(path).partition(b"\n")
+        head, end, keys = path.read_bytes().partition(b"\n")
     except OSError:
         return None
     return np.frombuffer(keys, dtype="<u8").astype(np.uint64) if head + end == _head(keys) else None

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from truncate_kit.errors import UsageError
-from truncate_kit.files import all_below, local_path, model_folder_above, remove_leftovers
-from truncate_kit.miniatures import miniature_path
+from truncate_kit.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
+from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, read_origin
 from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.training.journal import RECORDS_FILE, Journal
-from truncate_kit.working_folders import is_unfinished, run_lock
 
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second
@@ -302,7 +301,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
 def _below(workspace: Workspace) -> list[Path]:
     """Return all files and folders but those of workspaces inside, sorted."""
     others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
-    found = all_below(workspace.folder)
+    found = workspace.folder.rglob("*")
     return sorted(path for path in found if not others or others.isdisjoint((path, *path.parents)))
 
 
@@ -414,4 +413,4 @@ def _size(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     if path.is_file():
         return path.stat().st_size
-    return sum(part.stat().st_size for part in all_below(path) if part.is_file())
+    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())

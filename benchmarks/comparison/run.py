@@ -31,8 +31,8 @@ from truncate_kit.evaluation.transfer import TransferReport, TransferSettings
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
+from truncate_kit.hardware import OtherWork
 from truncate_kit.models import load_encoder
-from truncate_kit.other_work import OtherWork
 from truncate_kit.results import Result
 
 HERE = Path(__file__).parent

@@ -24,7 +24,7 @@ from truncate_kit.evaluation.classifiers import (
 from truncate_kit.evaluation.registry import SuiteRun
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models import load_encoder, load_pooler_head
-from truncate_kit.representations import layer_states
+from truncate_kit.models.states import layer_states
 from truncate_kit.training.store import RunStore
 
 

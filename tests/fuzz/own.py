@@ -18,14 +18,10 @@ def _write_results(folder: Path) -> None:
     """A file of each kind, written now."""
     from truncate_kit.export.record import record_with
     from truncate_kit.origin import ORIGIN_FILE, Origin
-    from truncate_kit.serving.encoded_file import EncodingJob, EncodingNote
-    from truncate_kit.vectors import VectorFormat
     from truncate_kit.workspace import DataSource, ModelSource, Workspace
 
     a_sweep().write(folder / "sweep.json")
     Workspace(folder).remember(ModelSource("mini-bert", "mean", 64), DataSource("pairs.csv", ("a", "b", "c"), (0, 5)))
-    job = EncodingJob(model="0" * 64, texts="1" * 64, num_texts=19, width=64, form=VectorFormat(), chunk=8)
-    EncodingNote(job=job, sha256="2" * 64).write(folder / "vectors.npy.json")
     made = Origin(method="cut", model="mini-bert", source_digest="3" * 64, layer=2, depth=8, parameters=9, trained=None,
                   settings={}, versions={"torch": "2"})  # fmt: skip
     made.write(folder / ORIGIN_FILE)
@@ -51,13 +47,6 @@ def _origin(folder: Path) -> Any:
     from truncate_kit.origin import read_origin
 
     return read_origin(folder)
-
-
-def _note(folder: Path) -> Any:
-    from truncate_kit.results import read_or_pass_over
-    from truncate_kit.serving.encoded_file import EncodingNote
-
-    return read_or_pass_over(EncodingNote.read, folder / "vectors.npy.json")
 
 
 def _exports(folder: Path) -> Any:
@@ -137,7 +126,7 @@ def _read_tensor(folder: Path) -> Any:
 def _graph(folder: Path) -> None:
     """A graph, as far as whoever holds it against its record can see."""
     from truncate_kit.export.record import record_with
-    from truncate_kit.file_digests import digest_of
+    from truncate_kit.files import digest_of
 
     (folder / "model.onnx").write_bytes(bytes(range(256)) * 20)
     (folder / "config.json").write_text("{}")
@@ -174,7 +163,6 @@ OWN = (
     Reader(name="seen.pairs", files=("seen.pairs",), make=_learned, read=_read_learned, sealed=True),
     _kept("workspace.json", _memory),
     _kept("origin.json", _origin),
-    _kept("vectors.npy.json", _note),
     _kept("export.json", _exports),
     Reader(name="graph beside its record", files=("model.onnx",), make=_graph, read=_read_graph, sealed=True),
     Reader(name="trials.jsonl", files=("trials.jsonl",), make=_write_trials, read=_trials),

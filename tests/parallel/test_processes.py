@@ -87,7 +87,7 @@ def test_what_a_task_logs_is_logged_here(two_processes, caplog):
     sent = []
     assert len(list(two_processes.run(Squares(WEIGHTS), [LOGGED, 1], sent.append))) == 2
     assert [record.getMessage() for record in caplog.records] == ["Not enough memory for a batch of 400."]
-    assert caplog.records[0].name == "truncate_kit.memory"
+    assert caplog.records[0].name == "truncate_kit.hardware"
     assert all(isinstance(message, Steps | tuple) for message in sent)
 
 

@@ -21,6 +21,7 @@ from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
 from truncate_kit import parallel
+from truncate_kit.encode import encode_file
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.methods.distill.learning import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
@@ -29,7 +30,6 @@ from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.models import load_encoder
 from truncate_kit.parallel import Lost, RayCluster, Steps
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.serving import encode_file
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")

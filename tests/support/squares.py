@@ -50,7 +50,7 @@ class Squares:
         if number == ODD:
             raise OddError(1, 2)
         if number == LOGGED:
-            logging.getLogger("truncate_kit.memory").warning("Not enough memory for a batch of %d.", number)
+            logging.getLogger("truncate_kit.hardware").warning("Not enough memory for a batch of %d.", number)
         for step in range(1, 4):
             send(Steps(f"number {number}", step, 3))
         send(("squared", number))

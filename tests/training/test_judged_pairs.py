@@ -16,7 +16,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.models import load_encoder
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.seen import seen_among, unseen_queries
 from truncate_kit.training.contrastive import TEMPERATURE, contrastive_loss
 from truncate_kit.training.judged_pairs import read_judged

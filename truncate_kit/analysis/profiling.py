@@ -22,9 +22,9 @@ from truncate_kit.evaluation.searching import (
     search_layers,
     side_prompt,
 )
-from truncate_kit.models import Encoder, check_encoder, encoder_digest, keep, parameters_kept
+from truncate_kit.models import Encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.models.digest import Digest
-from truncate_kit.models.pooler_files import LayerPooler
+from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
@@ -62,9 +62,6 @@ def profile(
         ModelError: States are no numbers, or the model has no such blocks.
         DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
     """
-    check_encoder(encoder)
-    if reference is not None:
-        check_encoder(reference, "reference")
     progress = reporter(progress)
     settings = given_or(AnalysisSettings, settings)
     if texts is None and pairs is None and retrieval is not None:

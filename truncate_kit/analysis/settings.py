@@ -54,7 +54,7 @@ class AnalysisSettings:
     def __post_init__(self) -> None:
         check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
         if self.pooling is not None:
-            from truncate_kit.models.pooling import check_pooling
+            from truncate_kit.models.encoder import check_pooling
 
             check_pooling(self.pooling)
         if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:

@@ -47,11 +47,10 @@ from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
-from truncate_kit.file_digests import digest_of
-from truncate_kit.hardware import bf16_instructions, processor_name, select_device
+from truncate_kit.files import digest_of
+from truncate_kit.hardware import QUIET, OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.models import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.origin import read_origin, was_trained
-from truncate_kit.other_work import QUIET, OtherWork
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.progress import Progress, silent
 

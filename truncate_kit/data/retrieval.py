@@ -24,7 +24,6 @@ from truncate_kit.data.tables import (
 )
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import DataError, RowError, UsageError, known_name
-from truncate_kit.files import is_folder
 from truncate_kit.wording import counted
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
@@ -125,7 +124,7 @@ def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that c
 def is_retrieval_folder(path: str | Path) -> bool:
     """Whether this is a folder of documents and queries rather than of pairs."""
     folder = Path(path)
-    return is_folder(folder) and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
+    return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
 
 
 def read_retrieval(

@@ -27,9 +27,8 @@ from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_
 from torch import Tensor, nn
 
 from truncate_kit.data import LabelledSet, find_transfer
-from truncate_kit.encoding import first_tokens, text_features
 from truncate_kit.errors import DataError, ModelError
-from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.evaluation.graded import TextEncoder, check_finite_vectors, encode_distinct
 from truncate_kit.evaluation.registry import SuiteRun
 from truncate_kit.evaluation.transfer import (
     FEWEST_ROWS,
@@ -42,8 +41,9 @@ from truncate_kit.evaluation.transfer import (
 )
 from truncate_kit.models import Encoder, find_pooler_head, load_pooler_head
 from truncate_kit.models.digest import Digest
-from truncate_kit.models.tail import Dense
-from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.models.pipeline import Dense
+from truncate_kit.models.states import iter_states, layer_states
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.training.store import RunStore
 from truncate_kit.wording import counted
 
@@ -121,10 +121,11 @@ def prepare_task(
     sides = [[side[row] for row in rows] for side in (one.first, one.second) if side is not None]
     texts = list(dict.fromkeys(text for side in sides for text in side))
     place = {text: index for index, text in enumerate(texts)}
-    found = text_features(encoder, texts, lambda task, done, total: progress(f"{one.name}: {task}", done, total))
+    named: Progress = lambda task, done, total: progress(f"{one.name}: {task}", done, total)  # noqa: E731
+    vectors, states = text_features(encoder, texts, named)
     first, *others = (torch.tensor([place[text] for text in side]) for side in sides)
     second = others[0] if others else None
-    states, cls = found.states, None
+    cls = None
     with torch.inference_mode():
         if pooler is not None and isinstance(encoder, Encoder):
             cls = _features(pooler.cpu()(first_tokens(encoder, texts)), first, second)
@@ -133,7 +134,7 @@ def prepare_task(
             states = pooler.linear(states)  # W · mean + b is the mean of W · state + b
     return Task(
         labels=labels[rows],
-        as_is=_features(found.vectors, first, second),
+        as_is=_features(vectors, first, second),
         first=first,
         second=second,
         cls=cls,
@@ -485,3 +486,31 @@ def error_reduction(before: float, after: float) -> float:
 def _mean(values: Sequence[float | None] | None) -> float | None:
     """Return the mean; None where any value is missing."""
     return float(np.mean(values)) if values and None not in values else None  # type: ignore[arg-type]  # none is None
+
+
+def text_features(
+    encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent
+) -> tuple[Tensor, Tensor | None]:
+    """Return the vectors (n, out) and, for an `Encoder`, the states of all its layers (L', n, d) with its own pooling.
+
+    One pass gives both, unless the vectors are made of other states. Raises `DataError`.
+    """
+    if not isinstance(encoder, Encoder):
+        return encode_distinct(encoder, texts, progress), None
+    states = layer_states(encoder, texts, progress=progress)
+    other_heads = encoder.heads is not None and encoder.heads.raw
+    if encoder.combination is not None or encoder.pooler is not None or other_heads:
+        return encode_distinct(encoder, texts, progress), states
+    with torch.inference_mode():
+        vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
+        for module in encoder.tail:
+            vectors = module(vectors.to(encoder.device)).cpu()
+    return check_finite_vectors(vectors.clone()), states
+
+
+def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
+    """Return the states (n, d) of the first token after the last layer."""
+    found = torch.empty(len(texts), encoder.width, dtype=torch.float32)
+    for batch in iter_states(encoder, texts, pooling="cls"):
+        found[batch.places] = batch.states[-1]
+    return found

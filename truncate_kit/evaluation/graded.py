@@ -12,10 +12,13 @@ from torch import Tensor
 from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.data.types import check_scores
 from truncate_kit.errors import DataError
+from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
 from truncate_kit.wording import counted
+
+_CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
 
 class TextEncoder(Protocol):
@@ -112,3 +115,28 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
         return correlate(cosines, targets).spearman
     except DataError:
         return None
+
+
+def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
+    """Return the vectors (n, d) in float32 of distinct texts, in their order.
+
+    Raises `DataError` if they are not finite, `ModelError` if there is not one for each text.
+    """
+    task = f"Encoding {len(texts):,} texts"
+    parts: list[Tensor] = []
+    for start in range(0, len(texts), _CHUNK):
+        chunk = list(texts[start : start + _CHUNK])
+        parts.append(one_row_each(encoder.encode(chunk), len(chunk)).float().cpu())
+        progress(task, start + len(chunk), len(texts))
+    return check_finite_vectors(torch.cat(parts))
+
+
+def check_finite_vectors(vectors: Tensor) -> Tensor:
+    """Return the vectors; raises `DataError` if one holds NaN or infinity."""
+    bad = int((~vectors.isfinite().all(dim=1)).sum())
+    if bad:
+        raise DataError(
+            f"The model gives vectors that are not numbers for {bad:,} of {len(vectors):,} texts.",
+            hint="Check the model: its weights may hold NaN, or overflow in half precision.",
+        )
+    return vectors

@@ -12,7 +12,7 @@ import torch
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import RetrievalSet, read_retrieval
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, require
 from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
 from truncate_kit.evaluation.searching import (
@@ -31,7 +31,6 @@ from truncate_kit.evaluation.searching import (
     search,
     side_prompt,
 )
-from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
 from truncate_kit.measurement import Amounts
 from truncate_kit.origin import read_origin

@@ -12,11 +12,10 @@ from torch import Tensor
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
 from truncate_kit.data.retrieval import SearchMetric
-from truncate_kit.encoding import encode_distinct
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.evaluation.graded import TextEncoder, encode_distinct
 from truncate_kit.models import Encoder
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.statistics import RESAMPLES, draws, interval

@@ -2,9 +2,9 @@
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.methods.tmft.sweep_result import SweepResult
-from truncate_kit.other_work import QUIET
 from truncate_kit.report.evidence import (
     PAIRS,
     judged,

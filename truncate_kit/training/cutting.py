@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import place_in_words
 from truncate_kit.files import local_path
+from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.results import Result
 from truncate_kit.wording import capitalized, counted
@@ -87,7 +87,7 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
     Raises:
         ModelError: The vocabulary cannot be cut.
     """
-    from truncate_kit.models.word_pieces import keep_words, kept_pieces, piece_ids
+    from truncate_kit.models.vocabulary import keep_words, kept_pieces, piece_ids
 
     kept, ids = keep_words(encoder, texts), piece_ids(encoder, texts)
     special = set(encoder.reader.tokenizer.all_special_ids)

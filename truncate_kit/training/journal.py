@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
-from truncate_kit.files import open_to_extend, read_bytes
 
 RECORDS_FILE = "trials.jsonl"
 """Where the runs of a workspace are recorded, beside the folders of what they keep."""
@@ -30,7 +29,7 @@ class Journal:
     def read(self) -> tuple[list[dict[str, Any]], int]:
         """All whole lines, and the number of damaged ones. Raises `FileProblemError` where the file cannot be read."""
         try:
-            lines = read_bytes(self.file).split(b"\n")[:-1]
+            lines = self.file.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return [], 0
         except OSError as error:
@@ -43,7 +42,7 @@ class Journal:
         lines = [_text(values | {_CHECKSUM: zlib.crc32(_text(values))}) + b"\n" for values in records]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with open_to_extend(self.file) as stream:
+            with self.file.open("a+b") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # else another process would take our half line for a dead one's
                 stream.truncate(_end_of_whole_lines(stream))
                 stream.writelines(lines)

@@ -14,13 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from truncate_kit.files import local_path, read_text, remove_leftovers, replacing, write_text
+from truncate_kit.files import local_path, remove_leftovers, replacing, run_lock, unfinished, write_text
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.digest import Digest, folder_digest
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.training.journal import RECORDS_FILE, Journal
 from truncate_kit.training.trial import BaseTrial
-from truncate_kit.working_folders import run_lock, unfinished
 
 _SETTINGS = "settings"  # kind of the first line of a store
 _CHECKSUM, _STORE = "sha256", "store"  # in the header of a tensor's file
@@ -172,7 +171,7 @@ class RunStore:
             return False
         if name not in self._whole:
             try:
-                whole = read_text(self._seal(name)) == self._digest(name)
+                whole = self._seal(name).read_text(encoding="utf-8") == self._digest(name)
             except (OSError, ValueError):  # gone, or no text
                 whole = False
             if not whole:

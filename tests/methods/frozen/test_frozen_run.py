@@ -18,8 +18,8 @@ from transformers import AutoModel, AutoTokenizer
 from tests.support.files import words_folder
 from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
 from truncate_kit.data.types import PairSet, PairSplits
-from truncate_kit.encoding import text_features
 from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -159,12 +159,12 @@ def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_train
     model = load_encoder(tmp_path / "frozen")
     assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
     assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
-    features = text_features(model, DATA.test.texts())
-    torch.testing.assert_close(features.vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
+    vectors, _ = text_features(model, DATA.test.texts())
+    torch.testing.assert_close(vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
     if not final_norm:
         export_onnx(model, tmp_path / "frozen")
         graph = OnnxEncoder.load(tmp_path / "frozen").vectors(DATA.test.texts())
-        torch.testing.assert_close(torch.as_tensor(graph), features.vectors, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(torch.as_tensor(graph), vectors, atol=1e-4, rtol=1e-4)
 
 
 def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):

@@ -43,11 +43,11 @@ from truncate_kit.methods.bert_lc.search import (
     search_states,
 )
 from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.models import Encoder, check_encoder, pool, truncate
+from truncate_kit.models import Encoder, pool, truncate
 from truncate_kit.models.layer_pooling import LayerPooling, Over
-from truncate_kit.models.tail import Dense, Normalize
+from truncate_kit.models.pipeline import Dense, Normalize
+from truncate_kit.models.states import iter_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.representations import iter_states
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
 RANDOM_DRAWS = 100
@@ -117,7 +117,6 @@ def combine(
         ModelError: No head, or states that are not numbers.
         UsageError: More combinations than an exact search can try.
     """
-    check_encoder(encoder)
     start, progress = perf_counter(), reporter(progress)
     settings, threads = given_or(CombineSettings, settings), check_threads(threads) or 1
     divisions = draw_divisions(pairs, settings)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.errors import LayerNotHeldError, UsageError
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.agreement import held_out_scores
 from truncate_kit.methods.distill.frontier import Scored, measure_frontier, time_blocks, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import Learning, run_name
@@ -37,7 +38,6 @@ from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, s
 from truncate_kit.models import Encoder, keep, keep_words, save_encoder
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
-from truncate_kit.other_work import QUIET
 from truncate_kit.report.card import distill_card
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary

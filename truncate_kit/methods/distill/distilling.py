@@ -12,7 +12,7 @@ from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
-from truncate_kit.files import local_path, name_without_folders
+from truncate_kit.files import local_path, name_without_folders, unfinished
 from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size
 from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.methods.distill.result import DistillResult
@@ -28,7 +28,6 @@ from truncate_kit.training.output import output_folder
 from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
-from truncate_kit.working_folders import unfinished
 
 
 class Aim(NamedTuple):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.evaluation.retrieval import longer_texts
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import Frontier, Student, TextCounts
 from truncate_kit.models import Encoder
-from truncate_kit.models.tail import Normalize
-from truncate_kit.other_work import QUIET
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.wording import counted
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from truncate_kit.blocks import as_text, blocks_named
 from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers, check_rate
 from truncate_kit.errors import UsageError
+from truncate_kit.naming import as_text, blocks_named
 from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 

@@ -51,7 +51,7 @@ class RawTexts:
     def __post_init__(self) -> None:
         check_several(self.texts)
         check_several(self.queries)
-        check_several(self.exclude, ordered=False)
+        check_several(self.exclude)
 
 
 class TextStore:

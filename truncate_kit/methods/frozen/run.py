@@ -28,7 +28,7 @@ from truncate_kit.methods.frozen.material import Material, check_pairs, draw_sen
 from truncate_kit.methods.frozen.pair_errors import block_correlations, worst_pairs
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.methods.tmft.trials import parse_layers
-from truncate_kit.models import Encoder, LayerHeads, check_encoder, layers_held, save_encoder, truncate
+from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
@@ -67,7 +67,6 @@ def finetune_frozen(
     Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to this model,
     `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
     """
-    check_encoder(encoder)
     progress = reporter(progress)
     settings, begin = given_or(FrozenSettings, settings), time.perf_counter()
     layers = _layers(encoder, settings)

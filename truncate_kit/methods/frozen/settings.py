@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import as_text
 from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
 from truncate_kit.errors import UsageError, known_name
+from truncate_kit.naming import as_text
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings, settle_numbers

@@ -12,7 +12,7 @@ from truncate_kit.bounds import given_or
 from truncate_kit.errors import DataError
 from truncate_kit.methods.priors.masked_head import load_masked_head, masked_head_digest
 from truncate_kit.methods.priors.masking import MaskedEvaluator, MaskedTexts
-from truncate_kit.models import Encoder, check_encoder, truncate
+from truncate_kit.models import Encoder, truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.text_lists import listed_texts
@@ -89,7 +89,6 @@ def adapt(
     a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
     texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
     """
-    check_encoder(encoder)
     progress = reporter(progress)
     settings = given_or(AdaptationSettings, settings)
     training = _settled(settings, encoder).training()

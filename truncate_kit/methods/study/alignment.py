@@ -15,7 +15,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.methods.study.study_result import CKARow
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, layers_held
-from truncate_kit.representations import layer_states
+from truncate_kit.models.states import layer_states
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.training.trial import Trial, trial_name
 

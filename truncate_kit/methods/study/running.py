@@ -8,7 +8,7 @@ from pathlib import Path
 
 from truncate_kit.data import read_texts
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import local_path
+from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.methods.priors.adapting import adapted
 from truncate_kit.methods.priors.words import WordPrior
 from truncate_kit.methods.study.alignment import LayerStates, cka_rows
@@ -29,7 +29,6 @@ from truncate_kit.training.retrieval_evaluator import scored_as
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.training.trial import Trial
-from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
 
 @isolated()

@@ -16,7 +16,7 @@ from truncate_kit.methods.tmft.strategies import check_strategy
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_named
 from truncate_kit.methods.tmft.work import Prior
-from truncate_kit.models import Encoder, check_encoder, encoder_digest
+from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.seen import merged, query_keys, seen_before
@@ -146,7 +146,6 @@ def _key(
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
     """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
-    check_encoder(encoder)
     Picker(settings.pick, settings.within)
     check_strategy(settings.strategy)
     if encoder.heads is not None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
 from truncate_kit.methods.tmft.certainty import Certainty, certainty
 from truncate_kit.methods.tmft.picking import Picker
@@ -17,6 +16,7 @@ from truncate_kit.methods.tmft.sweep_result import Ranking, SweepResult, scores_
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_to_try
 from truncate_kit.models import save_encoder
 from truncate_kit.models.saving import origin_of
+from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import sweep_card
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.blocks import as_text
 from truncate_kit.bounds import seeds_of
 from truncate_kit.methods.tmft.picking import DEFAULT_RULE
+from truncate_kit.naming import as_text
 from truncate_kit.results import Result
 
 

@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.blocks import place_in_words
 from truncate_kit.methods.tmft.certainty import Certainty
 from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings

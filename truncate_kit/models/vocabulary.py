@@ -18,9 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.errors import ModelError
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.given import check_encoder
+from truncate_kit.models.model_folder import quiet_transformers
 from truncate_kit.models.tokenizer import load_tokenizer
-from truncate_kit.models.transformers_logging import quiet_transformers
 from truncate_kit.models.truncation import keep
 from truncate_kit.text_lists import listed_texts
 
@@ -34,7 +33,6 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
     pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
     """
-    check_encoder(encoder)
     texts = listed_texts(texts)
     before = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*before))
@@ -235,7 +233,7 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
             settings["unk_id"] = new.get(settings["unk_id"], 0)
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
         (folder / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
-        tokenizer = load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder, len(new))
     tokenizer.name_or_path = old.name_or_path
     expected = {name: new[piece] for name, piece in old.get_vocab().items() if piece in new}
     if tokenizer.get_vocab() != expected:

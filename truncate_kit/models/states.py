@@ -2,23 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.memory import in_halves
-from truncate_kit.models import (
-    Encoder,
-    PoolingMode,
-    check_encoder,
-    check_pooling,
-    evaluating,
-    length_batches,
-    pool,
-    truncate,
-)
-from truncate_kit.models.encoder import RawStates
+from truncate_kit.hardware import in_halves
+from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evaluating, length_batches
+from truncate_kit.models.layer_pooling import PoolingMode, pool
+from truncate_kit.models.truncation import truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.text_lists import listed_texts
 
@@ -64,7 +55,7 @@ def iter_states(
     Raises:
         LayerOutOfRangeError: The layer `up_to` does not exist.
         LayerNotHeldError: The family has no model that ends at `up_to`.
-        UsageError: What is given is no pooling, no size of a batch or no text.
+        UsageError: This is no pooling, no size of a batch or no text.
     """
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
@@ -84,7 +75,7 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """`iter_states` of several encoders over the same texts in the same batches, whatever their tokenizers."""
+    """Yield as `iter_states` for several encoders over the same texts in the same batches."""
     if pooling is not None:
         check_pooling(pooling)
     task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
@@ -118,20 +109,20 @@ def layer_states(
     batch_size: int = 64,
     progress: ProgressOption = False,
 ) -> Tensor:
-    """States of all layers in the order of `texts`, (L', n, d) float32 on the CPU; options as in `iter_states`."""
-    check_encoder(encoder)
+    """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU; as `iter_states`."""
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
-    options: dict[str, Any] = {"pooling": pooling, "raw": raw, "prompt": prompt, "batch_size": batch_size}
-    for batch in iter_states(encoder, texts, **options, progress=progress):
+    for batch in iter_states(
+        encoder, texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
+    ):
         states[:, batch.places] = batch.states
     return states
 
 
 def _lowered(encoder: Encoder, layer: int, *, raw: RawStates = False) -> Encoder:
-    """The encoder cut at `layer` for reading states; its weights are those of `encoder`, not copies."""
+    """Return the encoder cut at `layer` for reading states; it shares the weights of `encoder`."""
     cut = truncate(encoder, layer, copy_weights=False)
     # Below the last layer raw `hidden_states` have no final norm either.
     if raw and layer < encoder.depth and encoder.family.final_norm is not None:
@@ -152,7 +143,7 @@ def _read(
 
 
 def _bounded_batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Batches of like length, split where long texts would make one too large."""
+    """Yield batches of like length, split if long texts would make one too large."""
     for chunk in length_batches(lengths, batch_size):
         fitting = max(1, BATCH_TOKENS // max(1, lengths[chunk[0]]))
         for start in range(0, len(chunk), fitting):
