@@ -17,7 +17,8 @@ from truncate_kit.training.journal import Journal
 from truncate_kit.training.rows import StoredRows
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.trial import Trial, trial_name
-from truncate_kit.workspace import DataSource, ModelSource, Workspace
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.sources import DataSource, ModelSource
 
 KEY = "0" * 64
 TRIAL = Trial(

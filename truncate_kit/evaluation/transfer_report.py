@@ -1,0 +1,179 @@
+"""What the transfer suite returns: raw scores in points (× 100) and seconds, and how they are shown."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.evaluation.registry import SuiteReport
+from truncate_kit.evaluation.settings import FEWEST_ROWS, TransferSettings
+from truncate_kit.measurement import Amounts
+from truncate_kit.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSplit(Result):
+    """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
+
+    as_is: float
+    cls: float | None = None
+    last: float | None = None
+    last_four: float | None = None
+    random: float | None = None
+    combined: float | None = None
+    chosen: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferPoint(Result):
+    """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split."""
+
+    fraction: float  # part of the training rows, 0 … 1
+    train_rows: int  # number of rows fitted on in each split
+    test_rows: int  # number of rows tested on in each split
+    as_is: tuple[float, ...]  # accuracy of the model's own vectors
+    last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
+    cls: tuple[float, ...] | None = None  # of its first token through the trained pooler, where there is one
+    last_four: tuple[float, ...] | None = None  # of the mean of the last four layers
+    random: tuple[float, ...] | None = None  # of the mean of layers drawn evenly from the subsets, anew in each split
+    combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
+    chosen: tuple[tuple[int, ...], ...] | None
+    mean_as_is: float  # this and the next five: means over the splits
+    mean_cls: float | None = None
+    mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
+    mean_combined: float | None
+    relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
+    by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooFewRows(Result):
+    """A share of a set's training rows that was left out, because layers cannot be chosen on so few."""
+
+    fraction: float  # part of the training rows, 0 … 1
+    train_rows: int  # number of rows that it leaves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferScore(Result):
+    """One set."""
+
+    name: str
+    num_rows: int
+    num_classes: int
+    majority: float  # accuracy of always naming the most frequent class, in points
+    repeated_rows: int  # number of rows whose text is in an earlier row too; random splits put some on both sides
+    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising; empty where all have too few rows
+    too_few: tuple[TooFewRows, ...] = ()  # the parts that were left out, rising
+
+    @property
+    def whole(self) -> TransferPoint:
+        """The point with the largest share of the training rows. Raises ValueError where every share was left out."""
+        return max(self.curve, key=lambda point: point.fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport(SuiteReport):
+    """The sets that were found, and plain means over those that were scored (None where one of these has none)."""
+
+    model: str
+    runtime: str
+    settings: TransferSettings
+    num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
+    sets: tuple[TransferScore, ...]
+    mean_as_is: float
+    mean_cls: float | None = None
+    mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
+    mean_combined: float | None
+    mean_relative_error_reduction: float | None
+    seconds: float
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Each share of the training rows of each set: splits, rows, and which vectors were compared."""
+        for score in self.sets:
+            for point in score.curve:
+                compared = sum(one is not None for one in (point.cls, point.last, point.combined))
+                yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
+
+    def table(self) -> TableCells:
+        """One row per set and share of the training rows, also of those left out, and one for the means."""
+        layered = self.num_subsets > 0
+        columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
+        if layered:
+            columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
+            columns += ("layers chosen most often",)
+        rows = []
+        for score in self.sets:
+            for few in score.too_few:
+                known = (score.name, f"{few.train_rows}, too few", str(score.num_classes), number(score.majority))
+                rows.append((*known, *[NONE] * (len(columns) - len(known))))
+            rows += [_transfer_row(score, point, layered) for point in score.curve]
+        scored = sum(bool(score.curve) for score in self.sets)
+        mean: tuple[str, ...] = (f"mean of {scored}", "", "", "", number(self.mean_as_is))
+        if layered:
+            found = (self.mean_cls, self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
+            mean += tuple(map(number, found))
+            mean += (number(self.mean_relative_error_reduction, "+.1f"), "")
+        title = f"{self.model} in {self.runtime}: accuracy × 100 of logistic regression, {self.settings.splits} splits"
+        return TableCells(title, columns, [*rows, mean])
+
+    def sentences(self) -> list[str]:
+        """How the table came about, for whoever reads it alone."""
+        settings = self.settings
+        sentences = [
+            f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest; scikit-learn, SAGA, "
+            f"C = {settings.penalty:g}, tolerance {settings.tolerance:g}, at most {settings.iterations} iterations."
+        ]
+        if self.num_subsets:
+            sentences.append(
+                f"Layers were chosen inside the training part: {self.num_subsets:,} subsets of up to "
+                f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.inner_splits} "
+                f"divisions that hold out {settings.inner_share:.0%}, the {settings.finalists} best by exact fits. "
+                "Fewer errors: of the combination against the last layer."
+                + (" Every mean of layers goes through the trained pooler." if settings.head else "")
+            )
+        sentences += [
+            f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
+            for score in self.sets
+            if score.repeated_rows * 100 >= score.num_rows
+        ]
+        sentences += [
+            f"{score.name}, {point.train_rows:,} rows: too few for every class to keep its share of each division."
+            for score in self.sets
+            for point in score.curve
+            if not point.by_class
+        ]
+        sentences += [
+            f"{score.name}, {few.train_rows:,} rows: left out, {FEWEST_ROWS} are the fewest to choose layers on."
+            for score in self.sets
+            for few in score.too_few
+        ]
+        if settings.max_rows is not None:
+            sentences.append(
+                f"Of each set at most {settings.max_rows:,} rows were used: not comparable with other runs."
+            )
+        return [*sentences, f"Took {self.seconds:.0f} s."]
+
+
+def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> tuple[str, ...]:
+    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
+    row = (*known, number(score.majority), number(point.mean_as_is))
+    if not layered:
+        return row
+    counts = Counter(chain.from_iterable(point.chosen or ()))
+    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
+    return (
+        *row,
+        number(point.mean_cls),
+        number(point.mean_last),
+        number(point.mean_last_four),
+        number(point.mean_random),
+        number(point.mean_combined),
+        number(point.relative_error_reduction, "+.1f"),
+        " ".join(map(str, often)) or NONE,
+    )
