@@ -146,7 +146,7 @@ def table(cells: "Table") -> None:
         drawn = Drawn(title=Text(harmless(cells.title)) if part == parts[0] else None, title_justify="left")
         # Every width is set: rich may take from a column what it then gives back, and so cut the right border off.
         left = max(console.width - _drawn_width([least[place] for place in part]), 0)
-        widths = []
+        widths: list[int] = []
         for place in part:
             more = min(left, max(map(len, (cells.columns[place], *inner[place]))) - least[place])
             left, widths = left - max(more, 0), [*widths, least[place] + max(more, 0)]
