@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.working_folders import run_lock
-from truncate_kit.workspace import places
-from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit.files import run_lock
+from truncate_kit.origin import read_origin
+from truncate_kit.workspace import DataSource, ModelSource
+from truncate_kit.workspace import Workspace as Places
 
-from .console import note, say
 from .options import names_in, scale_in
+from .output import note
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from truncate_kit.models import Encoder
 
 
-class Workspace(places.Workspace):
+class Workspace(Places):
     """A workspace that says on stderr what it takes, unless it is quiet."""
 
     def __init__(self, folder: Path, *, quiet: bool = False) -> None:
@@ -32,11 +33,6 @@ class Workspace(places.Workspace):
     def note(self, *texts: str | None) -> None:
         """Sentences beside the result, on stderr; None says nothing."""
         note(*texts, quiet=self.quiet)
-
-    def say(self, *texts: str) -> None:
-        """Sentences of the result, on stdout."""
-        if not self.quiet:
-            say(*texts)
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
@@ -54,7 +50,7 @@ class Workspace(places.Workspace):
             how = f" ({', '.join(read)})" if read else ""
             self.note(f"Model: {last.name}{how}, as in the last command (name another one to change it).")
             return source
-        from truncate_kit.miniatures import DEFAULT_MINIATURE
+        from truncate_kit.naming import DEFAULT_MINIATURE
 
         if not or_miniature:
             raise UsageError(
@@ -96,12 +92,9 @@ class Workspace(places.Workspace):
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
         from truncate_kit.hardware import check_precision
         from truncate_kit.models import dropped_head, load_encoder
-        from truncate_kit.pair_keys import merged
-        from truncate_kit.workspace.records import known_of
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
         self.note(dropped_head(encoder))
-        encoder.seen = merged(encoder.seen, known_of(source.name))
         check_precision(precision, encoder.device)
         if precision == "bf16" and encoder.device.type == "cpu":
             from truncate_kit.bench.timing import slower_in_bf16
@@ -112,16 +105,14 @@ class Workspace(places.Workspace):
 
     def note_lean(self) -> None:
         """Say which model is in `lean`, and where the last command worked on another one."""
-        last, (method, result) = self.remembered().model, next(self.made(self.lean), (None, None))
-        self.note(f"Model: {self.lean}{'' if method is None else f', {method.note(result)}'}.")
-        if result is not None and last is not None and last.name not in _names(result.model):
+        last, made = self.remembered().model, read_origin(self.lean)
+        self.note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
+        if made is not None and last is not None and last.name not in _names(made.model):
             self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
 
     def note_replaced(self, source: ModelSource, *, distilled: bool = False) -> None:
         """Say which model that of `source` replaces here. Raises `UsageError` where it could not come back."""
-        from truncate_kit.workspace.replacing import replaced_by
-
-        self.note(replaced_by(self, source.name, distilled=distilled))
+        self.note(self.replaced_by(source.name, distilled=distilled))
 
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False
@@ -170,10 +161,10 @@ class Workspace(places.Workspace):
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
         """What none of the models was trained on; says so where that is a part of `splits`."""
-        from truncate_kit.workspace.leakage import unseen
+        from truncate_kit.seen import unseen
 
         for model in models:
-            splits = self._noted(splits, unseen(self, splits, model))
+            splits = self._noted(splits, unseen(splits, model))
         return splits
 
     def _noted(self, before: "PairSplits", after: "PairSplits") -> "PairSplits":

@@ -20,7 +20,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import truncate_kit
-from truncate_kit_cli.app import PANELS, app, examples
+from truncate_kit_cli.app import PANELS, app
+from truncate_kit_cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -107,7 +108,7 @@ def command_page(name: str) -> str:
     for panel, rows in panels.items():
         what = "argument" if panel == "Arguments" else "option"
         lines += ["", f"## {panel}", "", f"| {what} | meaning |", "|---|---|", *rows]
-    lines += ["", "## Examples", "", "```sh", *examples(name), "```"]
+    lines += ["", "## Examples", "", "```sh", *EXAMPLES[name], "```"]
     return "\n".join(lines) + "\n"
 
 

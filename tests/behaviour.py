@@ -143,6 +143,8 @@ def make_inputs(home: Path) -> None:
     close = sentences(120, 9)
     rows = [(spoken(t), spoken(t[:3]), spoken((t[0], "sleeps", t[2], t[3]))) for t in close]
     write_rows(home / "triplets.csv", "anchor,positive,negative", rows)
+    inferred = [(one, text, name) for one, *two in rows for text, name in zip(two, names[3::-3], strict=True)]
+    write_rows(home / "inferred.csv", "premise,hypothesis,label", inferred)
     make_search(home / "search", {"test": range(60)})
     make_search(home / "searches", {"train": range(30), "dev": range(30, 55), "test": range(55, 80)})
     write_rows(home / "suites/sts13/test.csv", "sentence1,sentence2,score", graded(60, 11))
@@ -357,7 +359,6 @@ def run_python() -> dict[str, Any]:
     for name, model in (("truncated", one), ("kept", half), ("served", served), ("whole", encoder)):
         found[name] = model.encode(FIXED[:4]).round(4)[:, :8].tolist()
     found["score"] = kit.evaluate(one, pairs.test.pairs).spearman
-    found["parameters"] = [kit.parameters_kept(encoder, layer) for layer in (0, 4, 8)]
     states = [kit.layer_states(model, texts[:100])[4] for model in (encoder, kit.load_encoder("mini-bert"))]
     found["cka"] = kit.cka_matrix(states[0][None], states[1][None]).tolist()
     return found

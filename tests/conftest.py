@@ -15,7 +15,7 @@ from tests.support.shared import shared_part
 
 if TYPE_CHECKING:
     from tests.support.kept_vectors import KeptVectors
-    from truncate_kit.engines import Processes
+    from truncate_kit.parallel import Processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -137,21 +137,10 @@ def drawn() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _forked_workers() -> Iterator[None]:
-    """Workers of engines are forked from a process that has imported everything; `tests/engines` starts fresh ones."""
-    from tests.support.processes import ForkedWorker
-    from truncate_kit.engines import processes
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_started", ForkedWorker)
-        yield
-
-
 @pytest.fixture(scope="session")
 def two_processes() -> Iterator["Processes"]:
     """An engine whose processes stay for the next test."""
-    from truncate_kit.engines import Processes
+    from truncate_kit.parallel import Processes
 
     with Processes(2) as engine:
         yield engine

@@ -10,9 +10,9 @@ import pytest
 from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
-from truncate_kit.engines import Processes
+from truncate_kit.bounds import Bounds, first_seeds, shown
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.settings import CombineSettings
@@ -22,7 +22,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.priors.adapting import AdaptationSettings
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.settings import Bounds, first_seeds, shown
+from truncate_kit.parallel import Processes
 from truncate_kit.training.configuration import TrainingSettings
 
 HUGE = 10**30

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 
 from truncate_kit import files
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import open_to_extend, remove_leftovers, replacing, write_json, write_text
-from truncate_kit.working_folders import run_lock
+from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json, write_text
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -264,6 +263,6 @@ def test_a_pipe_is_not_replaced_and_a_link_of_others_is_not_extended(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "link").symlink_to("mine")
     with pytest.raises(OSError, match="link, which is not followed"):
-        open_to_extend(tmp_path / "link")
+        (tmp_path / "link").open("a+b")
     write_text(tmp_path / "link", "new")  # takes the place of the link
     assert (tmp_path / "mine").read_text() == "mine"

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from truncate_kit.evaluation.retrieval import score_retrieval
-from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings

@@ -9,13 +9,7 @@ import torch
 from tests.support.families import TINY_CONFIGS, make_tiny
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, UsageError
 from truncate_kit.models import layers_held, load_encoder, truncate
-from truncate_kit.representations import (
-    BATCH_TOKENS,
-    WINDOW_TEXTS,
-    iter_states,
-    iter_states_together,
-    layer_states,
-)
+from truncate_kit.models.states import BATCH_TOKENS, WINDOW_TEXTS, iter_states, iter_states_together, layer_states
 
 TEXTS = [
     "a red dog",

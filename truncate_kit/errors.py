@@ -5,8 +5,12 @@ with 1. Anything else that escapes is a defect of this package.
 """
 
 import errno
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from truncate_kit.wording import counted, harmless
@@ -173,3 +177,32 @@ def failed_check(finding: str) -> ModelError:
         f"The exported graph failed its checks: {finding}.",
         hint="Nothing was written. Use the model in torch, or report the architecture and the versions.",
     )
+
+
+# Libraries
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import an optional module, or raise `MissingExtraError` naming the extra that installs it.
+
+    A module that is installed but cannot be imported raises its own error: reinstalling would not help.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise  # installed but broken
+        raise MissingExtraError(module, extra) from error
+
+
+@contextmanager
+def errors_only(*packages: str) -> Iterator[None]:
+    """Let the loggers of these packages write errors only in the block."""
+    levels = {log: log.level for log in map(logging.getLogger, packages)}
+    for log in levels:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)

@@ -1,22 +1,40 @@
-"""What the machine can do, as far as results depend on it: instructions, cores, names."""
+"""What the machine can do, as far as results depend on it: instructions, cores, memory, and who else uses it."""
 
+import contextlib
+import ctypes
+import logging
 import os
 import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.errors import DeviceError, UsageError
-from truncate_kit.settings import Bounds, check_number
 
 if TYPE_CHECKING:
     import torch
 
+_logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 _MOST_THREADS = 256  # thousands end in a segmentation fault of the runtime that starts them
 INSTRUCTIONS = "TRUNCATE_KIT_INSTRUCTIONS"
 _INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
 _AVX512_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl")  # what torch's own AVX-512 kernels need
+
+# How the allocators of torch, ONNX Runtime, C++ and oneDNN report a lack of memory where they raise plain errors.
+_LACK_OF_MEMORY = (
+    "DefaultCPUAllocator", "Failed to allocate memory", "CUDA error: out of memory", "failure 2: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "bad_alloc", "could not create a memory",
+)  # fmt: skip
+_ONEDNN = "could not create a primitive"  # all that oneDNN says; of another lack it says more
+QUIET = 0.1
+"""Share of the processor that others may take before it is worth a word."""
 
 
 def instructions() -> frozenset[str]:
@@ -150,3 +168,80 @@ def _cpuinfo() -> dict[str, str]:
         return {}
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in fields}
+
+
+# Memory
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out; torch is asked only if it was loaded."""
+    # A broken torch, whose error this may be, need not have the class.
+    of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    if isinstance(error, (MemoryError, of_torch)):
+        return True
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    return said == _ONEDNN or any(word in said for word in _LACK_OF_MEMORY)
+
+
+def in_halves(compute: Callable[[Sequence[Item]], Found], batch: Sequence[Item]) -> Iterator[Found]:
+    """Yield what `compute` makes of a batch: of all of it, or of its halves in turn, as far down as memory asks for.
+
+    Numbers are those of the whole batch but for rounding, if they do not depend on what else is in a batch. A lack of
+    memory for a single item is raised as it is.
+    """
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        try:
+            found = compute(part)
+        except Exception as error:
+            if len(part) < 2 or not is_out_of_memory(error):
+                raise
+        else:
+            yield found
+            continue
+        half = (len(part) + 1) // 2
+        give_back()  # what the attempt held is free behind the `except`
+        say_halved(len(part), half)
+        waiting += [part[half:], part[:half]]
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system: in pieces that the C library keeps, a smaller batch may not fit either."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def say_halved(size: int, half: int) -> None:
+    """Log once for each size that batches of it do not fit."""
+    _logger.warning("There is not enough memory for a batch of %d: it is computed in parts of %d.", size, half)
+
+
+# Others
+
+
+class OtherWork:
+    """How much of the processor others take from here on; Linux only."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    def share(self) -> float | None:
+        """Return their part of all processor time since the start, 0 … 1; None if the system does not say."""
+        now = self._read()
+        if self._start is None or now is None:
+            return None
+        wall, own, busy = (after - before for after, before in zip(now, self._start, strict=True))
+        return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
+
+    @staticmethod
+    def _read() -> tuple[float, float, float] | None:
+        """Return seconds of wall clock, of this process, and of everything but idling on all cores together."""
+        try:
+            fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return None
+        ticks = [int(field) for field in fields]
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), time.process_time(), busy

@@ -10,13 +10,14 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from yaml import YAMLError
 
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
-from truncate_kit.pair_keys import SEEN_FILE
+from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.results import Result
-from truncate_kit.training.model_origins import CUT, DISTILLED
+from truncate_kit.seen import SEEN_FILE
 
 # Locks, half-written files, records for the workspace, which name files of this machine, and what was learned from.
-_LEFT_OUT = [".*", "**/.*", "*.tmp", CUT.file_name, DISTILLED.file_name, SEEN_FILE]
+_RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
+_LEFT_OUT = [".*", "**/.*", "*.tmp", *_RECORDS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

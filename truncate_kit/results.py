@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from truncate_kit.errors import FileProblemError, first_line
-from truncate_kit.files import local_path, read_text, write_text
+from truncate_kit.files import local_path, write_text
 
 FORMAT = 2
-"""Version of everything that is written as JSON: 1 had neither a version nor a digest."""
+"""Version of everything that is written as JSON; files of any other are refused."""
 _FORMAT, _DIGEST = "format", "digest"
 _logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -70,11 +70,11 @@ class Result:
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote.
 
-        Raises OSError where that cannot be read, `FileProblemError` for a later format, ValueError or KeyError for
+        Raises OSError where that cannot be read, `FileProblemError` for another format, ValueError or KeyError for
         damage.
         """
         try:
-            values = json.loads(read_text(local_path(path)))
+            values = json.loads(local_path(path).read_text(encoding="utf-8"))
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply") from error
         return cls.from_dict(unsealed(values, path))
@@ -83,7 +83,7 @@ class Result:
 def read_or_pass_over(read: Callable[[Path], Found], path: Path) -> Found | None:
     """What `read` makes of a file; None where there is none, or where it is damaged, which the log says.
 
-    For files that a command writes anew. Raises `FileProblemError` for one of a later format.
+    For files that a command writes anew. Raises `FileProblemError` for one of another format.
     """
     try:
         return read(path)
@@ -111,29 +111,29 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
-    """What was sealed; values of the first format, which had no seal, as they are.
+    """Return what was sealed.
 
-    Raises `FileProblemError` for a later format, ValueError where there is no digest or that of something else.
+    Raises `FileProblemError` for another format, ValueError where there is no digest or that of something else.
     """
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__} where an object is needed")
-    check_format(values.get(_FORMAT, 1), path)
+    check_format(values.get(_FORMAT), path)
     found = {key: value for key, value in values.items() if key != _DIGEST}
-    if _FORMAT in values and _DIGEST not in values:  # as commands print results
+    if _DIGEST not in values:  # as commands print results
         raise ValueError(f"{path} has no digest: from_dict() reads a result that was printed")
-    if _DIGEST in values and values[_DIGEST] != digest_of_values(found):
+    if values[_DIGEST] != digest_of_values(found):
         raise ValueError(f"{path} was changed after it was written: its digest is that of something else")
     return {key: value for key, value in found.items() if key != _FORMAT}
 
 
 def check_format(version: Any, path: Path) -> None:
-    """Raise `FileProblemError` where a file is of a later format, ValueError where its version is no number."""
-    if type(version) is not int or version < 1:
+    """Raise `FileProblemError` where a file is of another format, ValueError where its version is no number."""
+    if type(version) is not int:
         raise ValueError(f"{path} has the format {version!r}")
-    if version > FORMAT:
+    if version != FORMAT:
         raise FileProblemError(
-            f"{path} was written by a later version of truncate-kit (format {version}; this one reads up to {FORMAT}).",
-            hint="Update truncate-kit, or use another folder.",
+            f"{path} was written by another version of truncate-kit (format {version}; this one reads {FORMAT}).",
+            hint="Use the version that wrote it, or another folder.",
         )
 
 

@@ -17,7 +17,7 @@ from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.models import Encoder, find_pooler_head, load_encoder, load_pooler_head
-from truncate_kit.models.tail import Dense
+from truncate_kit.models.pipeline import Dense
 from truncate_kit.wording import points
 
 REPORTS = Path(__file__).parent / "reports.jsonl"

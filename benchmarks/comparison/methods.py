@@ -14,7 +14,7 @@ from truncate_kit.data import find_sts, load_pairs, read_texts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.training.model_origins import DISTILLED
+from truncate_kit.origin import RESULT_FILES
 
 RAW_TEXTS = 20_000
 
@@ -103,7 +103,7 @@ class Maker:
             *("distill", teacher.folder, "--blocks", blocks, "--texts", self.inputs / "texts.txt"),
             *("--data", self.stsb),
         )
-        student = DistillResult.read(out / "lean" / DISTILLED.file_name).student
+        student = DistillResult.read(out / RESULT_FILES["distill"]).student
         return Made(out / "lean", (teacher.seconds or 0) + student.seconds)
 
     def layer_attention(self) -> Made:

@@ -23,17 +23,16 @@ from benchmarks.comparison.methods import Made, Maker, off_the_shelf, prepare
 from benchmarks.records import Records
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval, read_seen
+from truncate_kit.evaluation.classifiers import score_transfer
 from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
-from truncate_kit.evaluation.settings import TransferSettings
 from truncate_kit.evaluation.sts import StsReport, score_sts
-from truncate_kit.evaluation.transfer import score_transfer
-from truncate_kit.evaluation.transfer_report import TransferReport
+from truncate_kit.evaluation.transfer import TransferReport, TransferSettings
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
+from truncate_kit.hardware import OtherWork
 from truncate_kit.models import load_encoder
-from truncate_kit.other_work import OtherWork
 from truncate_kit.results import Result
 
 HERE = Path(__file__).parent

@@ -33,7 +33,8 @@ from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.models import default_reference, load_encoder
+from truncate_kit.models import load_encoder
+from truncate_kit.naming import default_reference
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"

@@ -24,7 +24,7 @@ from truncate_kit.export.masks import set_mask
 from truncate_kit.export.sessions import open_session
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.models.text_reader import padded
+from truncate_kit.models.tokenizer import padded
 
 SHAPES = ((1, 8), (1, 16), (1, 64), (16, 16), (4, 64))
 FORMS = {

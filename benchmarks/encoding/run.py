@@ -34,8 +34,8 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json
+from truncate_kit.hardware import OtherWork
 from truncate_kit.models import Encoder, load_encoder, truncate
-from truncate_kit.other_work import OtherWork
 from truncate_kit.precisions import GRAPH_FILES
 
 HERE = Path(__file__).parent

@@ -15,9 +15,8 @@ from scipy.stats import spearmanr
 
 from benchmarks.common import new_parser
 from truncate_kit.data import find_transfer
-from truncate_kit.evaluation.fitting import accuracies, divisions, inner_divisions
-from truncate_kit.evaluation.settings import TransferSettings
-from truncate_kit.evaluation.transfer_task import layered_task, prepare_task
+from truncate_kit.evaluation.classifiers import accuracies, divisions, prepare_task, screened_accuracies
+from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.progress import silent
 
@@ -35,20 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     settings = TransferSettings(max_rows=options.rows)
     one = next(one for one in find_transfer(options.data) if one.name == options.set)
-    layered = layered_task(prepare_task(load_encoder(options.model), one, settings, silent))
-    assert layered is not None
-    labels = layered.task.labels.numpy()
-    rows = divisions(labels, settings)[0][0]
-    folds = inner_divisions(labels[rows], settings, settings.seed)
-    places = [(torch.from_numpy(fitted), torch.from_numpy(held)) for fitted, held in folds]
-    subsets = layered.subsets(settings)[:: options.every]
-    screened, screening = processor_timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))
-    features = [layered.features(subset) for subset in subsets]
+    task = prepare_task(load_encoder(options.model), one, settings, silent)
+    labels = task.labels
+    rows = divisions(labels, 1, settings.test_share, settings.seed)[0][0]
+    folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, settings.seed)
+    subsets = task.subsets(settings)[:: options.every]
+    screened, screening = processor_timed(lambda: screened_accuracies(task, rows, folds, subsets))
+    features = [task.features(subset) for subset in subsets]
     fits = [(values, rows[fitted], rows[held]) for values in features for fitted, held in folds]
     found, fitting = processor_timed(lambda: accuracies(fits, labels, settings))
     exact = 100 * np.reshape(found, (len(subsets), len(folds))).mean(axis=1)
     order = np.argsort(-np.array(screened), kind="stable")
-    print(f"{one.name}, {len(rows):,} rows, {len(subsets)} subsets of {len(layered.states)} layers, {options.model}")
+    print(f"{one.name}, {len(rows):,} rows, {len(subsets)} subsets of layers, {options.model}")
     print(f"processor seconds: screening {screening:.1f}, exact {fitting:.1f}")
     print(f"exact accuracy: best {exact.max():.2f}, median {np.median(exact):.2f}", end="")
     print("".join(f", best of the {top} screened first {exact[order[:top]].max():.2f}" for top in (1, 3, 5)))

@@ -19,8 +19,8 @@ from truncate_kit.data import TextPair, load_pairs, read_pairs
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.models.layer_attention import LayerAttentionPooling
-from truncate_kit.representations import layer_states
+from truncate_kit.models.layer_pooling import LayerAttentionPooling
+from truncate_kit.models.states import layer_states
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from truncate_kit.bench.bench_report import ScoredPairs
 from truncate_kit.bench.quality import PairsEvaluator, Score, quality_difference, quality_sentence
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
-from truncate_kit.pair_keys import numbers_of
+from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import draw_counts
 
 

@@ -20,8 +20,8 @@ from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.runners import AbsentError, OnnxRunner, PeerRunner
 from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
 from truncate_kit.errors import DeviceError, ModelError, UsageError
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
@@ -258,20 +258,6 @@ def test_two_plain_checkpoints_are_said_to_be_so(tiny_folder):
     result, notes = _notes(tiny_folder("bert"), tiny_folder("bert"))
     assert result.quality is not None
     assert "neither model was fine-tuned" in notes
-
-
-def test_models_from_different_places_may_have_had_different_budgets(duo, tmp_path):
-    shutil.copytree(duo / "full", tmp_path / "elsewhere")
-    assert "same fine-tuning budget" in _notes(duo / "lean", tmp_path / "elsewhere")[1]
-
-
-def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
-    shutil.copytree(duo / "lean", tmp_path / "lean")
-    shutil.copytree(duo / "lean", tmp_path / "full")
-    shutil.copy(duo / "sweep.json", tmp_path / "sweep.json")
-    assert (
-        "the yardstick differs: sweep.json is about layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
-    )
 
 
 def test_lean_alone_has_no_gain_and_no_difference(duo):

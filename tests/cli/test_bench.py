@@ -10,8 +10,7 @@ import torch
 
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.models import load_encoder, resolve, save_encoder, truncate
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit.workspace import DataSource, ModelSource, Workspace
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]

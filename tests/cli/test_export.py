@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
+from truncate_kit.files import run_lock
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
-from truncate_kit.working_folders import run_lock
 from truncate_kit_cli.workspace import Workspace
 
 

@@ -12,14 +12,16 @@ from tests.support.commands import fails_on_a_full_disk
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.errors import DeviceError, FileProblemError
+from truncate_kit.files import run_lock
 from truncate_kit.methods.priors import adapting
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.writing import write_page
 from truncate_kit.training import configuration, retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.working_folders import run_lock
+from truncate_kit_cli import finetune
 from truncate_kit_cli.app import main
-from truncate_kit_cli.train import Priors, _teacher, finetune
+from truncate_kit_cli.finetune import _teacher
+from truncate_kit_cli.priors import Priors
 from truncate_kit_cli.workspace import Workspace
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]

@@ -13,7 +13,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models import load_encoder
 from truncate_kit.report.run import suite_reports
 from truncate_kit.results import FORMAT
-from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace import Workspace
 
 NAMES = ("STSBenchmark", "SICK-R")
 PAIRS = make_pairs(40).pairs

@@ -2,30 +2,28 @@
 
 import json
 import shutil
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.support.commands import fails, refused, run, run_both
 from tests.support.files import pairs_file
-from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
-from truncate_kit.evaluation.comparing import compare
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.data.retrieval import with_queries
+from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.distill.result import HeldOutScores
+from truncate_kit.methods.distill.own_pairs import search_pairs_of
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.report.writing import write_page
 from truncate_kit.results import FORMAT
-from truncate_kit.training.model_origins import DISTILLED
-from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
-from truncate_kit.workspace.own_pairs import search_pairs_of
-from truncate_kit.workspace.places import Workspace
+from truncate_kit.seen import query_keys, write_seen
+from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +83,8 @@ def test_compare(capfd, tiny_folder, lean, folder):
 
 def test_what_the_queries_chose_is_said_wherever_they_score_it(capfd, tiny_folder, lean, folder, tmp_path):
     ours, full = Path(shutil.copytree(lean, tmp_path / "lean")), tiny_folder("bert")
-    scores = HeldOutScores(
-        data=read_retrieval(folder).name,
-        metric="MRR@10",
-        lean=50.0,
-        full=51.0,
-        mixed=None,
-        difference=-1.0,
-        low=-2.0,
-        high=0.0,
-    )
-    replace(a_distillation(), scores=scores).write(ours / DISTILLED.file_name)
-    said = "The lean model here was chosen by MRR@10 of half of these queries; on the other half it has 50.00."
+    write_seen(ours, np.sort(query_keys(choosing_queries(read_retrieval(folder)))))
+    said = f"{ours} was trained on or chosen by 9 of these 19 queries"
     commands = [("compare", full, ours), ("analyze", ours, "--workspace", tmp_path / "looked")]
     commands += [("evaluate", ours, "--workspace", home) for home in (tmp_path, tmp_path / "another")]
     if find_spec("faiss") is not None:
@@ -112,16 +100,13 @@ def test_bench_scores_the_queries_that_chose_nothing(capfd, tiny_folder, lean, f
     data = read_retrieval(folder)
     chose = choosing_queries(data)
     left = with_queries(data, [place for place, query in enumerate(data.queries) if query not in chose])
-    scores = HeldOutScores(
-        data=data.name, metric="nDCG@10", lean=50.0, full=51.0, mixed=None, difference=-1.0, low=-2.0, high=0.0
-    )
     fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
     command = ("bench", ours, "--full", full, "--data", folder, "--workspace", home, *fast)
-    for chose, said in (
-        (data.name, f"9 of 19 queries of {data.name} chose {ours}: only the others count."),
-        ("other", ""),
+    for keys, said in (
+        (query_keys(chose), f"{ours} was trained on or chosen by 9 of 19 queries of {data.name}: only the others"),
+        (query_keys(["another"]), ""),
     ):
-        replace(a_distillation(), scores=replace(scores, data=chose)).write(ours / DISTILLED.file_name)
+        write_seen(ours, np.sort(keys))
         _, err = run_both(capfd, *command)
         found = BenchReport.read(home / "bench.json")
         expected = left if said else data

@@ -12,7 +12,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models import encoder_digest, keep_words, load_encoder, truncate
-from truncate_kit.models.word_pieces import piece_ids
+from truncate_kit.models.vocabulary import piece_ids
 from truncate_kit.results import FORMAT
 from truncate_kit.training.cutting import CutResult
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from truncate_kit.bench import timing
+from truncate_kit.files import run_lock
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.working_folders import run_lock
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace import ModelSource
 from truncate_kit_cli.app import main
 from truncate_kit_cli.workspace import Workspace
 

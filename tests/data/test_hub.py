@@ -8,8 +8,7 @@ import pytest
 
 from truncate_kit.data import load_pairs
 from truncate_kit.data.pairs import hub_name, is_hub_name, read_hub
-from truncate_kit.errors import DataError, RowError
-from truncate_kit.extras import errors_only
+from truncate_kit.errors import DataError, RowError, errors_only
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """

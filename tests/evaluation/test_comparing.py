@@ -9,7 +9,7 @@ from sklearn.metrics import ndcg_score
 
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_retrieval
-from truncate_kit.evaluation.comparing import RetrievalComparison, compare
+from truncate_kit.evaluation.retrieval import RetrievalComparison, compare
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.report.search_tables import comparison_sentences, comparison_table
 

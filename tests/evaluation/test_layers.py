@@ -9,8 +9,8 @@ from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import SEARCH_METRICS, read_retrieval
-from truncate_kit.evaluation import layers
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation import searching
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.report import analysis_figure
 from truncate_kit.report.analysis_figure import draw_analysis
@@ -35,7 +35,7 @@ def at_each_layer(encoder, data):
 )
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_it_is_that_of_the_model_cut_there(tiny_folder, data, family, how, monkeypatch):
-    monkeypatch.setattr(layers, "DOCUMENTS_AT_A_TIME", 17)
+    monkeypatch.setattr(searching, "DOCUMENTS_AT_A_TIME", 17)
     encoder = load_encoder(tiny_folder(family))
     found = profile(encoder, retrieval=data, settings=AnalysisSettings(**how))
     encoder.pooling = how.get("pooling", encoder.pooling)

@@ -12,11 +12,9 @@ from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_pairs, read_retrieval
 from truncate_kit.errors import DataError, MissingExtraError, UsageError
-from truncate_kit.evaluation.adapter import MtebEncoder
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport
-from truncate_kit.evaluation.running import evaluate_mteb, find_tasks
+from truncate_kit.evaluation.mteb import MtebComparison, MtebEncoder, MtebReport, evaluate_mteb, find_tasks
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

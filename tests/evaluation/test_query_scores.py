@@ -5,8 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
-from truncate_kit.evaluation.scores import Estimate, estimated, overlaps, score_queries
-from truncate_kit.evaluation.searching import found_places
+from truncate_kit.evaluation.searching import Estimate, estimated, found_places, overlaps, score_queries
 
 
 def test_ndcg_is_that_of_scikit_learn():

@@ -15,7 +15,8 @@ from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, Suite
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.report.origins import origins
 from truncate_kit.report.run import read_run
-from truncate_kit_cli.app import app, schema_text
+from truncate_kit_cli.app import app
+from truncate_kit_cli.schemas import schema_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from scipy import stats
 
 from tests.support.heads import with_heads
 from truncate_kit.data import StsSet, TextPair
-from truncate_kit.encoding import text_features
+from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.sts import score_sts
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
@@ -17,9 +17,9 @@ SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_vectors_for_classifiers_are_the_codes(tiny_folder, name):
     encoder = with_heads(tiny_folder(name))
-    found = text_features(encoder, FIRST)
-    torch.testing.assert_close(found.vectors, encoder.vectors(FIRST), atol=1e-6, rtol=1e-5)
-    assert found.states.shape == (4, 5, 16)
+    vectors, states = text_features(encoder, FIRST)
+    torch.testing.assert_close(vectors, encoder.vectors(FIRST), atol=1e-6, rtol=1e-5)
+    assert states.shape == (4, 5, 16)
 
 
 def test_similarity_is_the_score_of_the_heads(tiny_folder):

@@ -12,14 +12,19 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data import LabelledSet
 from truncate_kit.errors import DataError, ModelError, UsageError
-from truncate_kit.evaluation.fitting import accuracies
+from truncate_kit.evaluation.classifiers import (
+    Task,
+    accuracies,
+    baselines,
+    choose_layers,
+    error_reduction,
+    run_transfer,
+    score_transfer,
+)
 from truncate_kit.evaluation.registry import SuiteRun
-from truncate_kit.evaluation.settings import TransferSettings
-from truncate_kit.evaluation.transfer import error_reduction, run_transfer, score_transfer
-from truncate_kit.evaluation.transfer_report import TransferReport, TransferSplit
-from truncate_kit.evaluation.transfer_task import LayeredTask, Task, baselines, choose_layers
+from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models import load_encoder, load_pooler_head
-from truncate_kit.representations import layer_states
+from truncate_kit.models.states import layer_states
 from truncate_kit.training.store import RunStore
 
 
@@ -164,9 +169,12 @@ def planted(seed=0, rows=200, layers=4, width=6):
     noise = drawn.normal(size=(rows, width)).astype(np.float32) * 3
     states[1] += noise + labels[:, None]
     states[2] += labels[:, None] - noise
-    places = torch.arange(rows)
-    task = Task(torch.from_numpy(labels), torch.from_numpy(states[-1]), torch.from_numpy(states), places, None)
-    return LayeredTask(task, task.states, task.states.double()), states, labels
+    return task_of(states, labels), states, labels
+
+
+def task_of(states, labels):
+    found = torch.from_numpy(states)
+    return Task(labels=labels, as_is=found[-1], first=torch.arange(len(labels)), states=found, small=found.double())
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +184,7 @@ def planted_task():
 
 @pytest.mark.parametrize("finalists", [3, 14])
 def test_the_choice_is_that_of_exact_cross_validation(finalists):
-    layered, states, labels = planted()
+    task, states, labels = planted()
     settings = TransferSettings(inner_splits=4, max_layers=3, finalists=finalists)
     rows = np.flatnonzero(np.random.default_rng(1).random(200) < 0.8)
     folds = list(StratifiedShuffleSplit(4, test_size=0.18, random_state=7).split(rows, labels[rows]))
@@ -186,24 +194,18 @@ def test_the_choice_is_that_of_exact_cross_validation(finalists):
         for subset in subsets
     }
     assert max(exact, key=exact.get) == (1, 2)  # what was planted
-    assert choose_layers(layered, rows, settings, seed=7) == (1, 2)
+    assert choose_layers(task, rows, settings, seed=7) == (1, 2)
 
 
 def test_the_choice_does_not_hang_on_rows_outside_the_training_part():
-    layered, states, labels = planted()
+    task, states, labels = planted()
     rows = np.arange(0, 200, 2)
     settings = TransferSettings(inner_splits=3, max_layers=2)
-    before = choose_layers(layered, rows, settings, seed=0)
+    before = choose_layers(task, rows, settings, seed=0)
     others = np.arange(1, 200, 2)
     states[:, others] = np.random.default_rng(5).normal(size=states[:, others].shape) * 50
-    changed = Task(
-        torch.from_numpy(np.where(np.isin(np.arange(200), others), 1 - labels, labels)),
-        torch.from_numpy(states[-1]),
-        torch.from_numpy(states),
-        torch.arange(200),
-        None,
-    )
-    after = choose_layers(LayeredTask(changed, changed.states, changed.states.double()), rows, settings, seed=0)
+    changed = task_of(states, np.where(np.isin(np.arange(200), others), 1 - labels, labels))
+    after = choose_layers(changed, rows, settings, seed=0)
     assert before == after
 
 
@@ -326,9 +328,9 @@ def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, 
         progress=lambda task, done, total: seen.append((task, done, total)),
     )
     small, whole = report.sets
-    assert [(one.fraction, one.train_rows) for one in small.too_few] == [(0.1, 2)]  # a tenth of 25
+    assert settings.left_out(small.num_rows) == [(0.1, 2)]  # a tenth of 25
     assert [(point.fraction, point.train_rows) for point in small.curve] == [(1.0, 25)]
-    assert ([point.fraction for point in whole.curve], whole.too_few) == ([0.1, 1.0], ())
+    assert [point.fraction for point in whole.curve] == [0.1, 1.0]
     assert whole == score_transfer(encoder, [words], model="tiny", settings=settings).sets[0]
     assert report.mean_combined == pytest.approx((small.whole.mean_combined + whole.whole.mean_combined) / 2)
     assert ("TREC: splits", 2, 2) in seen
@@ -340,7 +342,7 @@ def test_a_set_without_any_share_left_has_no_part_in_the_means(words, encoder):
     few = replace(words, name="TREC", first=words.first[:30], labels=words.labels[:30])
     settings = replace(SMALL, fractions=(0.1, 0.2))
     report = score_transfer(encoder, [few, words], model="tiny", settings=settings)
-    assert [(one.fraction, one.train_rows) for one in report.sets[0].too_few] == [(0.1, 2), (0.2, 5)]
+    assert settings.left_out(report.sets[0].num_rows) == [(0.1, 2), (0.2, 5)]
     assert report.sets[0].curve == ()
     assert report.mean_combined == report.sets[1].whole.mean_combined
     assert report.table().rows[-1][0] == "mean of 1"

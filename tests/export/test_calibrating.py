@@ -13,7 +13,7 @@ from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Rounding, quantize, quantized_inputs
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.models.text_reader import padded
+from truncate_kit.models.tokenizer import padded
 
 TEXTS = [" ".join(WORDS[(5 * i + j) % len(WORDS)] for j in range(2 + i % 6)) for i in range(24)]
 

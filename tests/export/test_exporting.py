@@ -28,8 +28,8 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.export.tracing import require_fusions as require
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.models.saving import load_by_any_runtime
-from truncate_kit.models.tail import Normalize
 
 TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]
 

@@ -17,7 +17,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 
 # One of each kind of computation: fused attention, relative positions as a bias, groups of blocks, both disentangled
 # attentions, layers that attend otherwise, and decoders with biases, with rotary positions, and with scaled states.

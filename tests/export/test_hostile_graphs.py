@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from truncate_kit.errors import ModelError
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.memory import is_out_of_memory
+from truncate_kit.hardware import is_out_of_memory
 
 IDS, MASK, OUT = "input_ids", "attention_mask", "sentence_embedding"
 

@@ -19,7 +19,7 @@ from truncate_kit.export.searching import Trials
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.models import save_encoder
-from truncate_kit.models.text_reader import padded
+from truncate_kit.models.tokenizer import padded
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.records import HALF, INVARIANCE, QUANTIZED, TASK
+from truncate_kit.encode import EncodingWork
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.exporting import export_onnx
@@ -26,7 +27,6 @@ from truncate_kit.export.record import (
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.serving.work import EncodingWork
 from truncate_kit.vectors import VectorFormat
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +21,6 @@ Read = Callable[[Path], Any]
 WORDS = ["the", "cat", "sat", "under", "a", "big", "red", "tree", "and", "small", "dog", "ran", "on", "blue", "mat"]
 PAIRS = [(f"the {one} sat", f"a {other} ran on it", (3 * i + j) % 6) for i, one in enumerate(WORDS) for j, other in
          enumerate(WORDS[:3])]  # fmt: skip
-KEPT = Path(__file__).parents[1] / "formats" / "2"
 
 
 class WrongError(AssertionError):
@@ -207,14 +205,6 @@ def _read_published(folder: Path) -> None:
 
     if not all(math.isfinite(value) for value in read_published(str(folder / "f.csv")).values()):
         raise WrongError("a figure that is not finite")
-
-
-def _copied(*names: str) -> Make:
-    def make(folder: Path) -> None:
-        for name in names:
-            shutil.copy(KEPT / name, folder / name)
-
-    return make
 
 
 def _packed(name: str, pack: Callable[[bytes], bytes]) -> Reader:

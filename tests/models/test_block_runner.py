@@ -6,7 +6,7 @@ import torch
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.errors import LayerNotHeldError
 from truncate_kit.models import keep, load_encoder
-from truncate_kit.models.block_runner import BlockRunner
+from truncate_kit.models.encoder import BlockRunner
 
 TEXTS = ["the cat sat on the mat and the dog ran under a tree", "a red dog", "the small blue tree"]
 

@@ -13,7 +13,7 @@ from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_ti
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.models.truncation import keep, kept_config
 
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")

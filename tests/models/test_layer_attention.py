@@ -16,9 +16,8 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.models.layer_attention import LayerAttentionPooling
-from truncate_kit.models.pooling import ConcatPooling
-from truncate_kit.models.tail import Dense
+from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling
+from truncate_kit.models.pipeline import Dense
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FAMILIES = ["bert", "electra", "roberta", "deberta-v2", "modernbert", "gpt2", "qwen2"]
@@ -222,7 +221,7 @@ def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
 
 def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
     folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
-    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_attention.LayerAttentionPooling"
+    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_pooling.LayerAttentionPooling"
     (folder / "layer_attention.py").write_text("raise SystemExit('run')")
     assert load_encoder(folder).pooling_name == "layer-attention"
 

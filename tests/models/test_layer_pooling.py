@@ -15,7 +15,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}

@@ -18,7 +18,7 @@ from tests.support.families import TINY_CONFIGS
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.digest import encoder_digest
-from truncate_kit.models.pooling import POOLING_MODES
+from truncate_kit.models.encoder import POOLING_MODES
 from truncate_kit.models.tokenizer import position_limit
 
 TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]

@@ -10,7 +10,8 @@ from sentence_transformers import SentenceTransformer
 from tests.support.families import TEXTS
 from truncate_kit.errors import UsageError
 from truncate_kit.models import load_encoder
-from truncate_kit.models.pooling import POOLING_MODES, check_pooling, pool
+from truncate_kit.models.encoder import POOLING_MODES, check_pooling
+from truncate_kit.models.layer_pooling import pool
 
 PLAIN = {
     "mean": lambda rows: sum(rows) / len(rows),

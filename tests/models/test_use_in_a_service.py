@@ -11,6 +11,7 @@ import torch
 from tests.support.pairs import pairs_of, word_splits
 from tests.support.training import SHORT
 from truncate_kit.analysis.profiling import profile
+from truncate_kit.encode import encode_file
 from truncate_kit.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -18,13 +19,11 @@ from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.states import layer_states
 from truncate_kit.report.writing import write_page
-from truncate_kit.representations import layer_states
-from truncate_kit.serving.encoding import encode_file
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.vectors import VectorFormat
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace import ModelSource, Workspace
 from truncate_kit_cli.app import main
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]

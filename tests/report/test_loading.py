@@ -14,7 +14,7 @@ from truncate_kit.errors import ModelError
 from truncate_kit.export.record import read_exports
 from truncate_kit.models import save_encoder, truncate
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pooler_files import LAYER_POOLERS, type_of
+from truncate_kit.models.pipeline import LAYER_POOLERS
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.report.loading import OWN_POOLINGS, snippets, what_they_give
 from truncate_kit_cli.app import main
@@ -121,4 +121,4 @@ def test_nothing_that_a_changed_folder_says_is_recommended(file, value, tmp_path
 
 
 def test_own_poolings_are_called_as_they_are_saved():
-    assert tuple(map(type_of, LAYER_POOLERS)) == OWN_POOLINGS
+    assert tuple(f"layer_pooling.{name}" for name in LAYER_POOLERS) == OWN_POOLINGS

@@ -41,8 +41,7 @@ from truncate_kit.report.writing import PageReport, write_page
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource
+from truncate_kit.workspace import DataSource, LearnedSource, ModelSource, Workspace
 from truncate_kit_cli.app import app
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"

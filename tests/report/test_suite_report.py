@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.evaluation.retrieval import RetrievalReport
-from truncate_kit.evaluation.settings import TransferSettings
 from truncate_kit.evaluation.sts import StsReport, StsScore
-from truncate_kit.evaluation.transfer_report import TooFewRows, TransferPoint, TransferReport, TransferScore
+from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore, TransferSettings
 from truncate_kit.report import suite_figure
 from truncate_kit.report.suite_figure import draw_transfer
 
@@ -73,24 +72,6 @@ def test_transfer_rows_and_means(transfer):
     sentences = transfer.sentences()
     assert sum("rows repeat a text" in sentence for sentence in sentences) == 1
     assert any("15 subsets of up to 4 layers" in sentence for sentence in sentences)
-
-
-def test_shares_that_were_left_out_have_a_row_that_says_why(transfer):
-    few = (TooFewRows(fraction=0.01, train_rows=1), TooFewRows(fraction=0.05, train_rows=5))
-    first, second = transfer.sets
-    report = replace(
-        transfer, sets=(replace(first, curve=first.curve[1:], too_few=few[:1]), replace(second, curve=(), too_few=few))
-    )
-    table = report.table()
-    assert [row[:5] for row in table.rows] == [
-        ("MPQA", "1, too few", "2", "60.00", "–"),
-        ("MPQA", "100", "2", "60.00", "81.00"),
-        ("TREC", "1, too few", "2", "60.00", "–"),
-        ("TREC", "5, too few", "2", "60.00", "–"),
-        ("mean of 1", "", "", "", "81.00"),
-    ]
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    assert "TREC, 5 rows: left out, 8 are the fewest to choose layers on." in report.sentences()
 
 
 def test_a_set_that_was_left_out_has_no_panel(transfer, tmp_path, monkeypatch):

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from tests.support.commands import run_both
-from truncate_kit.engines import Sequential
+from truncate_kit.encode import encode_file
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.serving import encode_file
+from truncate_kit.parallel import Sequential
 from truncate_kit.vectors import VectorFormat
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]

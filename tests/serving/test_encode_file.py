@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+from truncate_kit.encode import EncodedFile, encode_file, gives_unit_vectors
 from truncate_kit.errors import DataError, FileProblemError, RowError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.files import run_lock
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
 from truncate_kit.training.rows import StoredRows
 from truncate_kit.vectors import VectorFormat
-from truncate_kit.working_folders import run_lock
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7

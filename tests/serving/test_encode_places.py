@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from truncate_kit.encode import encode_file
 from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.models import load_encoder
-from truncate_kit.serving import encode_file
 
 
 @pytest.fixture

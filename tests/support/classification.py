@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from tests.support.families import WORDS
-from truncate_kit.evaluation.settings import TransferSettings
+from truncate_kit.evaluation.transfer import TransferSettings
 
 Places = NDArray[np.int64]
 SMALL = TransferSettings(splits=2, inner_splits=3, max_layers=3, finalists=2)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
-from truncate_kit.models import weights
+from truncate_kit.models import loading
 
 LARGE = 12_000_000  # bytes, more than miniatures have; larger ones are read each time
 MOST = 64  # models that are kept
@@ -149,6 +149,6 @@ def remembered_models() -> Iterator[None]:
         return _build(kind, folder, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weights, "AutoModel", _Kept())
+        patch.setattr(loading, "AutoModel", _Kept())
         patch.setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
         yield

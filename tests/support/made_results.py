@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bench.bench_report import (
@@ -40,9 +40,10 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.certainty import Certainty
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.sweep_result import LayerScores, Ranking, SweepResult
+from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.model_origins import METHODS
+from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.trial import Trial
 
 MACHINE = Machine(
@@ -213,6 +214,29 @@ def a_quality(low: float, high: float) -> QualityDifference:
     )  # fmt: skip
 
 
+RESULTS = ("cut", "distilled", "sweep", "contrast", "heads", "combined")
+
+
+def an_origin(made: Result) -> Origin:
+    """What the folder of the lean model says that this result is of."""
+    own: dict[str, Any] = {"model": made.to_dict()["model"]}
+    match made:
+        case CutResult():
+            own |= {"method": "cut", "layer": made.layer, "depth": made.depth, "blocks": made.blocks}
+            own |= {"parameters": made.parameters}
+        case DistillResult():
+            own |= {"method": "distill", "layer": len(made.chosen), "depth": made.depth, "blocks": made.chosen}
+            own |= {"long": made.texts.long, "parameters": made.candidate.parameters}
+        case SweepResult():
+            own |= {"method": "finetune", "layer": made.chosen, "depth": made.full.layer, "blocks": made.blocks}
+            own |= {"data": made.data, "fingerprint": made.data_fingerprint, "parameters": made.lean.parameters}
+        case ContrastiveResult():
+            own |= {"method": "contrast", "layer": made.layer, "depth": made.depth, "parameters": made.parameters}
+        case _:
+            raise AssertionError(made)
+    return Origin(**own, source_digest="", trained=True, settings={}, versions={})
+
+
 def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
     """A workspace as `finetune`, `export` and `bench` leave it, with `lean` as its model; returns it.
 
@@ -220,8 +244,11 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
     """
     shutil.copytree(lean, folder / "lean")
     found = {"sweep": a_sweep(), "bench": a_bench(), "graph": an_export(), **results}
-    places = {method.name: method.file for method in METHODS}
+    places = dict(zip(RESULTS, RESULT_FILES.values(), strict=True))
     places |= {"bench": "bench.json", "profile": "analysis/profile.json"}
+    made = next((found[name] for name in RESULTS[:4] if found.get(name) is not None), None)
+    if made is not None:
+        an_origin(made).write(folder / "lean" / ORIGIN_FILE)
     for name, place in places.items():
         if (result := found.get(name)) is not None:
             (folder / place).parent.mkdir(exist_ok=True)

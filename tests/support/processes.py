@@ -9,8 +9,6 @@ import contextlib
 import functools
 import json
 import os
-import resource
-import select
 import signal
 import socket
 import subprocess
@@ -18,7 +16,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 session_folder = Path()  # of all processes of this run; the tests set it
@@ -169,42 +166,3 @@ class Program:
         self._reading.join()
         assert self.returncode is not None
         return out, self._said[0]
-
-
-_WORKER = """
-import os, resource, runpy, sys
-os.chdir(sys.argv.pop())
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-runpy.run_module("truncate_kit.engines.worker", run_name="__main__")
-"""
-
-
-class ForkedWorker:
-    """A worker of `Processes` that starts at once, with what that needs of `subprocess.Popen`."""
-
-    def __init__(self, place: int, device: str, threads: int, errors: IO[bytes]) -> None:
-        status, status_end = os.pipe()
-        largest_file, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        arguments = (place, device, threads, largest_file, Path.cwd())
-        with Path(os.devnull).open("wb") as nowhere:
-            files = (nowhere.fileno(), errors.fileno(), status_end)
-            _request(_WORKER, arguments, files, [place], **os.environ)
-        os.close(status_end)
-        self._status = os.fdopen(status)
-        self.pid = int(self._status.readline())
-
-    def terminate(self) -> None:
-        """Ask it to end, if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it, if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended; that of a signal is negative. Raises `subprocess.TimeoutExpired`."""
-        if not select.select([self._status], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired("worker", timeout or 0)
-        return int(self._status.readline())

@@ -17,8 +17,7 @@ from truncate_kit.training.journal import Journal
 from truncate_kit.training.rows import StoredRows
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.trial import Trial, trial_name
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit.workspace import DataSource, ModelSource, Workspace
 
 KEY = "0" * 64
 TRIAL = Trial(

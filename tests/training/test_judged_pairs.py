@@ -9,18 +9,19 @@ import torch
 from tests.support.retrieval import judged_folder, write_lines
 from tests.support.training import SHORT, without_dropout
 from truncate_kit.data import read_retrieval
+from truncate_kit.data.retrieval import with_queries
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.evaluating import evaluate_retrieval
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.models import load_encoder
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
+from truncate_kit.seen import seen_among, unseen_queries
 from truncate_kit.training.contrastive import TEMPERATURE, contrastive_loss
 from truncate_kit.training.judged_pairs import read_judged
-from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
+from truncate_kit.training.retrieval_evaluator import choosing_queries
 from truncate_kit.training.tasks import LabelledTask, Teacher
-from truncate_kit.workspace.queries import chosen_there_by_queries, held_out_queries
 
 SEARCH = dataclasses.replace(SHORT, objective="search")
 
@@ -227,11 +228,11 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     expected = evaluate_retrieval(load_encoder(lean), reports, model="lean").ndcg.value
     assert result.lean.test == pytest.approx(expected, abs=1e-3)
     whole = read_retrieval(folder)
-    said = f"{lean}, or what it was made from, learned from or was chosen by 36 of these 48 queries"
-    assert chosen_there_by_queries(lean, whole).startswith(said)
-    left, how = held_out_queries(whole, lean)
+    said = f"{lean} was trained on or chosen by 36 of these 48 queries"
+    assert seen_among(whole, lean).startswith(said)
+    left, how = unseen_queries(whole, lean)
     assert set(left.queries) == set(reports.queries)
-    assert how == f"36 of 48 queries of {whole.name} taught or chose {lean}: only the others count."
+    assert how == f"{lean} was trained on or chosen by 36 of 48 queries of {whole.name}: only the others count."
 
 
 @pytest.mark.parametrize("strategy", ["rankings", "guided", "cka"])

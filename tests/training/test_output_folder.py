@@ -12,6 +12,7 @@ from tests.support.pairs import word_splits
 from tests.support.processes import Program
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.errors import FileProblemError, UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
@@ -20,7 +21,6 @@ from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.output import output_folder
-from truncate_kit.working_folders import run_lock
 
 
 def contrast(encoder, out):

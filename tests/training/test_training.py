@@ -11,7 +11,7 @@ from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.models.tail import Dense
+from truncate_kit.models.pipeline import Dense
 from truncate_kit.training import loop
 from truncate_kit.training.batching import bucketed
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate

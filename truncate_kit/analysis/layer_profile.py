@@ -6,8 +6,8 @@ from pathlib import Path
 
 from truncate_kit.analysis.curve import Curve, Row
 from truncate_kit.analysis.drop import NOT_PREDICTED, DropPrediction
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
+from truncate_kit.naming import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.wording import counted
 

@@ -16,8 +16,8 @@ from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.analysis.streamed_curve import StreamedCurve
 from truncate_kit.analysis.streaming import StreamedCKA
 from truncate_kit.models import Encoder
+from truncate_kit.models.states import StateBatch, iter_states_together, layer_states
 from truncate_kit.progress import Progress
-from truncate_kit.representations import StateBatch, iter_states_together, layer_states
 
 SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once
 

@@ -8,7 +8,8 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
-from truncate_kit.models import Encoder, default_reference, load_encoder
+from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.naming import default_reference
 
 ANALYSED_TEXTS = 2000
 """Enough for intervals of a few hundredths, and a matter of seconds."""

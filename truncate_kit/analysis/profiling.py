@@ -11,16 +11,21 @@ from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
+from truncate_kit.bounds import given_or
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.errors import UsageError, too_few_texts
-from truncate_kit.evaluation.layers import Reader, search_layers
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
-from truncate_kit.evaluation.scores import QueryScores
-from truncate_kit.models import Encoder, check_encoder, encoder_digest, keep, parameters_kept
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    QUERY_PROMPTS,
+    QueryScores,
+    Reader,
+    search_layers,
+    side_prompt,
+)
+from truncate_kit.models import Encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.models.digest import Digest
-from truncate_kit.models.pooler_files import LayerPooler
+from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.settings import given_or
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
@@ -57,9 +62,6 @@ def profile(
         ModelError: States are no numbers, or the model has no such blocks.
         DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
     """
-    check_encoder(encoder)
-    if reference is not None:
-        check_encoder(reference, "reference")
     progress = reporter(progress)
     settings = given_or(AnalysisSettings, settings)
     if texts is None and pairs is None and retrieval is not None:

@@ -40,7 +40,6 @@ from truncate_kit.bench.runners import (
     random_ids,
 )
 from truncate_kit.bench.timing import spread, time_one_sentence, time_real_set, time_shape
-from truncate_kit.bench.yardstick import blocks_kept, check_yardstick, was_trained
 from truncate_kit.data import PairSet, RetrievalSet, TextPair
 from truncate_kit.doctor import installed_version
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
@@ -48,10 +47,10 @@ from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
-from truncate_kit.file_digests import digest_of
-from truncate_kit.hardware import bf16_instructions, processor_name, select_device
+from truncate_kit.files import digest_of
+from truncate_kit.hardware import QUIET, OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.models import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
-from truncate_kit.other_work import QUIET, OtherWork
+from truncate_kit.origin import read_origin, was_trained
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.progress import Progress, silent
 
@@ -62,6 +61,10 @@ _DEFAULTS = BenchSettings()
 _BUNDLED = (
     "These scores are of the bundled pairs, which a grammar made: they say little of your task. Pairs of your own say "
     "more."
+)
+
+_PART = (
+    "Warning: the lean model is a part of another one and was not trained since: once it is, it may score otherwise."
 )
 
 
@@ -222,7 +225,7 @@ def _score_all(
         contestants.notes.append(_BUNDLED)
     if len(contestants.subjects) < 2:
         return None
-    comparable, warnings = check_yardstick(*contestants.subjects)
+    comparable, warnings = check_comparable(*contestants.subjects)
     contestants.notes += warnings
     for backend in contestants.backends:
         ours, theirs = found.get(("lean", backend.name)), found.get(("full", backend.name))
@@ -266,6 +269,33 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
     )
 
 
+def check_comparable(lean: "Subject", full: "Subject") -> tuple[bool, list[str]]:
+    """Return whether the difference in quality may be stated, and the warnings that belong to it.
+
+    A model that was not fine-tuned is never the yardstick for one that was, unless that was made from it. Both had the
+    same budget for certain only where one call of `finetune` made them.
+    """
+    ours, theirs = lean.origin, full.origin
+    made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
+    if not made_of_full and lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
+        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
+        return False, [
+            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
+            "so no difference is stated."
+        ]
+    if lean.blocks is not None or (ours is not None and ours.method == "cut"):
+        return True, [_PART]
+    if made_of_full:  # by a combination of its layers, or by learning its vectors: there is no budget to differ in
+        return True, []
+    if lean.fine_tuned is False:
+        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
+    if ours is not None and theirs is not None and ours.has_budget_of(theirs):
+        return True, []
+    return True, [
+        "Warning: nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair."
+    ]
+
+
 class Subject:
     """One of the two models, from its folder or in memory; nothing is written into its own folder.
 
@@ -287,21 +317,24 @@ class Subject:
         self.blocks = blocks
         self.folder = None if isinstance(source, Encoder) else resolve(source)
         self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown of one in memory
+        self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         if blocks is not None:  # what else the folder holds is not of these blocks
-            self.folder, self.encoder = None, keep(self.encoder, blocks)
+            self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.scratch = scratch / role
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
         self._graphs: dict[str, Path | AbsentError] = {}
 
     @cached_property
-    def _digest(self) -> str:
+    def digest(self) -> str:
+        """Of the model, see `encoder_digest`."""
         return encoder_digest(self.encoder)
 
     def facts(self) -> BenchedModel:
         """What the report says about this model."""
         weights = list(self.folder.rglob("*.safetensors")) if self.folder else []
+        kept = None if self.origin is None else self.origin.blocks
         main = self.folder and self.folder / "model.safetensors"
         return BenchedModel(
             role=self.role,
@@ -312,7 +345,7 @@ class Subject:
             max_length=self.encoder.max_length,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
             fine_tuned=self.fine_tuned,
-            blocks=self.blocks or (None if self.folder is None else blocks_kept(self.folder)),
+            blocks=self.blocks or (None if kept is None or kept == tuple(range(1, len(kept) + 1)) else kept),
             weights_sha256=digest_of(main) if main and main.is_file() else None,
         )
 
@@ -348,7 +381,7 @@ class Subject:
             graph = self.folder / GRAPH_FILES[precision]
             if graph.is_file():
                 report = check_record(graph)
-                if report is not None and report.encoder != self._digest:
+                if report is not None and report.encoder != self.digest:
                     raise ModelError(
                         f"{graph} was made from another model than the one beside it.",
                         hint="Export the model again with `export_onnx()`.",
@@ -364,10 +397,10 @@ class Subject:
 
     def _export(self) -> Path:
         """The graph that was kept under the digest of this model, else a new one."""
-        name = self._digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
+        name = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
         folder = (self._kept or self.scratch) / name
         graph, begin = folder / GRAPH_FILE, time.perf_counter()
-        if is_graph_of(graph, self._digest):  # else it is made again
+        if is_graph_of(graph, self.digest):  # else it is made again
             return graph
         try:
             export_graph(self.encoder, folder, self.target)

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import Key
-from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line
+from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session, repeated
-from truncate_kit.extras import require
-from truncate_kit.hardware import bf16_instructions, check_precision
-from truncate_kit.memory import is_out_of_memory
+from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_memory
 from truncate_kit.models import Encoder, length_batches, original_order
-from truncate_kit.models.text_reader import padded
+from truncate_kit.models.tokenizer import padded
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.wording import counted
 

@@ -20,9 +20,8 @@ from truncate_kit.data.tables import (
     table_from_arrow,
 )
 from truncate_kit.data.types import SHARES, SPLIT_NAMES, PairSet, PairSplits, ScaleSource, TextPair
-from truncate_kit.errors import DataError, UsageError, first_line
-from truncate_kit.extras import errors_only
-from truncate_kit.files import is_folder, is_there
+from truncate_kit.errors import DataError, UsageError, errors_only, first_line
+from truncate_kit.files import is_there
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
@@ -110,7 +109,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     name, path = str(name_or_path), Path(name_or_path)
     if name == BUNDLED:
         return name, {split: read_table(file) for split, file in find_split_files(BUNDLED_FOLDER).items()}
-    if is_folder(path):
+    if path.is_dir():
         return short_name(path), _folder_tables(path)
     if is_there(path) or not is_hub_name(name):
         return short_name(path), {_SPLIT_STEMS.get(stem_of(path), "train"): read_table(path)}
@@ -266,7 +265,7 @@ def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] |
 
 def holds_words(folder: Path) -> bool:
     """Whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
-    return is_folder(folder) and not find_split_files(folder) and bool(_word_files(folder))
+    return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
 def load_words(folder: Path) -> PairSplits:

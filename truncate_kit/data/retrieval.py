@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,6 @@ from truncate_kit.data.tables import (
 )
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import DataError, RowError, UsageError, known_name
-from truncate_kit.files import is_folder
 from truncate_kit.wording import counted
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
@@ -105,10 +104,27 @@ class RetrievalSet:
         )
 
 
+def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
+    """The set with some of its queries, under a name that says which.
+
+    Args:
+        data: The set.
+        places: Of the queries in it.
+        words: After the name of the set.
+    """
+    return replace(
+        data,
+        name=f"{data.name} {words}",
+        query_ids=tuple(data.query_ids[place] for place in places),
+        queries=tuple(data.queries[place] for place in places),
+        relevance=tuple(data.relevance[place] for place in places),
+    )
+
+
 def is_retrieval_folder(path: str | Path) -> bool:
     """Whether this is a folder of documents and queries rather than of pairs."""
     folder = Path(path)
-    return is_folder(folder) and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
+    return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
 
 
 def read_retrieval(

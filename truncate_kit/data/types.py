@@ -270,7 +270,7 @@ class PairSplits:
     def fingerprint(self) -> str:
         """SHA-256 over the names and fingerprints of the splits."""
         parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
-        if self.shares not in (None, SHARES):  # the usual ones are not named, as in what earlier versions kept
+        if self.shares not in (None, SHARES):
             parts.append(repr(self.shares))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 

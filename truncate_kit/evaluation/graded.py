@@ -11,11 +11,14 @@ from torch import Tensor
 
 from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.data.types import check_scores
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.errors import DataError
+from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
 from truncate_kit.wording import counted
+
+_CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
 
 class TextEncoder(Protocol):
@@ -23,20 +26,6 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str]) -> Rows:
         """Vectors (n, d) in the order of the texts, as an array or a tensor."""
-
-
-def check_text_encoder(encoder: object, name: str = "encoder") -> None:
-    """Raise `UsageError` where this cannot encode texts, as a path cannot.
-
-    Args:
-        encoder: What has to encode texts.
-        name: Of the parameter.
-    """
-    if isinstance(encoder, (str, bytes)) or not callable(getattr(encoder, "encode", None)):
-        raise UsageError(
-            f"A model that can `encode` is needed as `{name}`, not an object of the type {type(encoder).__name__}.",
-            hint="load_encoder(path) gives one, by its folder or name.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +59,9 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
-    or one value only among targets or cosines, and for a score that is no number; `UsageError` for what are no pairs or
-    cannot encode; `ModelError` where the encoder does not give one vector for each text.
+    or one value only among targets or cosines, and for a score that is no number; `ModelError` where the encoder does
+    not give one vector for each text.
     """
-    check_text_encoder(encoder)
     if pairs and all(pair.first == pair.second for pair in pairs):
         raise DataError(
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
@@ -127,3 +115,28 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
         return correlate(cosines, targets).spearman
     except DataError:
         return None
+
+
+def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
+    """Return the vectors (n, d) in float32 of distinct texts, in their order.
+
+    Raises `DataError` if they are not finite, `ModelError` if there is not one for each text.
+    """
+    task = f"Encoding {len(texts):,} texts"
+    parts: list[Tensor] = []
+    for start in range(0, len(texts), _CHUNK):
+        chunk = list(texts[start : start + _CHUNK])
+        parts.append(one_row_each(encoder.encode(chunk), len(chunk)).float().cpu())
+        progress(task, start + len(chunk), len(texts))
+    return check_finite_vectors(torch.cat(parts))
+
+
+def check_finite_vectors(vectors: Tensor) -> Tensor:
+    """Return the vectors; raises `DataError` if one holds NaN or infinity."""
+    bad = int((~vectors.isfinite().all(dim=1)).sum())
+    if bad:
+        raise DataError(
+            f"The model gives vectors that are not numbers for {bad:,} of {len(vectors):,} texts.",
+            hint="Check the model: its weights may hold NaN, or overflow in half precision.",
+        )
+    return vectors

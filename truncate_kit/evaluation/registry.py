@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from truncate_kit.cells import TableCells
 from truncate_kit.files import local_path
 from truncate_kit.measurement import Measurement
-from truncate_kit.model_digests import model_digest
+from truncate_kit.models.digest import model_digest
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 
@@ -125,8 +125,8 @@ def _sts() -> Loaded:
 
 
 def _transfer() -> Loaded:
-    from truncate_kit.evaluation.transfer import run_transfer
-    from truncate_kit.evaluation.transfer_report import TransferReport
+    from truncate_kit.evaluation.classifiers import run_transfer
+    from truncate_kit.evaluation.transfer import TransferReport
 
     return TransferReport, run_transfer
 

@@ -1,37 +1,262 @@
-"""Finding the texts that answer a query: MRR@10, time per query and memory of an inverted-file index of FAISS."""
+"""Retrieval: how well a model searches a set, alone, beside the model it was cut from, and with an index of FAISS."""
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import RetrievalSet, read_retrieval
+from truncate_kit.errors import UsageError, require
 from truncate_kit.evaluation.graded import TextEncoder
-from truncate_kit.evaluation.prompts import QUERY_PROMPTS, encode_prompted, encode_sides, side_prompt
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
-from truncate_kit.evaluation.scores import Found, score_queries
-from truncate_kit.evaluation.searching import found_places
-from truncate_kit.extras import require
+from truncate_kit.evaluation.searching import (
+    QUERY_PROMPTS,
+    TOP,
+    Estimate,
+    Found,
+    QueryScores,
+    encode_prompted,
+    encode_set,
+    encode_sides,
+    estimated,
+    found_places,
+    overlaps,
+    score_queries,
+    search,
+    side_prompt,
+)
 from truncate_kit.hardware import check_threads
 from truncate_kit.measurement import Amounts
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.settings import Bounds, check_number
+from truncate_kit.origin import read_origin
+from truncate_kit.progress import ProgressOption, reporter, silent
+from truncate_kit.results import Result
+from truncate_kit.vectors import VectorFormat, VectorPrecision
 from truncate_kit.wording import counted
 
+PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 _LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
-CUTOFF = 10
 TIMED_QUERIES = 200
+LONGER = 1.25  # times as many tokens are worth a note
+SAMPLED = 10_000  # texts, to know how long the others are
 
-Vectors = NDArray[np.float32]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalScore(Result):
+    """How one model searches one set, all documents compared with each query."""
+
+    model: str
+    runtime: str  # `torch` or `onnx`
+    data: str  # name of the set and its split
+    num_queries: int  # that have an answer
+    num_documents: int
+    top: int  # documents that count for each query
+    measure: str  # how vectors are compared, as the model's settings say
+    ndcg: Estimate  # nDCG@top with the grade as gain, see `QueryScores`
+    mrr: Estimate
+    recall: Estimate
+    vectors: str  # the precision that both sides were stored in before
+    dimensions: int  # what was left of each vector
+    bytes_per_vector: int
+
+
+def evaluate_retrieval(
+    encoder: TextEncoder,
+    data: RetrievalSet,
+    *,
+    model: str,
+    runtime: str = "torch",
+    top: int = TOP,
+    form: VectorFormat | None = None,
+    progress: ProgressOption = False,
+) -> RetrievalScore:
+    """Search all documents for each query, exactly; nDCG, MRR and recall of the first `top`, with intervals.
+
+    Args:
+        encoder: Whatever has `.encode(texts)`; its prompts for queries and documents are used.
+        data: As `read_retrieval` gives it.
+        model: Its name in the result.
+        runtime: What encodes, for the result.
+        top: Documents that count for each query.
+        form: How vectors are stored; None is as they come.
+        progress: True draws bars and logs; else what is called after each part of the texts.
+
+    Raises:
+        UsageError: Nothing is to be found, or `form` does not keep what the model compares.
+        ModelError: The model's measure is not known.
+        DataError: Vectors are no numbers.
+    """
+    progress = reporter(progress)
+    form = form or VectorFormat()
+    vectors = encode_set(encoder, data, progress=progress)
+    stored = vectors.stored(form)
+    scores = score_queries(search(stored, top=top, own=data.own_documents), data.relevance)
+    return RetrievalScore(
+        model=model,
+        runtime=runtime,
+        data=data.name,
+        num_queries=len(data.queries),
+        num_documents=len(data.documents),
+        top=int(top),
+        measure=stored.measure,
+        ndcg=estimated(scores.ndcg),
+        mrr=estimated(scores.mrr),
+        recall=estimated(scores.recall),
+        vectors=form.precision,
+        dimensions=form.kept(vectors.width),
+        bytes_per_vector=form.bytes_per_vector(vectors.width),
+    )
+
+
+def longer_texts(name: str, ids: Sequence[Sequence[int]], learned: int) -> tuple[str, ...]:
+    """Return a note where texts to serve are longer than those learned from, which costs search most of all.
+
+    Args:
+        name: Of the texts to serve.
+        ids: Their tokens.
+        learned: Tokens that 95 of 100 of the texts learned from have at most.
+    """
+    long = int(np.quantile([len(row) for row in ids], 0.95))
+    if long <= LONGER * learned:
+        return ()
+    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
+    return (f"{said}, and up to {learned} there. Learn from texts as long as those to be served.",)
+
+
+def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
+    """Return `longer_texts` of a set that a distilled model searches, by some of its texts; nothing of other models.
+
+    Args:
+        model: Its folder, or a graph in it.
+        encoder: What was read there.
+        data: The set.
+    """
+    origin, reader = read_origin(model), getattr(encoder, "reader", None)
+    if origin is None or origin.long is None or reader is None:
+        return ()
+    texts = [*data.queries, *data.documents]
+    return longer_texts(data.name, reader.token_ids(texts[:: 1 + len(texts) // SAMPLED]), origin.long)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow(Result):
+    """One way to search, and how it differs from the full model alone in float32. Scores are means in points."""
+
+    queries: str  # what encoded the queries: `full` or `lean`
+    index: str  # what encoded the documents
+    vectors: str  # the precision that both were stored in
+    bytes_per_vector: int
+    ndcg: float  # at the depth `top`, like all of these
+    mrr: float
+    recall: float
+    overlap: float  # share of the documents that the full model finds that are found as well
+    difference: Estimate | None  # of nDCG, by query and so a paired bootstrap; None of the full model itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalComparison(Result):
+    """What a lean model finds, alone and with its queries on the full model's index."""
+
+    full: str
+    lean: str
+    data: str  # name of the set and its split
+    num_queries: int
+    num_documents: int
+    top: int  # documents that count for each query
+    full_width: int
+    lean_width: int
+    rows: tuple[ComparisonRow, ...]
+    notes: tuple[str, ...]  # which rows are left out, and why
+
+    def row(self, queries: str, index: str, vectors: str = "float32") -> ComparisonRow | None:
+        """The row of one way to search; None where it was left out."""
+        wanted = (queries, index, vectors)
+        return next((row for row in self.rows if (row.queries, row.index, row.vectors) == wanted), None)
+
+
+def compare(
+    full: TextEncoder,
+    lean: TextEncoder,
+    data: RetrievalSet,
+    *,
+    names: tuple[str, str] = ("full", "lean"),
+    top: int = TOP,
+    progress: ProgressOption = False,
+) -> RetrievalComparison:
+    """Search with the full model, the lean one, and lean queries on the full model's index; in float32 and in int8.
+
+    A distilled cut gives vectors of the same space: what the full model has indexed need not be encoded again. Both
+    sides of a search are stored in the same precision.
+
+    Args:
+        full: The model whose index there is.
+        lean: A cut of it that learned to give its vectors.
+        data: As `read_retrieval` gives it.
+        names: Of both models in the result.
+        top: Documents that count for each query.
+        progress: True draws bars and logs; else what is called after each part of the texts.
+
+    Raises:
+        UsageError: Nothing is to be found.
+        ModelError: A model's measure is not known.
+        DataError: Vectors are no numbers.
+    """
+    progress = reporter(progress)
+    sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
+    widths = {name: side.width for name, side in sides.items()}
+    ways, notes = [("full", "full"), ("lean", "lean"), ("lean", "full")], list[str]()
+    if widths["full"] != widths["lean"]:
+        ways.pop()
+        notes.append(
+            f"Lean queries have {widths['lean']} dimensions, the full model's index {widths['full']}: they cannot "
+            "search it."
+        )
+    rows: list[ComparisonRow] = []
+    best: tuple[Found, QueryScores] | None = None  # of the full model in float32, which comes first
+    for precision in PRECISIONS:
+        form = VectorFormat(precision=precision)
+        try:
+            stored = {name: side.stored(form) for name, side in sides.items()}
+        except UsageError as error:
+            notes.append(f"{error} Its rows are left out.")
+            continue
+        for queries, index in ways:
+            found = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
+            scores = score_queries(found, data.relevance)
+            best = best or (found, scores)
+            rows.append(
+                ComparisonRow(
+                    queries=queries,
+                    index=index,
+                    vectors=precision,
+                    bytes_per_vector=form.bytes_per_vector(widths[index]),
+                    ndcg=float(scores.ndcg.mean()),
+                    mrr=float(scores.mrr.mean()),
+                    recall=float(scores.recall.mean()),
+                    overlap=float(overlaps(found, best[0]).mean()),
+                    difference=None if scores is best[1] else estimated(scores.ndcg - best[1].ndcg),
+                )
+            )
+    return RetrievalComparison(
+        full=names[0],
+        lean=names[1],
+        data=data.name,
+        num_queries=len(data.queries),
+        num_documents=len(data.documents),
+        top=top,
+        full_width=widths["full"],
+        lean_width=widths["lean"],
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,60 +371,45 @@ def score_retrieval(
     lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
     threads = check_threads(threads)
     faiss = require("faiss", extra="search")
-    texts, queries = _encoded(encoder, data, reporter(progress))
+    sides = encode_sides(encoder, data.queries, data.documents, reporter(progress))
+    queries, texts = (torch.nn.functional.normalize(side).numpy() for side in sides)
+    width = texts.shape[1]
     faiss.omp_set_num_threads(threads)
-    (exact := faiss.IndexFlatIP(texts.shape[1])).add(texts)
+    (exact := faiss.IndexFlatIP(width)).add(texts)
     begin = time.perf_counter()
-    index = _inverted(faiss, texts, fitting_lists(len(texts), lists), probes)
+    lists = fitting_lists(len(texts), lists)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid = 1  # below 39 it warns on standard error
+    index.train(texts)
+    index.add(texts)
+    index.nprobe = min(probes, lists)
     built = time.perf_counter()
-    found, exactly = (one.search(queries, CUTOFF + 1)[1] for one in (index, exact))
+    prompt = side_prompt(encoder, QUERY_PROMPTS)
     some = range(0, len(queries), max(1, len(queries) // TIMED_QUERIES))
+
+    def reciprocal_rank(one: Any) -> float:
+        places = torch.from_numpy(one.search(queries, TOP + 1)[1])
+        return float(score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance).mrr.mean())
+
     return RetrievalReport(
         model=model,
         runtime=runtime,
         data=data.name,
         num_queries=len(queries),
         num_texts=len(texts),
-        width=texts.shape[1],
-        lists=index.nlist,
+        width=width,
+        lists=lists,
         probes=index.nprobe,
-        mrr=_reciprocal_rank(found, data),
-        exact_mrr=_reciprocal_rank(exactly, data),
-        encode_seconds=_median_seconds(_encodes_one(encoder, data), some),
-        search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], CUTOFF + 1), some),
-        exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
+        mrr=reciprocal_rank(index),
+        exact_mrr=reciprocal_rank(exact),
+        encode_seconds=_median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some),
+        search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], TOP + 1), some),
+        exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], TOP + 1), some),
         index_bytes=len(faiss.serialize_index(index)),
         exact_bytes=len(faiss.serialize_index(exact)),
         build_seconds=built - begin,
         threads=threads,
     )
-
-
-def _reciprocal_rank(found: Found, data: RetrievalSet) -> float:
-    places = found_places(torch.from_numpy(found), top=CUTOFF, own=data.own_documents)
-    return float(score_queries(places, data.relevance).mrr.mean())
-
-
-def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors]:
-    """Unit vectors of documents and queries, each after the model's prompt for its side."""
-    sides = encode_sides(encoder, data.queries, data.documents, progress)
-    queries, documents = (torch.nn.functional.normalize(side).numpy() for side in sides)
-    return documents, queries
-
-
-def _encodes_one(encoder: TextEncoder, data: RetrievalSet) -> Callable[[int], object]:
-    """What encodes the query of a row, after the model's prompt for queries."""
-    prompt = side_prompt(encoder, QUERY_PROMPTS)
-    return lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent)
-
-
-def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(texts.shape[1]), texts.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # below 39 it warns on standard error
-    index.train(texts)
-    index.add(texts)
-    index.nprobe = min(probes, lists)
-    return index
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:

@@ -1,22 +1,93 @@
-"""Queries and documents as vectors, each with its prompt, and exact search in blocks."""
+"""Exact search: queries and documents as vectors, each with its prompt, and the scores of what is found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
+from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation.graded import TextEncoder, check_text_encoder
-from truncate_kit.evaluation.prompts import encode_sides, settings_of
-from truncate_kit.evaluation.scores import Found
+from truncate_kit.evaluation.graded import TextEncoder, encode_distinct
 from truncate_kit.models import Encoder
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.progress import Progress, silent
-from truncate_kit.settings import Bounds, check_number
-from truncate_kit.vectors import VectorFormat
+from truncate_kit.results import Result
+from truncate_kit.statistics import RESAMPLES, draws, interval
+from truncate_kit.vectors import Rows, VectorFormat
+
+Found = NDArray[np.int64]
+"""Places of the documents found, best first, −1 where there are no more: (queries, top)."""
+Array = NDArray[np.float64]
+TOP = 10
+DOCUMENTS_AT_A_TIME = 4_096
+"""Documents whose states of all layers are held at a time: of 13 layers of width 768, 160 MB."""
+
+Reader = Callable[[Sequence[str]], Tensor]
+"""Texts to the states of all layers, (L', n, d)."""
+
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+"""Names of a model's prompts for each side, as in sentence-transformers.
+
+That takes the first one that is there, also where it is empty, and writes an empty "document" into every folder that it
+saves; here empty ones are passed over, so that a model with a prompt for passages gets it.
+"""
+
+
+def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
+    """Return token ids of the texts after this prompt, None for the model's default one."""
+    if prompt is None:
+        return encoder.token_ids(texts)
+    return encoder.token_ids([prompt + text for text in texts], prompt=False)
+
+
+class _Prompted:
+    """An encoder with this prompt before each text, instead of its default one."""
+
+    def __init__(self, encoder: Any, prompt: str) -> None:
+        self._encoder, self._prompt = encoder, prompt
+
+    def encode(self, texts: Sequence[str]) -> Rows:
+        vectors: Rows = self._encoder.encode([self._prompt + text for text in texts], prompt=False)
+        return vectors
+
+
+def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
+    """Vectors of the texts after this prompt, None for the model's default one; each distinct text is encoded once."""
+    used = encoder if prompt is None else _Prompted(encoder, prompt)
+    distinct = list(dict.fromkeys(texts))
+    place = {text: index for index, text in enumerate(distinct)}
+    return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
+
+
+def encode_sides(
+    encoder: TextEncoder, queries: Sequence[str], documents: Sequence[str], progress: Progress
+) -> tuple[Tensor, Tensor]:
+    """Vectors of queries and of documents, each after the model's prompt for its side; each text is encoded once."""
+    asked, searched = (side_prompt(encoder, names) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
+    if asked == searched:
+        both = encode_prompted(encoder, asked, (*queries, *documents), progress)
+        return both[: len(queries)], both[len(queries) :]
+    return encode_prompted(encoder, asked, queries, progress), encode_prompted(encoder, searched, documents, progress)
+
+
+def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
+    """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
+    prompts = settings_of(encoder).get("prompts") or {}
+    return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
+
+
+def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
+    """The sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
+    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
+    return settings
+
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
@@ -77,9 +148,8 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     """Vectors of queries and documents with the model's prompt for each side; each distinct text is encoded once.
 
     A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
-    a measure that is not known, `DataError` where vectors are no numbers, `UsageError` for what cannot encode.
+    a measure that is not known, `DataError` where vectors are no numbers.
     """
-    check_text_encoder(encoder)
     measure = measure_of(encoder)
     queries, documents = encode_sides(encoder, data.queries, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)
@@ -177,3 +247,85 @@ def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) 
         kept = [place for place in row if own is None or place != own[number]][:top]
         found[number, : len(kept)] = kept
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(Result):
+    """A mean over the queries, in points, and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScores:
+    """Scores of each query in points (× 100), (queries,), over the documents found for it.
+
+    ndcg: with the grade as the gain, discounted by log₂(rank + 1), over the best order there is: the measure `ndcg_cut`
+    of trec_eval, which BEIR reports (Järvelin and Kekäläinen 2002; the form with 2^grade − 1 is another one).
+    mrr: 1 / rank of the first document that answers, 0 where none was found. recall: share of the documents that
+    answer.
+    """
+
+    ndcg: Array
+    mrr: Array
+    recall: Array
+
+    def by(self, metric: SearchMetric) -> Array:
+        """The scores by one of `SEARCH_METRICS`."""
+        scores: Array = getattr(self, metric)
+        return scores
+
+
+def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
+    """The scores at the depth of `found`.
+
+    Args:
+        found: At whose depth scores are.
+        relevance: Grades above 0 by place, none empty, as in `RetrievalSet`.
+    """
+    top = found.shape[1]
+    discounts = 1 / np.log2(np.arange(2, top + 2))
+    gains = np.array(
+        [[grades.get(place, 0.0) for place in row] for row, grades in zip(found.tolist(), relevance, strict=True)]
+    )
+    best = np.zeros_like(gains)
+    for row, grades in zip(best, relevance, strict=True):
+        ideal = sorted(grades.values(), reverse=True)[:top]
+        row[: len(ideal)] = ideal
+    hits = gains > 0
+    first = np.where(hits.any(axis=1), 1 / (hits.argmax(axis=1) + 1), 0.0)
+    return QueryScores(
+        ndcg=100 * (gains @ discounts) / (best @ discounts),
+        mrr=100 * first,
+        recall=100 * hits.sum(axis=1) / np.array([len(grades) for grades in relevance]),
+    )
+
+
+def overlaps(found: Found, others: Found) -> Array:
+    """Share of the documents found for each query that are also among the others found for it, in points."""
+    pairs = zip(found.tolist(), others.tolist(), strict=True)
+    shared = [(len({*row} & {*other} - {-1}), len({*other} - {-1})) for row, other in pairs]
+    return np.array([100 * both / max(1, wanted) for both, wanted in shared])
+
+
+def estimated(values: Array, *, seed: int = 0) -> Estimate:
+    """The mean over the queries, with the percentile interval of a bootstrap: queries are drawn with replacement.
+
+    Of differences between two models on the same queries this is the paired bootstrap.
+    """
+    low, high = interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
+    return Estimate(value=float(values.mean()), low=low, high=high)
+
+
+def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
+    """The scores of each layer at depth `TOP`: its states compared by cosine."""
+    queries = read_queries(data.queries)
+    nearest = [Nearest(len(data.queries), TOP) for _ in queries]
+    for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
+        documents = read_documents(data.documents[first : first + DOCUMENTS_AT_A_TIME])
+        for layer, best in enumerate(nearest):
+            best.add(compared("cosine", queries[layer], documents[layer]), first)
+    found = [found_places(best.places, top=TOP, own=data.own_documents) for best in nearest]
+    return [score_queries(places, data.relevance) for places in found]

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
-from truncate_kit.encoding import encode_distinct
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.graded import TextEncoder, correlate, pair_similarities, require_ranks, spearman
+from truncate_kit.evaluation.graded import (
+    TextEncoder,
+    correlate,
+    encode_distinct,
+    pair_similarities,
+    require_ranks,
+    spearman,
+)
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import ProgressOption, reporter
@@ -109,7 +115,7 @@ def score_sts(
         progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
-        UsageError: There are no sets, or what is given as a model cannot encode.
+        UsageError: There are no sets.
         DataError: A correlation is not defined.
         ModelError: The encoder does not give one vector for each text.
     """

@@ -1,291 +1,246 @@
-"""Transfer to classification as BERT-LC does it: logistic regression on frozen vectors, over random divisions.
+"""The transfer suite's protocol and results: scores in points (× 100) and seconds. Importing this loads no torch."""
 
-Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
-subset whose mean is used is chosen inside the training part only: all subsets are ranked by a closed-form screening
-over random divisions of it into 82 % and 18 % (`screening`), and the finalists by exact logistic regressions over the
-same ones. Where a class is too small to be divided in its share, rows are divided at random. A share of the training
-rows that is too small to choose layers on is left out of its set.
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from math import ceil
 
-All of it can take hours: a division that is finished is kept, and not gone through again.
-"""
+from truncate_kit.bounds import SEED, TEXTS, Bounds, check_numbers
+from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.errors import UsageError
+from truncate_kit.evaluation.registry import SuiteReport
+from truncate_kit.measurement import Amounts
+from truncate_kit.results import Result
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+Layers = tuple[int, ...]
+BASE_LAYERS = 13
+"""Layers of a base model, embeddings included; a model with more is large."""
+FEWEST_ROWS = 8
+"""Training rows of which some are held out to choose layers by; shares that leave fewer are left out."""
 
-import numpy as np
-from torch import Tensor
-
-from truncate_kit.data import LabelledSet, find_transfer
-from truncate_kit.errors import ModelError
-from truncate_kit.evaluation.fitting import Rows, accuracies, by_class, divisions, drawn_rows
-from truncate_kit.evaluation.graded import TextEncoder
-from truncate_kit.evaluation.registry import SuiteRun
-from truncate_kit.evaluation.settings import TransferSettings
-from truncate_kit.evaluation.transfer_checks import check_rows, seen_rows, too_few_rows
-from truncate_kit.evaluation.transfer_report import TransferPoint, TransferReport, TransferScore, TransferSplit
-from truncate_kit.evaluation.transfer_task import (
-    LayeredTask,
-    Task,
-    baselines,
-    choose_layers,
-    layered_task,
-    prepare_task,
-)
-from truncate_kit.extras import require
-from truncate_kit.models import Encoder, find_pooler_head, load_pooler_head
-from truncate_kit.models.digest import Digest
-from truncate_kit.models.tail import Dense
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.settings import given_or
-from truncate_kit.training.store import RunStore
-
-QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
-"""Settings of a first look."""
-Value = TypeVar("Value")
+_TIMES, _STEPS = Bounds(1, 10_000), Bounds(1, 1_000_000)
+_PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
 
 
-def run_transfer(run: SuiteRun) -> TransferReport:
-    """The sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
-    settings, sets = _chosen(**run.options), find_transfer(run.data)
-    check_rows(sets, settings)
-    for one in sets:
-        for few in too_few_rows(one, settings):
-            run.note(f"{one.name} leaves {few.train_rows} rows to train on at {few.fraction:g} of them: left out.")
-    for said in seen_rows(sets, run):
-        run.note(said)
-    if settings.max_rows is None:
-        run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
-    named = load_pooler_head if settings.head else find_pooler_head  # without `head` a baseline alone
-    return score_transfer(
-        run.encoder,
-        sets,
-        model=run.model,
-        runtime=run.runtime,
-        settings=settings,
-        pooler=named(run.model) if isinstance(run.encoder, Encoder) else None,
-        work=run.work,
-        progress=run.progress,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSettings(Result):
+    """The protocol of the transfer suite; the defaults are BERT-LC's where the paper states them.
 
+    Ours: the features of pairs, |u − v| and u · v; divisions that keep the share of each class; `finalists`, where the
+    paper fits every subset.
 
-def _chosen(
-    fractions: tuple[float, ...] | None = None, *, quick: bool = False, head: bool = False, **_: object
-) -> TransferSettings:
-    given: dict[str, Any] = {"fractions": fractions} if fractions else {}
-    return TransferSettings(head=head, **given | (QUICK if quick else {}))
-
-
-def score_transfer(
-    encoder: TextEncoder,
-    sets: Sequence[LabelledSet],
-    *,
-    model: str,
-    runtime: str = "torch",
-    settings: TransferSettings | None = None,
-    pooler: Dense | None = None,
-    work: Path | None = None,
-    progress: ProgressOption = False,
-) -> TransferReport:
-    """Accuracy of logistic regression on each set. An `Encoder` is also evaluated by its best mean of layers.
-
-    Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose.
-
-    Args:
-        encoder: What is scored.
-        sets: On what.
-        model: Its name in the report.
-        runtime: What encodes, for the report.
-        settings: The protocol.
-        pooler: The model's trained pooler where it has one, a baseline over the last layer's first token; `head` of
-            the settings needs it.
-        work: Folder that keeps finished divisions: the same call goes on there. None keeps nothing.
-        progress: Called after each part of the work.
+    Attributes:
+        splits: Number of random divisions.
+        test_share: Part of the rows that each division tests on, 0 … 1.
+        inner_splits: Number of random divisions of the training part that layers are chosen by.
+        inner_share: Part of the training rows that each of these holds out, 0 … 1.
+        max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
+        finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
+        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; one that leaves a set
+            fewer than `FEWEST_ROWS` is left out of it.
+        penalty: scikit-learn's C; the paper has 10 as "regularization parameter", which we read as that.
+        tolerance: scikit-learn's tol.
+        iterations: scikit-learn's max_iter.
+        head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
+        max_rows: Largest number of rows of a set, drawn by class; None for all.
+        seed: Of the divisions and of what is drawn.
 
     Raises:
-        ModelError: The settings ask for a head, and there is no pooler or there are no layers.
-        DataError: A set has one class alone, no share leaves any set enough rows, or the vectors are no numbers.
-        MissingExtraError: scikit-learn is not installed.
-        FileProblemError: The folder cannot be written, or another process works there.
+        UsageError: The protocol cannot be run so.
     """
-    progress = reporter(progress)
-    settings, begin = given_or(TransferSettings, settings), time.perf_counter()
-    require("sklearn", extra="suites")
-    check_rows(sets, settings)
-    if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
-        raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
-    scores, subsets = [], 0
-    for one in sets:
-        task = prepare_task(encoder, one, settings, progress, pooler)
-        layered = layered_task(task, pooler if settings.head else None)
+
+    splits: int = 10
+    test_share: float = 0.15
+    inner_splits: int = 10
+    inner_share: float = 0.18
+    max_layers: int | None = None
+    finalists: int = 3
+    fractions: tuple[float, ...] = (1.0,)
+    penalty: float = 10.0
+    tolerance: float = 0.01
+    iterations: int = 200
+    head: bool = False
+    max_rows: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise UsageError(
+                "Fractions of the training data lie between 0 and 1.", hint="Give `fractions`, such as 0.1, 0.5 and 1."
+            )
+        check_numbers(self, splits=_TIMES, inner_splits=_TIMES, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
+        check_numbers(self, test_share=_PART, inner_share=_PART, penalty=_ABOVE, tolerance=_ABOVE)
+        check_numbers(self, max_rows=TEXTS, seed=SEED)
+
+    def largest_subset(self, num_layers: int) -> int:
+        """Largest number of layers in a subset of a model with this number of layers, embeddings included."""
+        return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
+
+    def train_rows(self, rows: int, fraction: float) -> int:
+        """Number of rows to fit on in each division of a set with this number, of which a share is taken."""
+        used = min(rows, self.max_rows or rows)
+        return round(fraction * (used - ceil(self.test_share * used)))
+
+    def left_out(self, rows: int) -> list[tuple[float, int]]:
+        """Return the shares of the training rows of a set that are too few to choose layers on, and their rows."""
+        counts = [(share, self.train_rows(rows, share)) for share in sorted(self.fractions)]
+        return [(share, number) for share, number in counts if number < FEWEST_ROWS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSplit(Result):
+    """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
+
+    as_is: float
+    cls: float | None = None
+    last: float | None = None
+    last_four: float | None = None
+    random: float | None = None
+    combined: float | None = None
+    chosen: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferPoint(Result):
+    """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split."""
+
+    fraction: float  # part of the training rows, 0 … 1
+    train_rows: int  # number of rows fitted on in each split
+    test_rows: int  # number of rows tested on in each split
+    as_is: tuple[float, ...]  # accuracy of the model's own vectors
+    last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
+    cls: tuple[float, ...] | None = None  # of its first token through the trained pooler, where there is one
+    last_four: tuple[float, ...] | None = None  # of the mean of the last four layers
+    random: tuple[float, ...] | None = None  # of the mean of layers drawn evenly from the subsets, anew in each split
+    combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
+    chosen: tuple[tuple[int, ...], ...] | None
+    mean_as_is: float  # this and the next five: means over the splits
+    mean_cls: float | None = None
+    mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
+    mean_combined: float | None
+    relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
+    by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferScore(Result):
+    """One set."""
+
+    name: str
+    num_rows: int
+    num_classes: int
+    majority: float  # accuracy of always naming the most frequent class, in points
+    repeated_rows: int  # number of rows whose text is in an earlier row too; random splits put some on both sides
+    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising; empty where all have too few rows
+
+    @property
+    def whole(self) -> TransferPoint:
+        """The point with the largest share of the training rows. Raises ValueError where every share was left out."""
+        return max(self.curve, key=lambda point: point.fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport(SuiteReport):
+    """The sets that were found, and plain means over those that were scored (None where one of these has none)."""
+
+    model: str
+    runtime: str
+    settings: TransferSettings
+    num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
+    sets: tuple[TransferScore, ...]
+    mean_as_is: float
+    mean_cls: float | None = None
+    mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
+    mean_combined: float | None
+    mean_relative_error_reduction: float | None
+    seconds: float
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Each share of the training rows of each set: splits, rows, and which vectors were compared."""
+        for score in self.sets:
+            for point in score.curve:
+                compared = sum(one is not None for one in (point.cls, point.last, point.combined))
+                yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
+
+    def table(self) -> TableCells:
+        """One row per set and share of the training rows, also of those left out, and one for the means."""
+        layered = self.num_subsets > 0
+        columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
         if layered:
-            settings = replace(settings, max_layers=settings.largest_subset(len(layered.states)))
-            subsets = len(layered.subsets(settings))
-        store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": one.name})
-        with store.open() if store else nullcontext():
-            scores.append(_score(one, task, layered, settings, store, progress))
-    return _report(scores, model, runtime, settings, subsets, time.perf_counter() - begin)
+            columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
+            columns += ("layers chosen most often",)
+        rows = []
+        for score in self.sets:
+            for _, few in self.settings.left_out(score.num_rows):
+                known = (score.name, f"{few}, too few", str(score.num_classes), number(score.majority))
+                rows.append((*known, *[NONE] * (len(columns) - len(known))))
+            rows += [_transfer_row(score, point, layered) for point in score.curve]
+        scored = sum(bool(score.curve) for score in self.sets)
+        mean: tuple[str, ...] = (f"mean of {scored}", "", "", "", number(self.mean_as_is))
+        if layered:
+            found = (self.mean_cls, self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
+            mean += tuple(map(number, found))
+            mean += (number(self.mean_relative_error_reduction, "+.1f"), "")
+        title = f"{self.model} in {self.runtime}: accuracy × 100 of logistic regression, {self.settings.splits} splits"
+        return TableCells(title, columns, [*rows, mean])
+
+    def sentences(self) -> list[str]:
+        """How the table came about, for whoever reads it alone."""
+        settings = self.settings
+        sentences = [
+            f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest; scikit-learn, SAGA, "
+            f"C = {settings.penalty:g}, tolerance {settings.tolerance:g}, at most {settings.iterations} iterations."
+        ]
+        if self.num_subsets:
+            sentences.append(
+                f"Layers were chosen inside the training part: {self.num_subsets:,} subsets of up to "
+                f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.inner_splits} "
+                f"divisions that hold out {settings.inner_share:.0%}, the {settings.finalists} best by exact fits. "
+                "Fewer errors: of the combination against the last layer."
+                + (" Every mean of layers goes through the trained pooler." if settings.head else "")
+            )
+        sentences += [
+            f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
+            for score in self.sets
+            if score.repeated_rows * 100 >= score.num_rows
+        ]
+        sentences += [
+            f"{score.name}, {point.train_rows:,} rows: too few for every class to keep its share of each division."
+            for score in self.sets
+            for point in score.curve
+            if not point.by_class
+        ]
+        sentences += [
+            f"{score.name}, {few:,} rows: left out, {FEWEST_ROWS} are the fewest to choose layers on."
+            for score in self.sets
+            for _, few in settings.left_out(score.num_rows)
+        ]
+        if settings.max_rows is not None:
+            sentences.append(
+                f"Of each set at most {settings.max_rows:,} rows were used: not comparable with other runs."
+            )
+        return [*sentences, f"Took {self.seconds:.0f} s."]
 
 
-def _report(
-    scores: Sequence[TransferScore],
-    model: str,
-    runtime: str,
-    settings: TransferSettings,
-    subsets: int,
-    seconds: float,
-) -> TransferReport:
-    points = [score.whole for score in scores if score.curve]
-    return TransferReport(
-        model=model,
-        runtime=runtime,
-        settings=settings,
-        num_subsets=subsets,
-        sets=tuple(scores),
-        mean_as_is=_mean([point.mean_as_is for point in points]) or 0.0,
-        mean_cls=_mean([point.mean_cls for point in points]),
-        mean_last=_mean([point.mean_last for point in points]),
-        mean_last_four=_mean([point.mean_last_four for point in points]),
-        mean_random=_mean([point.mean_random for point in points]),
-        mean_combined=_mean([point.mean_combined for point in points]),
-        mean_relative_error_reduction=_mean([point.relative_error_reduction for point in points]),
-        seconds=seconds,
+def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> tuple[str, ...]:
+    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
+    row = (*known, number(score.majority), number(point.mean_as_is))
+    if not layered:
+        return row
+    counts = Counter(chain.from_iterable(point.chosen or ()))
+    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
+    return (
+        *row,
+        number(point.mean_cls),
+        number(point.mean_last),
+        number(point.mean_last_four),
+        number(point.mean_random),
+        number(point.mean_combined),
+        number(point.relative_error_reduction, "+.1f"),
+        " ".join(map(str, often)) or NONE,
     )
-
-
-def _key(task: Task, settings: TransferSettings) -> str:
-    """SHA-256 of all that the scores of a division depend on but the number of its rows and its own."""
-    digest = Digest()
-    found = {"labels": task.labels, "as_is": task.as_is, "states": task.states, "cls": task.cls}
-    places = {"first": task.first, "second": task.second}
-    digest.add_weights({name: one for name, one in (found | places).items() if one is not None})
-    digest.add_values(replace(settings, fractions=(1.0,), splits=1).to_dict())
-    return digest.hexdigest()
-
-
-def _score(
-    one: LabelledSet,
-    task: Task,
-    layered: LayeredTask | None,
-    settings: TransferSettings,
-    store: RunStore | None,
-    progress: Progress,
-) -> TransferScore:
-    labels, too_few = task.labels.numpy(), too_few_rows(one, settings)
-    shares = sorted(settings.fractions)[len(too_few) :]  # those with too few rows are the smallest
-    done, total = 0, settings.splits * len(shares)
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        progress(f"{one.name}: splits", done, total)
-
-    rows = list(zip(task.first.tolist(), (task.first if task.second is None else task.second).tolist(), strict=True))
-    return TransferScore(
-        name=one.name,
-        num_rows=len(labels),
-        num_classes=len(one.classes),
-        majority=100 * float(np.bincount(labels).max() / len(labels)),
-        repeated_rows=len(rows) - len(set(rows)),
-        curve=tuple(_point(task, layered, share, settings, store, tick) for share in shares),
-        too_few=too_few,
-    )
-
-
-def _point(
-    task: Task,
-    layered: LayeredTask | None,
-    fraction: float,
-    settings: TransferSettings,
-    store: RunStore | None,
-    tick: Callable[[], None],
-) -> TransferPoint:
-    """One share of the training rows through all splits."""
-    labels = task.labels.numpy()
-    found: list[TransferSplit] = []
-    stratified = True
-    for number, (train, test) in enumerate(divisions(labels, settings)):
-        rows = drawn_rows(train, labels, round(fraction * len(train)), settings.seed + number)
-        stratified &= len(np.unique(labels[rows])) == len(np.unique(labels))
-        stratified &= by_class(labels[rows], int(np.ceil(settings.inner_share * len(rows))))
-        name = f"rows{len(rows)}-split{number}"
-        split = store.read(name, TransferSplit) if store else None
-        if split is None:
-            split = _split(task, layered, (rows, test), settings, settings.seed + number)
-            if store:
-                store.write(name, split)
-        found.append(split)
-        tick()
-    cls = _known([split.cls for split in found])
-    last = _known([split.last for split in found])
-    last_four = _known([split.last_four for split in found])
-    random = _known([split.random for split in found])
-    combined = _known([split.combined for split in found])
-    before, after = _mean(last), _mean(combined)
-    return TransferPoint(
-        fraction=fraction,
-        train_rows=len(rows),
-        test_rows=len(test),
-        as_is=tuple(split.as_is for split in found),
-        cls=cls,
-        last=last,
-        last_four=last_four,
-        random=random,
-        combined=combined,
-        chosen=_known([split.chosen for split in found]),
-        mean_as_is=float(np.mean([split.as_is for split in found])),
-        mean_cls=_mean(cls),
-        mean_last=before,
-        mean_last_four=_mean(last_four),
-        mean_random=_mean(random),
-        mean_combined=after,
-        relative_error_reduction=None if before is None or after is None else error_reduction(before, after),
-        by_class=stratified,
-    )
-
-
-def _split(
-    task: Task, layered: LayeredTask | None, places: tuple[Rows, Rows], settings: TransferSettings, seed: int
-) -> TransferSplit:
-    """One division into rows to train on and to test on."""
-
-    def scored(*features: Tensor) -> list[float]:
-        fits = [(values, *places) for values in features]
-        return [100 * share for share in accuracies(fits, task.labels.numpy(), settings)]
-
-    if layered is None:
-        return TransferSplit(as_is=scored(task.as_is)[0])
-    chosen = choose_layers(layered, places[0], settings, seed)
-    subsets = (*baselines(layered, settings, seed), chosen)
-    as_is, last, last_four, random, combined, *cls = scored(
-        task.as_is, *map(layered.features, subsets), *([] if task.cls is None else [task.cls])
-    )
-    return TransferSplit(
-        as_is=as_is,
-        cls=cls[0] if cls else None,
-        last=last,
-        last_four=last_four,
-        random=random,
-        combined=combined,
-        chosen=chosen,
-    )
-
-
-def error_reduction(before: float, after: float) -> float:
-    """By how many percent the errors fall from accuracy `before` to `after`, both in points; 0 without errors."""
-    return 100 * (after - before) / (100 - before) if before < 100 else 0.0
-
-
-def _known(values: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """None where any value is missing."""
-    found = tuple(value for value in values if value is not None)
-    return found if len(found) == len(values) else None
-
-
-def _mean(values: Sequence[float | None] | None) -> float | None:
-    """None where any value is missing."""
-    found = _known(values or ())
-    return float(np.mean(found)) if found else None

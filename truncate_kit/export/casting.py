@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from truncate_kit.extras import require
+from truncate_kit.errors import require
 
 _SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
 _LARGE = 1024  # numbers of a constant that is worth storing in half

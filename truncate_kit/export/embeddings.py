@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.errors import require
 from truncate_kit.export.graph_files import MICROSOFT
-from truncate_kit.extras import require
 from truncate_kit.models.families import Family
 from truncate_kit.precisions import Precision
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit import __version__
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet
-from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
+from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
 from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
@@ -29,16 +30,13 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph, fold_constants
-from truncate_kit.extras import require
-from truncate_kit.file_digests import digest_of
-from truncate_kit.files import local_path, name_without_folders, replacing
-from truncate_kit.model_digests import model_digests
-from truncate_kit.models import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.models.saving import load_by_any_runtime
-from truncate_kit.pair_keys import merged, read_seen, write_seen
+from truncate_kit.files import digest_of, local_path, name_without_folders, replacing
+from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.models.digest import model_digests
+from truncate_kit.models.pipeline import load_by_any_runtime
+from truncate_kit.models.saving import origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.settings import given_or
 from truncate_kit.training.isolation import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
@@ -97,7 +95,6 @@ def export_onnx(
         ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
             another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
-    check_encoder(encoder)
     progress = reporter(progress)
     settings = given_or(ExportSettings, settings)
     _check_able(settings, pairs, search_pairs)
@@ -105,18 +102,13 @@ def export_onnx(
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
-            report = _export_into(job, folder, beside_model=True)
-            noted = read_seen(folder)
-            both = encoder.seen if noted is None else merged(encoder.seen, noted)
-            if noted is None or len(both) > len(noted):
-                write_seen(folder, both)
-            return report
+            return _export_into(job, folder, beside_model=True)
         except TruncateKitError:
             _check_unreplaced(job, folder)  # a folder that was replaced takes half-written files along
             raise
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
-            save_encoder(encoder, place)
+            save_encoder(encoder, place, origin=origin_of("copy", encoder, encoder))
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.errors import cannot_write
-from truncate_kit.extras import require
+from truncate_kit.errors import cannot_write, require
 from truncate_kit.precisions import GRAPH_FILES
 
 INPUTS = ("input_ids", "attention_mask")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.errors import require
 from truncate_kit.export.graph_files import EMBED_LIMIT, GRAPH_FILE, save_graph
-from truncate_kit.extras import require
 
 Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]

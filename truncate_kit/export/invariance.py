@@ -8,7 +8,7 @@ from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.export.export_report import Invariance
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.models.text_reader import padded
+from truncate_kit.models.tokenizer import padded
 
 _MOST_PAIRS = 200
 Vectors = NDArray[np.float64]

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from truncate_kit.errors import require
 from truncate_kit.export.graph_files import MICROSOFT
-from truncate_kit.extras import require
 from truncate_kit.precisions import Target
 
 MaskForm = Literal["bias", "tokens", "lengths", "lengths_starts"]

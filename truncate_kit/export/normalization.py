@@ -5,7 +5,7 @@ import copy
 from torch import nn
 
 from truncate_kit.models import Encoder
-from truncate_kit.models.tail import Normalize
+from truncate_kit.models.pipeline import Normalize
 
 
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.errors import require
 from truncate_kit.export.graph_files import MICROSOFT
-from truncate_kit.extras import require
 
 Array = NDArray[np.float32]
 _SCOPES = "pkg.torch.onnx.name_scopes"

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.export_report import ExportReport, Exports
-from truncate_kit.file_digests import digest_of
-from truncate_kit.files import read_text
+from truncate_kit.files import digest_of
 from truncate_kit.hardware import multiplies_narrow
-from truncate_kit.model_digests import MODULES, digest_in, is_weights, model_digests
+from truncate_kit.models.digest import MODULES, digest_in, is_weights, model_digests
 from truncate_kit.precisions import (
     EXPORT_RECORD,
     GRAPH_FILES,
@@ -43,9 +42,9 @@ def read_exports(folder: Path) -> Exports:
     if not path.exists():
         return Exports(graphs=())
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(path.read_text(encoding="utf-8"))
         exports = Exports.from_dict(values)
-        check_format(values.get("format", 1), path)
+        check_format(values.get("format"), path)
     except FileProblemError:
         raise
     except (OSError, ValueError, KeyError, RecursionError) as error:

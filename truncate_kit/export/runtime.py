@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.bounds import BATCH, check_number
 from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
@@ -19,15 +20,13 @@ from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
 from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
 from truncate_kit.files import local_path
-from truncate_kit.hardware import check_threads, select_device, usable_cores
-from truncate_kit.memory import in_halves
+from truncate_kit.hardware import check_threads, in_halves, select_device, usable_cores
 from truncate_kit.models import Encoder, LayerHeads, load_encoder
 from truncate_kit.models.digest import Digest
+from truncate_kit.models.loading import load_reader
+from truncate_kit.models.model_folder import check_unreplaced, state_of
 from truncate_kit.models.pipeline import read_pipeline
-from truncate_kit.models.text_reader import TextReader, padded
-from truncate_kit.models.tokenizer import load_reader
-from truncate_kit.models.unreplaced import check_unreplaced, state_of, unreplaced
-from truncate_kit.settings import BATCH, check_number
+from truncate_kit.models.tokenizer import TextReader, padded
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.vectors import Rows, paired_rows
 
@@ -132,19 +131,17 @@ class OnnxEncoder:
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
-        with unreplaced(file.parent, graph_files(file)):
-            report = check_runnable(file, where)
-            heads = read_pipeline(file.parent).heads
-            return cls(
-                file,
-                load_reader(file.parent),
-                threads=threads,
-                device=device,
-                batch_tokens=batch_tokens,
-                report=report,
-                heads=heads,
-                buckets=buckets,
-            )
+        report = check_runnable(file, where)
+        return cls(
+            file,
+            load_reader(file.parent),
+            threads=threads,
+            device=device,
+            batch_tokens=batch_tokens,
+            report=report,
+            heads=read_pipeline(file.parent).heads,
+            buckets=buckets,
+        )
 
     def check_unreplaced(self) -> None:
         """Raise `ModelError` where the files that it was loaded from are no longer those: they are another model's."""

@@ -18,7 +18,7 @@ from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.models import LayerHeads
-from truncate_kit.models.text_reader import TextReader, padded
+from truncate_kit.models.tokenizer import TextReader, padded
 from truncate_kit.progress import Progress, silent
 from truncate_kit.wording import in_points
 

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from truncate_kit.errors import DeviceError, ModelError, first_line
+from truncate_kit.errors import DeviceError, ModelError, first_line, require
 from truncate_kit.export.graph_files import INPUTS, OUTPUT
-from truncate_kit.extras import require
-from truncate_kit.memory import is_out_of_memory
+from truncate_kit.hardware import is_out_of_memory
 
 _CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _EXPORT_HINT = "Export the model again with `export_onnx()`."

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import ModelError, first_line
+from truncate_kit.errors import ModelError, errors_only, first_line, require
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.scores import SCORE, WithScores
-from truncate_kit.extras import errors_only, require
 from truncate_kit.models import Encoder
-from truncate_kit.models.capturing import forget_capturing
+from truncate_kit.models.encoder import forget_capturing
 from truncate_kit.precisions import Target
 
 _FUSING_SINCE = (5, 23)

@@ -1,4 +1,4 @@
-"""Whether two encoders give the same vectors, and are trained to the same ones: by SHA-256."""
+"""Digests: two encoders of one digest give the same vectors, and are trained to the same ones."""
 
 import functools
 import hashlib
@@ -11,16 +11,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from truncate_kit.files import all_below
+from truncate_kit.files import digest_of
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.text_reader import TextReader
+from truncate_kit.models.model_folder import read_json
+from truncate_kit.models.tokenizer import TextReader
+from truncate_kit.results import digest_of_values
 
+CONFIG, MODULES = "config.json", "modules.json"
+_SUFFIXES = (".safetensors", ".bin")
 # Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
 # its states (the pooling decides that), and settings of heads that loading leaves out.
 _BOOKKEEPING = {
-    "_name_or_path", "architectures", "auto_map", "finetuning_task", "id2label", "label2id", "output_attentions",
-    "output_hidden_states", "problem_type", "return_dict", "task_specific_params", "tokenizer_class",
-    "transformers_version", "use_cache",
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
+    "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
+    "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
     "dtype", "torch_dtype",  # of the file; that of the weights counts
 }  # fmt: skip
 _HEADS = ("classifier_", "summary_")
@@ -102,13 +106,12 @@ def _serialised(tokenizer: str) -> bytes:
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """SHA-256 over all that the vectors of an encoder, and training it, depend on, and over nothing else.
+    """Return the SHA-256 over all that the vectors of an encoder, and training it, depend on, and over nothing else.
 
-    Not over names, folders, versions, device, or the way attention is computed. Saving and loading keep it.
+    Names, folders, versions, device and the way attention is computed do not count. Saving and loading keep it.
     """
     digest = Digest()
-    config = encoder.backbone.config.to_dict().items()
-    digest.add_values({key: value for key, value in config if key not in _BOOKKEEPING and not key.startswith(_HEADS)})
+    digest.add_values(_settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
         digest.add_values(None if part is None else _module_values(part))
@@ -118,19 +121,57 @@ def encoder_digest(encoder: Encoder) -> str:
     return digest.hexdigest()
 
 
+def _settings_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration that vectors may depend on."""
+    return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
+
+
 def _module_values(module: nn.Module) -> list[Any]:
-    """Kind and settings of a module and of all in it: the plain values among their public attributes."""
-    return [(name, type(part).__name__, _settings(part)) for name, part in module.named_modules()]
+    """Return kind and settings of a module and of all in it: the plain values among their public attributes."""
+    return [(name, type(part).__name__, _public(part)) for name, part in module.named_modules()]
 
 
-def _settings(module: nn.Module) -> dict[str, Any]:
+def _public(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 of all files in a folder and the folders in it, with their names."""
+    """Return the SHA-256 of all files in a folder and the folders in it, with their names."""
     digest = Digest()
-    for file in sorted(path for path in all_below(folder) if path.is_file()):
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.add(str(file.relative_to(folder)))
         digest.add_file(file)
     return digest.hexdigest()
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files in a model's folder that a graph is made from, by their names in it.
+
+    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
+    graph, so they may change.
+    """
+    places = [folder]
+    if (folder / MODULES).is_file():
+        places += [folder / module["path"] for module in read_json(folder / MODULES)]
+    files = [folder / CONFIG, folder / MODULES]
+    for place in places:
+        safe = sorted(place.glob("*.safetensors"))
+        files += [place / CONFIG, *(safe or sorted(place.glob("*.bin")))]
+    return {str(file.relative_to(folder)): digest_in(folder, file) for file in dict.fromkeys(files) if file.is_file()}
+
+
+def model_digest(folder: Path) -> str:
+    """Return one SHA-256 over all of these."""
+    return digest_of_values(model_digests(folder))
+
+
+def digest_in(folder: Path, file: Path) -> str:
+    """Return the SHA-256 of a file's bytes; for the model's own configuration of the values that vectors depend on."""
+    if file != folder / CONFIG:
+        return digest_of(file)
+    return digest_of_values(_settings_of(read_json(file)))
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of this name holds weights."""
+    return name.endswith(_SUFFIXES)

@@ -1,7 +1,10 @@
 """A text encoder: tokenizer, transformer without unused heads, pooling and what follows it."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -9,23 +12,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.errors import LayerOutOfRangeError, ModelError
-from truncate_kit.memory import in_halves
-from truncate_kit.models.capturing import forget_capturing
-from truncate_kit.models.entering import entering
-from truncate_kit.models.evaluating import evaluating, length_batches, original_order
+from truncate_kit.bounds import BATCH, check_number
+from truncate_kit.errors import LayerOutOfRangeError, ModelError, known_name
+from truncate_kit.hardware import in_halves
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_heads import LayerHeads
-from truncate_kit.models.pooler_files import LayerPooler
-from truncate_kit.models.pooling import ConcatPooling, PoolingMode, check_pooling, pool, pooled_width
-from truncate_kit.models.tail import tail_width
-from truncate_kit.models.text_reader import TextReader, padded
-from truncate_kit.pair_keys import NO_KEYS, Keys
+from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
+from truncate_kit.models.tokenizer import TextReader, padded
+from truncate_kit.seen import NO_KEYS, Keys
 from truncate_kit.vectors import Rows, paired_rows
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
 RawStates = bool | Literal["all"]
+Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+
+
+def check_pooling(mode: str) -> PoolingMode:
+    """Return `mode` if it is one of `POOLING_MODES`; raises `UsageError` otherwise."""
+    return known_name("pooling", mode, POOLING_MODES)
 
 
 class Encoder(nn.Module):
@@ -71,20 +77,21 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.heads = heads
-        self.seen: Keys = NO_KEYS  # of what it learned from or was chosen by, as far as noted; goes with copies
+        self.seen: Keys = NO_KEYS  # pairs that it learned from or was chosen by, as far as noted; goes with copies
+        self.trained: bool | None = None  # whether it was fine-tuned, as far as its folder says; goes with copies
         self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
         self.pool_with(pooler)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and other processes get."""
+        """Return what copies and other processes get."""
         forget_capturing(self.backbone)
         return self.__dict__
 
     def pool_with(self, pooler: Pooler | None) -> None:
         """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.
 
-        Raises `ModelError` where it pools over layers that this model has not.
+        Raises `ModelError` if it pools over layers that this model lacks.
         """
         if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
             raise ModelError(
@@ -100,8 +107,8 @@ class Encoder(nn.Module):
     def combine_layers(self, layers: Sequence[int] | None) -> None:
         """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
 
-        Raises `LayerOutOfRangeError`; `ModelError` where the family ends in a norm, which no ordinary folder can apply
-        to the layers below the last: `LayerPooling` can.
+        Raises `LayerOutOfRangeError`, and `ModelError` if the family ends in a norm: no ordinary folder applies it to
+        the layers below the last, but `LayerPooling` does.
         """
         for layer in layers or ():
             if not 0 <= layer <= self.depth:
@@ -130,18 +137,30 @@ class Encoder(nn.Module):
     @property
     def vector_width(self) -> int:
         """out: the size of a sentence vector."""
-        made = pooled_width(self.pooler, self.width) if self.heads is None else self.heads.out_width
-        return tail_width(self.tail, made)
+        if self.heads is not None:
+            width = self.heads.out_width
+        elif isinstance(self.pooler, LayerPooler):
+            width = self.pooler.get_embedding_dimension()
+        else:
+            width = self.width if self.pooler is None else 2 * self.width
+        for module in self.tail:
+            width = getattr(module, "out_features", width)
+        return width
 
     @property
     def pooling_name(self) -> str:
-        """How a sentence vector is made, in a word."""
+        """The pooling in a word."""
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
     def pools_over_layers(self) -> bool:
-        """Whether its vectors are made of several layers' states: cut below its last layer, it is another model."""
+        """Whether vectors are made of the states of several layers, so that a cut below the last changes them."""
         return self.combination is not None or isinstance(self.pooler, LayerPooler)
+
+    @property
+    def pools_tokens(self) -> bool:
+        """Whether a sentence vector is made from `token_states` alone, not from the states of several layers."""
+        return self.heads is None and not isinstance(self.pooler, LayerPooler)
 
     @property
     def device(self) -> torch.device:
@@ -155,7 +174,7 @@ class Encoder(nn.Module):
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """The norm after the last block, None where the family has none."""
+        """The norm after the last block, None if the family has none."""
         return self.backbone.get_submodule(self.family.final_norm) if self.family.final_norm else None
 
     @property
@@ -167,27 +186,29 @@ class Encoder(nn.Module):
             tokenizer=self.tokenizer, max_length=self.max_length, lower_case=self.lower_case, settings=self.settings
         )
 
+    # Texts to ids
+
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """See `TextReader.token_ids`."""
         return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
+        """Return right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
         return self.moved(self.padded(ids))
 
+    def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
+        """Pad as `pad` does, on the CPU."""
+        filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
+        return {name: torch.from_numpy(part) for name, part in filled.items()}
+
     def moved(self, batch: Batch) -> Batch:
-        """A batch on the encoder's device; the processor does not wait for what that still computes."""
+        """Move a batch to the encoder's device, without waiting for what a GPU still computes."""
         if self.device.type == "cuda":
             return {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in batch.items()}
         return {name: part.to(self.device) for name, part in batch.items()}
 
-    def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """As `pad`, on the CPU."""
-        filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
-        return {name: torch.from_numpy(part) for name, part in filled.items()}
-
     def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
-        """`token_ids` and `pad` in one: a batch for `forward` and `hidden_states`."""
+        """Make a batch for `forward` and `hidden_states` from texts."""
         return self.pad(self.token_ids(texts, prompt=prompt))
 
     # Ids to states
@@ -199,7 +220,7 @@ class Encoder(nn.Module):
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Output of the last kept layer for each token, or the mean over the combined layers: (b, t, d)."""
+        """Return the output of the last layer for each token, or the mean over the combined layers: (b, t, d)."""
         if self.combination is None:
             return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
         states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -209,61 +230,56 @@ class Encoder(nn.Module):
         return total / len(self.combination)
 
     def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
-        """Token states of all layers 0 … L in one pass: L + 1 tensors (b, t, d).
+        """Return the token states of all layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
-        Where the family ends in a final norm it is applied at every layer, because that is what an ordinary reload of
-        a model truncated there computes. raw: leave the layers below the last as the blocks gave them, `all` also the
+        If the family ends in a final norm, it is applied at every layer, because that is what an ordinary reload of a
+        model truncated there computes. raw: leave the layers below the last as the blocks gave them, `all` also the
         last one.
         """
         norm = self.final_norm
-        with entering(norm if raw == "all" else None) as entered:
+        with _inputs_of(norm if raw == "all" else None) as entered:
             output = self._run(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
         below = tuple(output.hidden_states or ())[: self.depth]
         if norm is None or raw:
             return (*below, *(entered or [output.last_hidden_state]))
         return (*(norm(state) for state in below), output.last_hidden_state)
 
+    def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the pooled states of the blocks 1 … L as the heads take them, (L, b, d)."""
+        raw: RawStates = "all" if self.heads is not None and self.heads.raw else False
+        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask}, raw=raw)[1:]
+        return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
+
+    # States to vectors
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return sentence vectors (b, out): the pooled last layer, or what pooler or heads make; then the tail."""
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.heads is not None:
+            return self._through_tail(self.heads(self.block_states(input_ids, attention_mask)))
+        if isinstance(self.pooler, LayerPooler):  # has only what an ordinary reload hands over: raw states
+            return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
+        return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
+
+    def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return sentence vectors (b, out) from `token_states` (b, t, d)."""
+        return self._through_tail(self.pooled(states, attention_mask))
+
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Token states of one layer (b, t, d) as the tail takes them: (b, d), twice as wide for `ConcatPooling`."""
+        """Pool the token states of one layer (b, t, d) for the tail: (b, d), twice as wide for `ConcatPooling`."""
         if isinstance(self.pooler, ConcatPooling):
             return cast(Tensor, self.pooler(state, mask))
         return pool(state, mask, self.pooling)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out): the last layer's tokens, pooled, or what pooler or heads make; then the tail."""
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if self.heads is not None:
-            vectors: Tensor = self.heads(self.block_states(input_ids, attention_mask))
-        elif isinstance(self.pooler, LayerPooler):  # has only what an ordinary reload hands over: raw states
-            vectors = self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask)
-        else:
-            return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
-        return self._through_tail(vectors)
-
-    @property
-    def pools_tokens(self) -> bool:
-        """Whether a sentence vector is made from `token_states` alone, not from the states of several layers."""
-        return self.heads is None and not isinstance(self.pooler, LayerPooler)
-
-    def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out) from `token_states` (b, t, d)."""
-        return self._through_tail(self.pooled(states, attention_mask))
 
     def _through_tail(self, vectors: Tensor) -> Tensor:
         for module in self.tail:
             vectors = module(vectors)
         return vectors
 
-    def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Pooled states of the blocks 1 … L as the heads take them, (L, b, d)."""
-        raw: RawStates = "all" if self.heads is not None and self.heads.raw else False
-        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask}, raw=raw)[1:]
-        return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
-
     # Texts to vectors
 
     def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:
-        """Sentence vectors (n, out), in the order of `texts`; no gradients, no dropout.
+        """Return sentence vectors (n, out) in the order of `texts`, without gradients and dropout.
 
         A single text gives one vector, (out,). `vectors` gives them as a tensor.
         """
@@ -272,11 +288,11 @@ class Encoder(nn.Module):
         return found[0] if isinstance(texts, str) else found
 
     def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """As `encode`, a tensor on the CPU."""
+        """Encode as `encode` does, into a tensor on the CPU."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
-        """`vectors` of texts that are already ids, as `token_ids` gives them."""
+        """Return the `vectors` of texts that are already ids, as `token_ids` gives them."""
         rows: list[Tensor] = []
         batches = length_batches([len(row) for row in ids], batch_size)
         with evaluating(self), torch.inference_mode():
@@ -288,11 +304,140 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine.
+        """Return how alike the texts of each row are, (n,), from vectors (n, out): the heads' score, else the cosine.
 
-        Raises `UsageError` where there are not as many of both.
+        Raises `UsageError` if there are not as many of both.
         """
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
         return nn.functional.cosine_similarity(first, second)
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside the block and restore the former mode after it."""
+    if not any(part.training for part in module.modules()):  # as mostly; to switch every part twice takes longer
+        yield
+        return
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Return the places of the texts in batches of like length, longest first (a lack of memory shows at once).
+
+    Raises `UsageError` for an impossible size.
+    """
+    check_number("batch_size", batch_size, BATCH)
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
+    """Return the index (n,) that puts the rows of all batches, one after another, in the order of the texts."""
+    return torch.tensor([place for batch in batches for place in batch]).argsort()
+
+
+def forget_capturing(model: nn.Module) -> None:
+    """Remove the hooks that a call for hidden states left in a model; the next such call installs them again.
+
+    They are local functions of transformers, which cannot be pickled and so not be sent to another process.
+    """
+    for module in model.modules():
+        for number, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
+                del module._forward_hooks[number]
+        if getattr(module, "_output_capturing_hooks_installed", False):
+            setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # typed as a tensor
+
+
+@contextlib.contextmanager
+def _inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Gather the first input of each call of `module` inside the block by this thread; nothing for None."""
+    found: list[Tensor] = []
+    if module is None:
+        yield found
+        return
+    here = threading.get_ident()
+
+    def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if threading.get_ident() == here:
+            found.append(inputs[0])
+
+    hook = module.register_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRunner:
+    """The blocks of an encoder over one batch, each with the masks and positions that the whole model hands to it.
+
+    Subsets of blocks share their beginnings: `run(3, run(1, embedded))` serves all that keep blocks 1 and 3 first.
+    Equals `keep(encoder, blocks)` over the same batch.
+    """
+
+    encoder: Encoder
+    embedded: Tensor  # token states before block 1, (b, t, d)
+    mask: Tensor
+    calls: tuple[Call, ...]  # without the states, so that not one state is held for each block
+    first_only: Call | None
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, encoder: Encoder, batch: Batch) -> "BlockRunner":
+        """Run the whole model once over `batch`, and note how it calls each block."""
+        calls: list[Call] = []
+        extra: list[Call] = []
+        family, backbone = encoder.family, encoder.backbone
+
+        def noting(into: list[Call]) -> Any:
+            return lambda module, args, kwargs: into.append((module, args, kwargs))
+
+        noted = [(item, calls) for item in set(backbone.get_submodule(family.blocks).children())]
+        if family.only_first is not None:
+            parent, _, name = family.only_first.rpartition(".")
+            only_first = getattr(backbone.get_submodule(parent), name, None)
+            noted += [] if only_first is None else [(only_first, extra)]
+        handles = [item.register_forward_pre_hook(noting(into), with_kwargs=True) for item, into in noted]
+        try:
+            encoder.token_states(batch["input_ids"], batch["attention_mask"])
+        finally:
+            for handle in handles:
+                handle.remove()
+        _, args, kwargs = calls[0]
+        embedded = args[0] if args else kwargs["hidden_states"]
+        without = tuple(_with_state(call, None) for call in calls)
+        return cls(encoder, embedded, batch["attention_mask"], without, extra[0] if extra else None)
+
+    @torch.inference_mode()
+    def run(self, block: int, states: Tensor) -> Tensor:
+        """Return the token states (b, t, d) behind `block` (from 1 on), from those before it."""
+        module, args, kwargs = _with_state(self.calls[block - 1], states)
+        output = module(*args, **kwargs)
+        found: Tensor = output if isinstance(output, Tensor) else output[0]
+        if block == 1 and self.first_only is not None:
+            module, args, kwargs = self.first_only  # takes what came into block 1 and what left it
+            found = module(args[0], found, *args[2:], **kwargs)
+        return found
+
+    @torch.inference_mode()
+    def vectors(self, states: Tensor) -> Tensor:
+        """Return sentence vectors (b, out) of the token states behind the last kept block."""
+        norm = self.encoder.final_norm
+        return self.encoder.from_states(states if norm is None else norm(states), self.mask)
+
+
+def _with_state(call: Call, states: Tensor | None) -> Call:
+    """Return the call of a block with other states."""
+    module, args, kwargs = call
+    if args:
+        return module, (states, *args[1:]), kwargs
+    return module, args, {**kwargs, "hidden_states": states}

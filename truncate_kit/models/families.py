@@ -143,13 +143,13 @@ _ROWS = (
 FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
-def family_of(config: PretrainedConfig | Any) -> Family:
-    """The row of a configuration's `model_type`. Raises `ModelError` naming what is missing."""
-    name = getattr(config, "model_type", "") or ""
-    if not isinstance(name, str) or name not in FAMILIES:
+def family_of(config: PretrainedConfig | str) -> Family:
+    """Return the row of a configuration or of its `model_type`. Raises `ModelError` naming what is missing."""
+    name = config if isinstance(config, str) else config.model_type
+    if name not in FAMILIES:
         raise ModelError(
             f"The architecture {name!r} has no row in the family table, so nothing says where its blocks are, "
             "whether a final norm follows them and what else in its configuration depends on the depth.",
-            hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to encoders/families.py.",
+            hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to models/families.py.",
         )
     return FAMILIES[name]

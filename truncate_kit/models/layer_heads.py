@@ -4,23 +4,18 @@ Design of the frozen heads: one network per block, the distances 1 − cos of al
 """
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from truncate_kit.errors import ModelError, first_line, known_name
-from truncate_kit.models.module_files import WEIGHTS_FILE, loaded, write_json, write_weights
+from truncate_kit.errors import ModelError, known_name
+from truncate_kit.models.model_folder import read_module, write_module
 
 ScoreKind = Literal["exp", "sigmoid"]
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
-CONFIG_FILE = "config.json"
-_AGAIN = "Save or train the model again."
 
 
 class BlockLinear(nn.Module):
@@ -141,14 +136,6 @@ class LayerHeads(nn.Module):
         """Where the weights are."""
         return self.score.weight.device
 
-    def check_fits(self, blocks: int, width: int) -> None:
-        """Raise `ModelError` unless these heads are for a model of this number of blocks and this width."""
-        if (self.blocks, self.width) != (blocks, width):
-            raise ModelError(
-                f"The heads are for {self.blocks} blocks of width {self.width}, this model has {blocks} of {width}.",
-                hint=_AGAIN,
-            )
-
     @property
     def out_width(self) -> int:
         """Numbers of a text's vector."""
@@ -195,13 +182,8 @@ class LayerHeads(nn.Module):
         return scores
 
 
-def check_score(kind: str) -> ScoreKind:
-    """Return `kind` if it is one of `SCORE_KINDS`; raises `UsageError` otherwise."""
-    return known_name("score", kind, SCORE_KINDS)
-
-
-def write_layer_heads(place: Path, heads: LayerHeads) -> None:
-    """Write configuration and weights into the folder `place`."""
+def write_layer_heads(heads: LayerHeads, place: Path) -> None:
+    """Write the configuration and the weights of the heads into the folder `place`."""
     values = {
         "width": heads.width,
         "blocks": heads.blocks,
@@ -211,31 +193,19 @@ def write_layer_heads(place: Path, heads: LayerHeads) -> None:
         "hidden": heads.score.hidden,
         "raw": heads.raw,
     }
-    write_json(place / CONFIG_FILE, values)
-    write_weights(place, heads)
+    write_module(place, heads, values)
 
 
 def read_layer_heads(place: Path) -> LayerHeads:
-    """What `write_layer_heads` wrote. Raises `ModelError` when it is damaged."""
-    try:
-        values: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
-        weights = load_file(place / WEIGHTS_FILE)
-        heads = loaded(lambda: _built(values, weights))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ArithmeticError, SafetensorError) as error:
-        raise ModelError(f"The heads in {place} cannot be read: {first_line(error)}.", hint=_AGAIN) from error
-    return heads.eval()
+    """Read the files of `write_layer_heads`. Raises `ModelError` if they are damaged."""
+    return read_module(place, _built).eval()
 
 
-def _built(values: dict[str, Any], weights: dict[str, Tensor]) -> LayerHeads:
-    width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
-    depth = int(values.get("depth", 1))  # this and `raw` are missing where an earlier version saved
-    if depth > len(weights):
-        raise ValueError(f"the weights are not those of {depth} layers")
-    networks = None if codes is None else BlockNetworks(width, codes, depth=depth)
-    score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
-    heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
-    heads.load_state_dict(weights)
-    return heads
+def _built(values: dict[str, Any]) -> LayerHeads:
+    width, blocks, codes = values["width"], values["blocks"], values["code_widths"]
+    networks = None if codes is None else BlockNetworks(width, codes, depth=values["depth"])
+    score = PairScore(blocks, values["hidden"], known_name("score", values["score"], SCORE_KINDS))
+    return LayerHeads(width, blocks, networks, score, raw=values["raw"])
 
 
 def _unit(codes: Tensor) -> Tensor:

@@ -1,21 +1,24 @@
-"""Pooling of tokens, and over layers: the largest value or the mean of the pooled states of chosen layers.
+"""Pool the tokens of a layer, and pool over layers: by maximum, mean or attention.
 
-This file stands alone on torch and safetensors: every saved model that pools so over layers carries a copy of it, which
+This file stands alone on torch and safetensors. Every saved model that pools over layers carries a copy of it, which
 sentence-transformers loads with `trust_remote_code=True`, without truncate-kit.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 PoolingMode = Literal["mean", "cls", "max", "last"]
 Over = Literal["max", "mean"]
 NormKind = Literal["layer", "rms"]
+AttentionOver = Literal["both", "cls", "mean"]
+LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0: drawn in training, their mean otherwise
 
 
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
@@ -30,10 +33,26 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
     if mode == "max":
         lowest = torch.finfo(hidden.dtype).min
         return hidden.masked_fill(mask.unsqueeze(-1) == 0, lowest).amax(dim=1)
-    # Comparing running counts, not argmax over positions: exports to ONNX without a special case.
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
+    return hidden[rows, _token_place(mask, last=mode == "last")]
+
+
+def _token_place(mask: Tensor, *, last: bool) -> Tensor:
+    """Return the position of the first or last real token of each text, (b,)."""
+    # Running counts, not argmax over positions: this exports to ONNX without a special case.
     real = mask.to(torch.long)
-    place = real.argmax(dim=1) if mode == "cls" else (real.cumsum(dim=1) * real).argmax(dim=1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), place]
+    return (real.cumsum(dim=1) * real).argmax(dim=1) if last else real.argmax(dim=1)
+
+
+class ConcatPooling(nn.Module):
+    """The CLS state and the mean state of the last layer, one after the other."""
+
+    word = "concat"
+    state_pooling: PoolingMode = "cls"
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Token states (b, t, d) under a mask (b, t) to (b, 2d)."""
+        return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
 
 
 class RootMeanSquareNorm(nn.Module):
@@ -49,14 +68,87 @@ class RootMeanSquareNorm(nn.Module):
         return self.weight * (states * torch.rsqrt(states.square().mean(dim=-1, keepdim=True) + self.eps))
 
 
-class LayerPooling(nn.Module):
+class LayerPooler(nn.Module):
+    """Base of the poolings over layers: what sentence-transformers calls, and the files of a saved module."""
+
+    settings: dict[str, Any]
+
+    @property
+    def word(self) -> str:
+        """Name the pooling in a word."""
+        raise NotImplementedError
+
+    @property
+    def state_pooling(self) -> PoolingMode:
+        """Return how the state of a single layer is pooled."""
+        raise NotImplementedError
+
+    @property
+    def doubled(self) -> bool:
+        """Return whether a vector is 2d wide, with the state of the last layer first."""
+        raise NotImplementedError
+
+    def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into vectors (b, out).
+
+        states: as a transformer hands them over, with a final norm applied to the last layer only.
+        """
+        raise NotImplementedError
+
+    def fits(self, width: int, depth: int) -> bool:
+        """Return whether a model of this width and depth has the layers that are pooled."""
+        return bool(self.settings["width"] == width and max(self.settings.get("layers", [0])) <= depth)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Add `sentence_embedding` (b, out) to the output of a Transformer module."""
+        layers = features.get("all_layer_embeddings")
+        if layers is None:
+            raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
+        states = [*layers[:-1], features["token_embeddings"]]
+        features["sentence_embedding"] = self.pool_layers(states, features["attention_mask"])
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Return d, or 2d with the state of the last layer put first."""
+        width: int = self.settings["width"]
+        return 2 * width if self.doubled else width
+
+    get_sentence_embedding_dimension = get_embedding_dimension  # the older name
+
+    def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Write config.json and, if there are weights, model.safetensors."""
+        folder = Path(output_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+        weights = {name: value.detach().contiguous().cpu() for name, value in self.state_dict().items()}
+        if weights:
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    @classmethod
+    def load(cls, input_path: str | Path) -> Self:
+        """Read the files of `save`."""
+        folder = Path(input_path)
+        module = cls(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        if module.state_dict():
+            module.load_state_dict(load_file(folder / "model.safetensors"))
+        return module
+
+
+class LayerPooling(LayerPooler):
     """The elementwise maximum, or the mean, over chosen layers, each pooled over its tokens first.
 
-    width: d. layers: rising; 0 = embeddings. over: what is taken over the layers. tokens: how the tokens of each layer
-    are pooled. norm: of a model that ends in one, `layer` or `rms`; the module then has a copy of it, with eps and, if
-    it has one, bias, and applies it to the layers below the last, which a transformer hands over without it.
-    last: put the pooled state of the last layer before what is taken over the layers; a vector is then 2d wide.
-    Raises ValueError for settings that make no sense.
+    Args:
+        width: d.
+        layers: Rising; 0 = embeddings.
+        over: `max` or `mean` over the layers.
+        tokens: How the tokens of each layer are pooled.
+        norm: `layer` or `rms` for a model that ends in a norm. The module then has a copy of it, with `eps` and, if
+            it has one, `bias`, and applies it to the layers below the last, which come without it.
+        last: Put the pooled state of the last layer first; a vector is then 2d wide.
     """
 
     def __init__(
@@ -72,56 +164,33 @@ class LayerPooling(nn.Module):
         last: bool = False,
     ) -> None:
         super().__init__()
-        for what, value, known in (("over", over, Over), ("tokens", tokens, PoolingMode)):
-            if value not in get_args(known):
-                raise ValueError(f"{what} is {value!r}, not one of {', '.join(get_args(known))}")
-        if norm is not None and norm not in get_args(NormKind):
-            raise ValueError(f"norm is {norm!r}, not one of {', '.join(get_args(NormKind))}")
         self.layers = list(layers)
-        whole = all(type(layer) is int and layer >= 0 for layer in self.layers)
-        if not whole or not self.layers or self.layers != sorted(set(self.layers)):
-            raise ValueError(f"layers are {layers!r}, not different numbers from 0 on that rise")
         self.over, self.tokens = over, tokens
-        self.settings: dict[str, Any] = {"width": int(width), "layers": self.layers, "over": over, "tokens": tokens}
-        if last:  # named only where it is so: settings of models without it stay what they were
+        self.settings = {"width": width, "layers": self.layers, "over": over, "tokens": tokens}
+        if last:  # named only if set, so that the digests of models without it stay
             self.settings["last"] = True
         self.norm: nn.Module | None = None
         if norm is not None:
-            self.settings |= {"norm": norm, "eps": float(eps), "bias": bool(bias)}
-            self.norm = (
-                nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else RootMeanSquareNorm(width, float(eps))
-            )
+            self.settings |= {"norm": norm, "eps": eps, "bias": bias}
+            self.norm = nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else RootMeanSquareNorm(width, eps)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+    @property
+    def doubled(self) -> bool:
+        """See the base class."""
+        return "last" in self.settings
 
     @property
     def word(self) -> str:
-        """How a sentence vector is made, in a word."""
-        return f"last-layer-{self.over}" if self.last_first else f"layer-{self.over}"
-
-    @property
-    def last_first(self) -> bool:
-        """Whether the last layer's state comes before what is taken over the layers."""
-        return bool(self.settings.get("last", False))
+        """See the base class."""
+        return f"last-layer-{self.over}" if self.doubled else f"layer-{self.over}"
 
     @property
     def state_pooling(self) -> PoolingMode:
-        """How the state of one layer is pooled."""
+        """See the base class."""
         return self.tokens
 
-    def fits(self, width: int, depth: int) -> bool:
-        """Whether a model of this width and depth has what is pooled."""
-        return bool(self.settings["width"] == width and self.layers[-1] <= depth)
-
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out) from the token states of all layers, (b, t, d) each, under a mask (b, t).
-
-        Args:
-            states: As a transformer hands them over, a final norm applied to the last one only.
-            mask: (b, t).
-        """
+        """See the base class."""
         pooled = []
         for layer in self.layers:
             state = states[layer]
@@ -130,43 +199,115 @@ class LayerPooling(nn.Module):
             pooled.append(pool(state, mask, self.tokens))
         together = torch.stack(pooled)
         over_layers = together.amax(dim=0) if self.over == "max" else together.mean(dim=0)
-        if not self.last_first:
+        if not self.doubled:
             return over_layers
         return torch.cat([pool(states[-1], mask, self.tokens), over_layers], dim=-1)
 
-    # What sentence-transformers calls
 
-    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Add `sentence_embedding` (b, d) to what a Transformer module gives."""
-        layers = features.get("all_layer_embeddings")
-        if layers is None:
-            raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
-        states = [*layers[:-1], features["token_embeddings"]]
-        features["sentence_embedding"] = self.pool_layers(states, features["attention_mask"])
-        return features
+class LayerAttentionPooling(LayerPooler):
+    """Attention over the states of all layers, embeddings included, and a tanh layer that brings it to width d.
 
-    def get_embedding_dimension(self) -> int:
-        """d, or 2d with the last layer's state."""
-        width: int = self.settings["width"]
-        return 2 * width if self.last_first else width
+    As the authors of "Don't Judge a Language Model by Its Last Layer" (COLING 2022) run it: query, key and value are
+    linear maps without bias under RReLU; the scores q_i · k_j of every layer i with every layer j are divided by the
+    number of layers N and softmaxed over j; the values under these weights are averaged over i.
 
-    get_sentence_embedding_dimension = get_embedding_dimension  # the older name
+    As equations 1 to 3 of the paper print it (`literal`): α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
+    query and key of the same layer, so one weight for each layer; h^L = Σ_j α_j W_v h_j^a. No RReLU, no exponential:
+    weights may be negative, and grow without bound if the scores of a text add up to almost nothing.
 
-    def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Write config.json and, where there is a norm, model.safetensors."""
-        folder = Path(output_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
-        weights = {name: value.detach().contiguous().cpu() for name, value in self.state_dict().items()}
-        if weights:
-            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    Either way the last CLS state is put before the result (equation 4); d or 2d → d, tanh, is the MLP of equation 5.
 
-    @staticmethod
-    def load(input_path: str | Path) -> "LayerPooling":
-        """Read what `save` wrote."""
-        folder = Path(input_path)
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        module = LayerPooling(settings.pop("width"), **settings)
-        if module.norm is not None:
-            module.load_state_dict(load_file(folder / "model.safetensors"))
-        return module
+    Args:
+        width: d.
+        over: Whose states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean`.
+        last_cls: Put the CLS state of the last layer before the attended states.
+        literal: The equations as printed instead of the authors' code.
+        token: The token that sums a text up, `cls` (the first one) or, for causal models, `last`.
+        mlp: Whether there is a tanh layer; without it a vector is the attended state, with `last_cls` 2d wide.
+    """
+
+    word = "layer-attention"
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        over: AttentionOver = "both",
+        last_cls: bool = True,
+        literal: bool = False,
+        token: Literal["cls", "last"] = "cls",
+        mlp: bool = True,
+    ) -> None:
+        super().__init__()
+        self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
+        if not mlp:  # named only if left out, so that the digests of models with it stay
+            self.settings["mlp"] = False
+        self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.dense = nn.Linear(2 * width if last_cls else width, width) if mlp else None
+        for linear in (self.query, self.key, self.value, self.dense):
+            if linear is not None:
+                nn.init.normal_(linear.weight, std=0.02)
+        if self.dense is not None:
+            nn.init.zeros_(self.dense.bias)
+
+    @property
+    def doubled(self) -> bool:
+        """See the base class."""
+        return self.last_cls and self.dense is None
+
+    @property
+    def state_pooling(self) -> PoolingMode:
+        """See the base class."""
+        return self.token
+
+    def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the CLS states (the last token's in a causal model) and mean states of all layers, (b, N, d) each."""
+        place = _token_place(mask, last=self.token == "last")
+        rows = torch.arange(mask.shape[0], device=mask.device)
+        weights = mask.unsqueeze(-1).to(states[0].dtype)
+        count = weights.sum(dim=1)
+        return (
+            torch.stack([state[rows, place] for state in states], dim=1),
+            torch.stack([(state * weights).sum(dim=1) / count for state in states], dim=1),
+        )
+
+    def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
+        """Return how much of each layer's value goes into the vector: (b, N), rows sum to 1; see the class.
+
+        Args:
+            summaries: CLS states of all layers, (b, N, d).
+            means: Their mean states, (b, N, d).
+        """
+        asking = means if self.over == "mean" else summaries
+        asked = summaries if self.over == "cls" else means
+        if self.literal:
+            scores: Tensor = (self.query(asking) * self.key(asked)).sum(dim=-1)
+            return scores / scores.sum(dim=-1, keepdim=True)
+        queries, keys = self._slope(self.query(asking)), self._slope(self.key(asked))
+        scores = queries @ keys.transpose(1, 2) / keys.shape[1]
+        return scores.softmax(dim=-1).mean(dim=1)
+
+    def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
+        """Return sentence vectors (b, out) from the CLS states and the mean states of all layers, (b, N, d) each."""
+        weights = self.layer_weights(summaries, means)
+        values = self.value(summaries if self.over == "cls" else means)
+        if not self.literal:
+            values = self._slope(values)
+        # The mean over queries of weighted sums is the weighted sum under the mean weights.
+        pooled: Tensor = (weights.unsqueeze(-1) * values).sum(dim=1)
+        if self.last_cls:
+            pooled = torch.cat([summaries[:, -1], pooled], dim=-1)
+        return pooled if self.dense is None else torch.tanh(self.dense(pooled))
+
+    def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """See the base class."""
+        return self.attend(*self.summaries_and_means(states, mask))
+
+    def _slope(self, values: Tensor) -> Tensor:
+        """Apply RReLU; outside training the leaky form, the only one that exporters know."""
+        if self.training:
+            return functional.rrelu(values, LOWEST_SLOPE, HIGHEST_SLOPE, training=True)
+        return functional.leaky_relu(values, (LOWEST_SLOPE + HIGHEST_SLOPE) / 2)

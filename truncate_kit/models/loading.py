@@ -1,24 +1,48 @@
-"""From a name or folder to an `Encoder`."""
+"""From a name or folder to an `Encoder`: every weight present and finite, no code of the folder run."""
 
+import functools
+import json
+import logging
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModel, PretrainedConfig
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from truncate_kit.errors import ModelError, UsageError, known_name
+from truncate_kit.errors import ModelError, UsageError, first_line, known_name
+from truncate_kit.files import local_path
 from truncate_kit.hardware import select_device
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
-from truncate_kit.models.model_folder import load_config, resolve
-from truncate_kit.models.pipeline import Pipeline, read_pipeline
-from truncate_kit.models.pooling import ConcatPooling, PoolingMode, check_pooling, pooled_width
-from truncate_kit.models.tail import Dense, check_widths
-from truncate_kit.models.text_reader import usable_length
-from truncate_kit.models.tokenizer import position_limit, reader_of
-from truncate_kit.models.unreplaced import unreplaced
-from truncate_kit.models.weights import check_finite, load_backbone
-from truncate_kit.pair_keys import read_seen
+from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
+from truncate_kit.models.model_folder import (
+    check_finite,
+    check_shards,
+    quiet_transformers,
+    read_json,
+    resolve,
+    unreadable,
+)
+from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
+from truncate_kit.models.tokenizer import TextReader, load_tokenizer, max_length_for, position_limit, usable_length
+from truncate_kit.origin import was_trained
+from truncate_kit.seen import read_seen
+
+# How a model hands over what it has computed, and what computes it: no part of the model itself.
+_CALLING = (
+    "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
+    "torchscript", "use_return_dict",
+)  # fmt: skip
+_WEIGHTS = ("*.safetensors", "*.bin")
+# Inside blocks: buffers that earlier versions stored, and attention to another text, of which there is none.
+_UNNEEDED = re.compile(
+    r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
+)
+_logger = logging.getLogger(__name__)
 
 
 def load_encoder(
@@ -33,7 +57,7 @@ def load_encoder(
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` where it states none.
+        pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` if it states none.
         max_length: Tokens per text, special tokens included; None is the model's own limit.
         attention: `sdpa`, `eager` or another one that transformers has; None is its choice.
         device: See `select_device`.
@@ -46,23 +70,15 @@ def load_encoder(
     if attention is not None:
         known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
     target, folder = select_device(device), resolve(name)
-    with unreplaced(folder):
-        return _loaded(name, folder, pooling, max_length, attention).to(target).eval()
-
-
-def _loaded(
-    name: str | Path, folder: Path, pooling: str | None, max_length: int | None, attention: str | None
-) -> Encoder:
     pipeline = read_pipeline(folder)
     if pipeline.unkept is not None and pooling is None:
         raise pipeline.unkept
     config = load_config(pipeline.transformer)
-    reader = reader_of(pipeline, config, max_length)
-    backbone = load_backbone(pipeline.transformer, config, attention=attention)
     _check_pooling(pipeline, config, pooling)
+    reader = _reader_of(pipeline, config, max_length)
     encoder = Encoder(
         name=str(name),
-        backbone=backbone,
+        backbone=load_backbone(pipeline.transformer, config, attention=attention),
         tokenizer=reader.tokenizer,
         pooling=check_pooling(pooling) if pooling else pipeline.pooling or usual_pooling(config),
         tail=pipeline.tail,
@@ -74,36 +90,44 @@ def _loaded(
     )
     if (seen := read_seen(folder)) is not None:
         encoder.seen = seen
+    encoder.trained = was_trained(folder)
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
-    check_widths(encoder.tail, _made_width(encoder), folder)
-    for part in (encoder.tail, pipeline.pooler, pipeline.heads):
-        if part is not None:
-            check_finite(part, folder)
-    return encoder
+    return encoder.to(target).eval()
+
+
+def load_reader(folder: Path) -> TextReader:
+    """Load what turns texts into ids in a saved model folder, without its weights. Raises `ModelError`."""
+    pipeline = read_pipeline(folder)
+    return _reader_of(pipeline, load_config(pipeline.transformer))
+
+
+def _reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
+    tokenizer = load_tokenizer(pipeline.transformer, config.vocab_size)
+    return TextReader(
+        tokenizer=tokenizer,
+        max_length=max_length_for(config, tokenizer, max_length, pipeline.max_length),
+        lower_case=pipeline.lower_case,
+        settings=pipeline.settings,
+    )
 
 
 def usual_pooling(config: PretrainedConfig) -> PoolingMode:
-    """The last token of a model that was made to continue texts, else the mean, as sentence-transformers has it."""
+    """Return `last` for a model made to continue texts, else `mean`, as sentence-transformers has it."""
     made_as = (config.architectures or [""])[0]
     return "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
 
 
 def dropped_head(encoder: Encoder) -> str | None:
-    """A sentence where the model was made to classify texts, as cross-encoders are, and not to give vectors."""
+    """Return a note for a model made to classify texts, as cross-encoders are, and not to give vectors."""
     made_as = (encoder.backbone.config.architectures or [""])[0]
     if not made_as.endswith("ForSequenceClassification"):
         return None
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
-def _made_width(encoder: Encoder) -> int:
-    """Width of the vectors before the tail."""
-    return pooled_width(encoder.pooler, encoder.width) if encoder.heads is None else encoder.heads.out_width
-
-
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights", attention: str | None = None) -> Encoder:
-    """An encoder of the given shape with random weights and no tokenizer, to time a shape without its weights."""
+    """Make an encoder of the given shape with random weights and no tokenizer, to time a shape without its weights."""
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     backbone = AutoModel.from_config(config, **options)
     family = family_of(config)
@@ -114,7 +138,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights", at
 
 
 def load_pooler_head(name: str | Path) -> Dense:
-    """`find_pooler_head`; raises `ModelError` where there is none."""
+    """Load the head of `find_pooler_head`; raises `ModelError` if there is none."""
     head = find_pooler_head(name)
     if head is None:
         raise ModelError(
@@ -125,9 +149,9 @@ def load_pooler_head(name: str | Path) -> Dense:
 
 
 def find_pooler_head(name: str | Path) -> Dense | None:
-    """The pooler of a model that was trained with one: the linear layer and tanh over a state, (b, d) to (b, d).
+    """Return the pooler of a model that was trained with one: a linear layer and tanh over a state, (b, d) to (b, d).
 
-    None where the family has none or the checkpoint lacks its weights.
+    None if the family has none or the checkpoint lacks its weights.
     """
     folder = read_pipeline(resolve(name)).transformer
     config = load_config(folder)
@@ -142,31 +166,169 @@ def find_pooler_head(name: str | Path) -> Dense | None:
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    """Check that what makes the vectors fits the model, and that `pooling`, where given, may replace it."""
-    pooler, heads = pipeline.pooler, pipeline.heads
-    if pooler is not None and pooling is not None:
+    """Check that what makes the vectors fits the model, and that `pooling`, if given, may replace it."""
+    pooler, heads, depth, width = pipeline.pooler, pipeline.heads, config.num_hidden_layers, config.hidden_size
+    if pooling is not None and (pooler is not None or (heads is not None and pooling != pipeline.pooling)):
+        own = f"heads over {pipeline.pooling}-pooled states" if pooler is None else pooler.word
         raise UsageError(
-            f"{pipeline.transformer} has a pooling of its own, {pooler.word}; {pooling} cannot replace it.",
+            f"{pipeline.transformer} has a pooling of its own, {own}; {pooling} cannot replace it.",
             hint="Leave out `pooling`, or name a model that is pooled by one of them.",
         )
-    if heads is not None:
-        heads.check_fits(config.num_hidden_layers, config.hidden_size)
-        if pooling not in (None, pipeline.pooling):
-            raise UsageError(
-                f"The heads of this model were trained on {pipeline.pooling}-pooled states, not {pooling}.",
-                hint="Leave out `pooling`.",
-            )
-    # sentence-transformers reads layers below the last only where config.json says so; vectors have to be its own.
-    module = None
+    fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
+    # sentence-transformers reads layers below the last only if config.json says so; vectors have to be its own.
     if pipeline.combination is not None:
-        module = "WeightedLayerPooling"
-        fits = pipeline.combined_depth == config.num_hidden_layers
-    elif pooler is not None and not isinstance(pooler, ConcatPooling):
-        module = type(pooler).__name__
-        fits = pooler.fits(config.hidden_size, config.num_hidden_layers)
-    if module is not None and not (fits and config.output_hidden_states):
+        fits = pipeline.combined_depth == depth and config.output_hidden_states
+    elif isinstance(pooler, LayerPooler):
+        fits = pooler.fits(width, depth) and config.output_hidden_states
+    if not fits:
         raise ModelError(
-            f"{pipeline.transformer} does not hand its layers to the {module} beside it.",
+            f"{pipeline.transformer} does not hand its layers to the module that pools over them.",
             hint="Set output_hidden_states in config.json, and check that width and number of layers of both fit; or "
             "save it again.",
+        )
+
+
+# Configuration
+
+
+def load_config(name: str | Path) -> PretrainedConfig:
+    """Load the configuration in a model folder, in a JSON file, or of a hub name. Raises `ModelError`."""
+    path = local_path(name)
+    if not path.is_file():
+        path = read_pipeline(resolve(name)).transformer / "config.json"
+    if (path.parent / "adapter_config.json").exists():
+        raise ModelError(
+            f"{path.parent} holds an adapter (adapter_config.json), which is not applied here.",
+            hint="Merge it into its base model (merge_and_unload of peft), or remove it if the weights are whole.",
+        )
+    if not path.is_file():
+        raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} is not a model configuration.", hint="Download or save it again.")
+    family_of(str(values.get("model_type") or ""))
+    if values.get("quantization_config"):
+        raise ModelError(
+            f"{path} has a quantization_config: its weights are quantised.",
+            hint="Use the checkpoint that is not quantised; `export_onnx()` makes graphs in int8 of it.",
+        )
+    if values.get("auto_map"):
+        _warn_of_own_code(path)
+    try:
+        return AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
+    except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
+        raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
+
+
+@functools.cache
+def _warn_of_own_code(path: Path) -> None:
+    """Log, once for each file, that the code it names is not run."""
+    _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
+
+
+# Weights
+
+
+def load_backbone(
+    folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
+) -> PreTrainedModel:
+    """Load the base model in float32, with its pooler head left out, or kept if there is one. Raises `ModelError`."""
+    check_shards(folder)
+    _check_positions(folder, config)
+    _check_size(folder, config)
+    pooler = family_of(config).pooler
+    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    try:
+        with quiet_transformers():
+            backbone, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below, not by a report in the log
+                trust_remote_code=False,
+                **options,
+            )
+    except (OSError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
+        raise unreadable(folder, error) from error
+    except Exception as error:  # each architecture checks, or does not, in its own way
+        raise ModelError(
+            f"The model in {folder} cannot be loaded: {first_line(error)}.",
+            hint="Check that config.json and the weights belong together.",
+        ) from error
+    headless = {key for key in report["missing_keys"] if pooler is not None and key.startswith(f"{pooler}.")}
+    if pooler is not None and (headless or not keep_pooler):
+        setattr(backbone, pooler, None)
+    report["missing_keys"] -= headless
+    _check_names(folder, backbone, report)
+    check_finite(backbone, folder)
+    loaded: PreTrainedModel = backbone.eval()
+    return loaded
+
+
+def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
+    """Raise `ModelError` for weights that are missing, of another shape, or of blocks that the model does not have."""
+    prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
+    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads, poolers and old buffers may be left over
+    unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
+    wrong = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
+    depth = backbone.config.num_hidden_layers
+    for names, what, hint in (
+        (report["missing_keys"], "lack", "Use a complete checkpoint: a missing weight would be random."),
+        (wrong, "have another shape than config.json describes for", "Download the model again."),
+        (
+            unused,
+            f"hold, beside the {depth} blocks that config.json describes,",
+            "Mend the number of layers there; `truncate()` makes a whole model shorter.",
+        ),
+    ):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ModelError(f"The weights in {folder} {what} {min(names)}{more}.", hint=hint)
+
+
+def _check_size(folder: Path, config: PretrainedConfig) -> None:
+    """Raise `ModelError` if a configuration describes more than the files of weights can hold, before it is built.
+
+    A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
+    """
+    files = [file for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file()]
+    if not files:
+        raise ModelError(
+            f"{folder} has no weights of a form that is read.",
+            hint="They are model.safetensors or pytorch_model.bin, or several files of these kinds with an index; "
+            "download or save the model so.",
+        )
+    try:
+        described = _described(config.to_json_string(use_diff=False))
+    except Exception as error:  # sizes that do not fit together are found by each layer in its own way
+        raise ModelError(
+            f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
+        ) from error
+    stored = sum(file.stat().st_size for file in files)
+    if described > stored:
+        raise ModelError(
+            f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
+            f"{stored:,} bytes only.",
+            hint="Configuration and weights belong to different models, or one was damaged: download both again.",
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _described(config: str) -> int:
+    """Count the weights of a model of this configuration in JSON, built without memory for them."""
+    with quiet_transformers(), torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(**json.loads(config)))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _check_positions(folder: Path, config: PretrainedConfig) -> None:
+    """Raise `ModelError` for a kind of positions that the class does not compute: it would use absolute ones."""
+    kind = getattr(config, "position_embedding_type", None)
+    rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
+    if kind not in (None, "absolute", *rotary):
+        raise ModelError(
+            f"{folder / 'config.json'} has position_embedding_type {kind!r}, which {type(config).__name__} does not "
+            "compute.",
+            hint="Use a model with absolute positions.",
         )

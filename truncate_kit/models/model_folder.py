@@ -1,60 +1,52 @@
-"""From the name of a model to its folder and its configuration."""
+"""The files of a model folder: found by a name, read without running code, never outside the folder.
 
-import glob
+A model folder comes from outside. The paths it names and the links in it have to stay inside.
+"""
+
+import contextlib
 import json
-import logging
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from huggingface_hub import errors as hub_errors
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, PretrainedConfig
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers.utils import logging
 
-from truncate_kit.errors import ModelError, UsageError, first_line
-from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
-from truncate_kit.miniatures import is_almost_miniature, miniature_names, miniature_path
-from truncate_kit.models.confinement import check_no_adapter, check_no_kernel
-from truncate_kit.models.families import family_of
-from truncate_kit.models.module_files import read_json
-from truncate_kit.models.pipeline import read_pipeline
-from truncate_kit.settings import Bounds, shown
-from truncate_kit.wording import harmless
+from truncate_kit.errors import ModelError, first_line
+from truncate_kit.files import is_there, local_path, real_path
+from truncate_kit.naming import miniature_names, miniature_path
 
-# Fields that say how many parts of a model are built one after another, under the names of all families.
-_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
-# How a model hands over what it has computed, not what it computes; some of their values end in its own errors.
-_CALLING = ("chunk_size_feed_forward", "output_attentions", "return_dict", "torchscript", "use_return_dict")
-_MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
-_HEADS = ("num_attention_heads", "n_heads", "n_head", "num_key_value_heads", "head_dim")
-_MOST = (
-    dict.fromkeys(_COUNTS, _MOST_PARTS) | dict.fromkeys(_HEADS, 1_000_000) | {"num_labels": 1_000_000}
-)  # a table of them is made whoever needs it
+Module = TypeVar("Module", bound=nn.Module)
+FolderState = tuple[tuple[str, int, int, int], ...]
+WEIGHTS_FILE = "model.safetensors"
+_AGAIN = "Download or save the model again."
+_READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
-# Modules that have none, and the one whose weights are looked for first.
-_WITHOUT_WEIGHTS = ("Transformer", "Pooling", "Normalize", "Dropout")
-_logger = logging.getLogger(__name__)
-_said: set[Path] = set()
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
+_WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
+
+
+# From a name to a folder
 
 
 def resolve(name: str | Path) -> Path:
-    """The local folder of a model: a folder, a bundled miniature's name, or a hub name (downloaded and cached).
+    """Return the local folder of a model: a folder, a bundled miniature, or a hub name (downloaded and cached).
 
-    The hub is asked only when the name is neither a path nor a miniature. Raises `ModelError`, and `UsageError` for
-    what is neither a name nor a path.
+    The hub is asked only if the name is neither a path nor a miniature. Raises `ModelError`.
     """
-    if not isinstance(name, str | Path):
-        raise UsageError(
-            f"A model is loaded by its folder or name, not from {shown(name)}.",
-            hint='Give a folder, the name of a bundled miniature, or a hub name ("owner/name").',
-        )
-    text = str(name)
-    path = local_path(text)
-    if is_folder(path):
-        return path
+    text, path = str(name), local_path(name)
     if is_there(path):
-        raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
+        if not path.is_dir():
+            raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
+        return path
     bundled = miniature_path(text)
     if bundled is not None:
         return bundled
@@ -64,120 +56,199 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
+    """Download configurations and weights, pickled ones only if there are no others."""
+    hint = f"Hub names look like owner/name; the bundled miniatures are called {', '.join(miniature_names())}."
     try:
-        folder = Path(
-            snapshot_download(
-                name, allow_patterns=[*_CONFIGS, "*.safetensors", "*/*.safetensors"], ignore_patterns=_OTHER_RUNTIMES
-            )
-        )
-        if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
-            snapshot_download(name, allow_patterns=["*.bin", "*/*.bin"], ignore_patterns=_OTHER_RUNTIMES)
-        elif lacking := _without_weights(folder):
-            files = [f"{glob.escape(path)}/pytorch_model.bin" for path in lacking]
-            snapshot_download(name, allow_patterns=files, ignore_patterns=_OTHER_RUNTIMES)
+        patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
+        folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
+        lacking = [path for path in _weighted_folders(folder) if not any((folder / path).glob("*.safetensors"))]
+        if lacking:
+            bins = [str(Path(path) / "pytorch_model*.bin") for path in lacking]
+            snapshot_download(name, allow_patterns=bins, ignore_patterns=_OTHER_RUNTIMES)
         return folder
     except hub_errors.GatedRepoError as error:
-        raise ModelError(
-            f"The hub model {name!r} asks for consent first.",
-            hint="Accept its terms on its page, then `hf auth login`.",
-        ) from error
+        hint = "Accept its terms on its page, then `hf auth login`."
+        raise ModelError(f"The hub model {name!r} asks for consent first.", hint=hint) from error
     except (hub_errors.RepositoryNotFoundError, hub_errors.HFValidationError) as error:
-        hint = "Check the spelling; hub names look like owner/name, and private ones need `hf auth login`."
-        raise ModelError(
-            f"There is no folder and no hub model called {name!r}.", hint=_of_miniatures(name) or hint
-        ) from error
+        hint += " Private models need `hf auth login`."
+        raise ModelError(f"There is no folder and no hub model called {name!r}.", hint=hint) from error
     except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
-        hint = "Check the path or the connection, or give a folder with a downloaded model."
-        raise ModelError(
-            f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name.",
-            hint=_of_miniatures(name) or hint,
-        ) from error
+        found = f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name."
+        raise ModelError(found, hint=f"Check the path or the connection. {hint}") from error
 
 
-def _without_weights(folder: Path) -> list[str]:
-    """The folders of modules with weights that are not there in safetensors, as modules.json names them."""
+def _weighted_folders(folder: Path) -> list[str]:
+    """Return the folders of the modules that have weights."""
     listing = folder / "modules.json"
-    modules = read_json(listing) if listing.is_file() else []
-    found = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
-    parts = [(str(module.get("type")).rpartition(".")[2], str(module.get("path"))) for module in found]
-    return [
-        path
-        for kind, path in parts
-        if kind not in _WITHOUT_WEIGHTS and path and not is_there(folder / path / "model.safetensors")
-    ]
+    if not listing.is_file():
+        return [""]
+    return [module["path"] for module in read_json(listing) if not module["type"].endswith(_WITHOUT_WEIGHTS)]
 
 
-def _of_miniatures(name: str) -> str | None:
-    """A hint where a name seems to be a slip in that of a bundled encoder."""
-    known = ", ".join(miniature_names())
-    return f"The bundled miniatures are called {known}." if is_almost_miniature(name) else None
+# Confinement
 
 
-def load_config(name: str | Path) -> PretrainedConfig:
-    """The configuration in a model folder, in a JSON file, or of a hub name. Raises `ModelError`."""
-    path = local_path(name)
-    if not path.is_file():
-        path = read_pipeline(resolve(name)).transformer / "config.json"
-    if not path.is_file():
-        check_no_adapter(path.parent)
-        raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
-    try:
-        values = json.loads(read_text(path), object_pairs_hook=without_repeats)
-        family = SimpleNamespace(model_type=values.get("model_type"))
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+def module_folder(folder: Path, path: str) -> Path:
+    """Return the folder of a module that `modules.json` names. Raises `ModelError` if it leads out of `folder`."""
+    place = folder / path
+    if not _is_inside(folder, place):
         raise ModelError(
-            f"{path} is not a model configuration: {first_line(error)}.", hint="Download or save it again."
-        ) from error
-    family_of(family)
-    check_no_kernel(path, values)
-    _check_names(path, values)
-    _check_not_quantised(path, values)
-    say_of_own_code(path, values)
-    _check_counts(path, values)
-    try:
-        return AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
-    except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
-        raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
-
-
-def say_of_own_code(path: Path, values: dict[str, Any]) -> None:
-    """Log, once for each file, that code which it names is not run."""
-    if values.get("auto_map") and path not in _said:
-        _said.add(path)
-        _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
-
-
-def _check_names(path: Path, values: dict[str, Any]) -> None:
-    """Raise `ModelError` for a key that would take the place of what a configuration does, such as saving itself."""
-    wrong = next((name for name in values if callable(getattr(PretrainedConfig, name, None))), None)
-    if wrong is not None:
-        raise ModelError(f"{path} has the key {wrong!a}, which is no setting.", hint="Download or save it again.")
-
-
-def _check_not_quantised(path: Path, values: dict[str, Any]) -> None:
-    """Raise `ModelError` for weights in whole numbers or 8-bit floats, whatever made them."""
-    settings = values.get("quantization_config")
-    if settings:
-        method = settings.get("quant_method") if isinstance(settings, dict) else None
-        found = f"quantization_config: {method}" if isinstance(method, str) else "quantization_config"
-        raise ModelError(
-            f"{path} says that the weights are quantised ({harmless(found)}).",
-            hint="Use the checkpoint that is not quantised; `export_onnx()` makes graphs in int8 of it.",
+            f"modules.json of {folder} names the module folder {path!r}, which is outside the model's own folder.",
+            hint="Do not use this folder unless you know who made it; every module has to lie inside it.",
         )
+    check_links(folder, place)
+    return place
 
 
-def _check_counts(path: Path, values: dict[str, Any]) -> None:
-    """Raise `ModelError` for a depth that no model has, before the parts of one are built."""
-    for name, most in _MOST.items():
-        value = values.get(name)
-        if value is not None and not Bounds(0, most).holds(value):
+def check_links(folder: Path, place: Path) -> None:
+    """Raise `ModelError` if a file to be read from `place` is a link that leads out of the model's `folder`."""
+    # Other folders than those of its modules are no part of the model.
+    for file in place.glob("*") if place == folder else place.rglob("*"):
+        if file.suffix in _READ and not _is_inside(folder, file):
             raise ModelError(
-                f"{path} says {name} {shown(value)}.",
-                hint=f"It is a whole number up to {most:,}; download or save the model again.",
+                f"{file} is a link to {real_path(file)}, outside the model's own folder.",
+                hint="Copy the file into the folder if it belongs to the model.",
             )
-    groups, of_each = (values.get(name) or 1 for name in ("num_hidden_groups", "inner_group_num"))
-    if groups * of_each > _MOST_PARTS:
-        raise ModelError(
-            f"{path} says {groups:,} groups of {of_each:,} blocks.",
-            hint=f"They are up to {_MOST_PARTS:,} blocks in all; download or save the model again.",
+
+
+def check_shards(folder: Path) -> None:
+    """Raise `ModelError` if the index of sharded weights names a file outside the `folder`."""
+    for index in folder.glob("*.index.json"):
+        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
+            if not _is_inside(folder, folder / name):
+                raise ModelError(
+                    f"{index} names the file {name!r}, which is outside the model's own folder.",
+                    hint="Do not use this folder unless you know who made it; all weights have to lie inside it.",
+                )
+
+
+def _is_inside(folder: Path, place: Path) -> bool:
+    """Return whether `place`, links followed, lies in `folder` or among the files that the hub's cache keeps for it."""
+    root = real_path(folder)
+    roots = [root]
+    # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
+    snapshot = next((above for above in (root, *root.parents) if above.parent.name == "snapshots"), None)
+    if snapshot is not None:
+        roots.append(snapshot.parent.parent / "blobs")
+    return any(real_path(place).is_relative_to(root) for root in roots)
+
+
+# Files of a module
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises `ModelError`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"Cannot read {path}: {first_line(error)}.", hint=_AGAIN) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, and the folder it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def read_weights(place: Path) -> dict[str, Tensor]:
+    """Read the weights of a module from safetensors or a .bin file, without unpickling code. Raises `ModelError`."""
+    pickled = place / "pytorch_model.bin"
+    try:
+        if (place / WEIGHTS_FILE).exists() or not pickled.exists():
+            return load_file(place / WEIGHTS_FILE)
+        weights: dict[str, Tensor] = torch.load(pickled, map_location="cpu", weights_only=True)
+        return weights
+    except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
+        raise unreadable(place, error) from error
+
+
+def unreadable(place: Path, error: Exception) -> ModelError:
+    """Return the error for weights in `place` that cannot be read."""
+    if isinstance(error, pickle.UnpicklingError):
+        return ModelError(
+            f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
+            hint="Use a checkpoint in safetensors.",
         )
+    return ModelError(f"The weights in {place} cannot be read: {first_line(error)}.", hint=_AGAIN)
+
+
+def write_weights(place: Path, module: nn.Module) -> None:
+    """Write the weights of a module, if it has some, into an existing folder."""
+    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
+    if weights:
+        save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
+    """Build a module from its config.json and fill in its weights. Raises `ModelError`.
+
+    It is built without memory first: the sizes in its configuration have to be those of the weights.
+    """
+    values = read_json(place / "config.json")
+    weights = read_weights(place) if any(place.glob("*.safetensors")) or any(place.glob("*.bin")) else {}
+
+    def load() -> Module:
+        module = build(values)
+        module.load_state_dict(weights)
+        return module
+
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")  # nothing is copied
+            load()
+        module = load()
+    except ModelError:
+        raise
+    except Exception as error:  # each class fails on wrong values in its own way
+        raise ModelError(f"The module in {place} cannot be read: {first_line(error)}.", hint=_AGAIN) from error
+    check_finite(module, place)
+    return module
+
+
+def write_module(place: Path, module: nn.Module, values: dict[str, Any]) -> None:
+    """Write the configuration and the weights of a module into the folder `place`."""
+    write_json(place / "config.json", values)
+    write_weights(place, module)
+
+
+def check_finite(module: nn.Module, folder: Path) -> None:
+    """Raise `ModelError` if a weight that was read from `folder` is NaN or infinite."""
+    for name, weight in module.state_dict().items():
+        if not torch.isfinite(weight).all():
+            raise ModelError(
+                f"The weight {name} in {folder} holds NaN or infinity.", hint="Use an undamaged checkpoint."
+            )
+
+
+# While a folder is read
+
+
+def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
+    """Return name, inode, size and time of writing of the files that a model is read from, `more` included."""
+    files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
+    found = []
+    for file in sorted(files):
+        with contextlib.suppress(OSError):  # gone since it was listed: its absence shows
+            facts = file.stat()
+            found.append((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    return tuple(found)
+
+
+def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
+    """Raise `ModelError` if a model folder is no longer in the state `before`."""
+    if state_of(folder, more) != before:
+        raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the progress bars and warnings of transformers, which reports weights that are left out on purpose."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,42 +1,37 @@
-"""Keeping some of an encoder's blocks, exactly; and counting what is kept."""
+"""Keep some of an encoder's blocks, exactly; and count what is kept."""
 
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModel, PretrainedConfig
 
-from truncate_kit.blocks import listed_blocks
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.families import family_of
-from truncate_kit.models.given import check_encoder
-from truncate_kit.models.pooler_files import LayerPooler
-from truncate_kit.models.transformers_logging import quiet_transformers
-from truncate_kit.settings import check_whole
+from truncate_kit.models.layer_pooling import LayerPooler
+from truncate_kit.models.model_folder import quiet_transformers
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
-    """The encoder cut at `layer`: its embeddings and blocks 1 … layer; see `keep`.
+    """Return the encoder cut at `layer`: its embeddings and blocks 1 … layer; see `keep`.
 
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32. Raises
-    `LayerOutOfRangeError`, `LayerNotHeldError`, and `UsageError` for what is no whole number.
+    `LayerOutOfRangeError` and `LayerNotHeldError`.
     """
-    check_encoder(encoder)
-    check_layer(encoder.backbone.config, layer)
-    return keep(encoder, range(1, int(layer) + 1), copy_weights=copy_weights)
+    truncated_config(encoder.backbone.config, layer)
+    return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
 
 
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
-    """The encoder with its embeddings and these blocks only, with pooling, tail, prompts and tokenizer kept.
+    """Return the encoder with its embeddings and these blocks only, with pooling, tail, prompts and tokenizer.
 
-    Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm where
+    Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm if
     the family has one. A combination of layers and poolings or heads over layers are kept with all blocks only.
 
     Args:
-        encoder: Whose embeddings and blocks they are.
+        encoder: Whose embeddings and blocks are kept.
         blocks: Different numbers from 1 to L, rising.
         copy_weights: False shares memory with `encoder` (to read states; training either would change both).
 
@@ -44,12 +39,10 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         LayerOutOfRangeError: A block does not exist.
         LayerNotHeldError: No ordinary class of the family would compute the same from these blocks.
         ModelError: They do not rise.
-        UsageError: What is given is no list of whole numbers.
     """
-    check_encoder(encoder)
-    blocks = listed_blocks(blocks)
     whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
-    weights = _kept_weights(encoder, blocks)
+    weights = encoder.backbone.state_dict()
+    weights = {new: weights[old] for old, new in _kept_names(encoder.backbone.config, weights, blocks).items()}
     if copy_weights:
         weights = {name: value.detach().clone() for name, value in weights.items()}
     with quiet_transformers():
@@ -75,19 +68,14 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         pooler=copy.deepcopy(pooler) if copy_weights else pooler,
         heads=copy.deepcopy(encoder.heads) if whole else None,
     )
-    kept.seen = encoder.seen
+    kept.seen, kept.trained = encoder.seen, encoder.trained
     if whole and encoder.combination is not None:
         kept.combine_layers(encoder.combination)
     return kept.to(encoder.device).train(encoder.training)
 
 
-def check_layer(config: PretrainedConfig, layer: int) -> None:
-    """Raise `LayerOutOfRangeError` or `LayerNotHeldError` unless a model can be cut at `layer` and reloaded exactly."""
-    truncated_config(config, layer)
-
-
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """All layers of 0 … L at which a truncated model can be stored and reloaded exactly."""
+    """Return the layers of 0 … L at which a truncated model can be stored and reloaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         try:
@@ -99,16 +87,15 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """A copy of `config` for the model cut at `layer`; see `kept_config`."""
-    layer = check_whole("layer", layer)
+    """Return a copy of `config` for the model cut at `layer`; see `kept_config`."""
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers, lowest=family_of(config).lowest_layer)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
-    """A copy of `config` for the model with these blocks only, and what depends on their number. Raises as `keep`."""
-    family, depth, blocks = family_of(config), config.num_hidden_layers, listed_blocks(blocks)
+    """Return a copy of `config` for the model with these blocks only. Raises as `keep` does."""
+    family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
             raise LayerOutOfRangeError(block, depth, block=True)
@@ -139,13 +126,13 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
 
 
 def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
-    """The items of the family's list of blocks that these blocks are."""
+    """Return the items of the family's list of blocks that these blocks are."""
     items = family_of(config).items(config)
     return [items[block - 1] for block in blocks]
 
 
 def _weights_stay(config: PretrainedConfig, blocks: Sequence[int]) -> bool:
-    """Whether a model of these blocks only gives each its own weights; not sure where blocks share weights."""
+    """Return whether a model of these blocks gives each its own weights, which shared weights may prevent."""
     family, items = family_of(config), _items(config, blocks)
     kept = copy.copy(config)
     kept.num_hidden_layers = len(blocks)
@@ -154,7 +141,7 @@ def _weights_stay(config: PretrainedConfig, blocks: Sequence[int]) -> bool:
 
 
 def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
-    """Those of the weights of a model that one with these blocks only has, and what they are called there."""
+    """Return the names of the weights that a model with these blocks has, and their names there."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
@@ -168,14 +155,8 @@ def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence
     return kept
 
 
-def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of a model with these blocks only, under the names that they have there."""
-    weights = encoder.backbone.state_dict()
-    return {new: weights[old] for old, new in _kept_names(encoder.backbone.config, weights, blocks).items()}
-
-
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
-    """Parameters of the model cut at each layer 0 … L, pooler excluded; None where the layer cannot be held.
+    """Count the parameters of the model cut at each layer 0 … L, pooler excluded; None if it cannot be held.
 
     Computed on the meta device: no weights are made.
 
@@ -198,7 +179,7 @@ def _meta_model(config: PretrainedConfig) -> Any:
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
-    """Parameters as the TMFT paper counts them: the embedding module and the first `layer` blocks.
+    """Count parameters as the TMFT paper does: the embedding module and the first `layer` blocks.
 
     ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with its norm and convolution, final norms and poolers
     are left out (Tables 1 and 2 of "Are ELECTRA's Sentence Embeddings Beyond Repair?", Findings of EMNLP 2024).

@@ -10,14 +10,13 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit import __version__
-from truncate_kit.blocks import blocks_in_words, place_in_words
-from truncate_kit.files import is_there, read_text, replacing, write_text
+from truncate_kit.files import is_there, replacing, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
-from truncate_kit.miniatures import miniature_path
+from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
 from truncate_kit.report.distillation import choice, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
 from truncate_kit.report.view import Table, view_of
@@ -104,14 +103,15 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
         return
     with replacing(folder / figure.name) as place:
         shutil.copyfile(figure, place)
-    text, shown = read_text(card), f"![{caption}]({figure.name})"
+    text, shown = card.read_text(encoding="utf-8"), f"![{caption}]({figure.name})"
     if shown not in text:
         write_text(card, text.replace(_USAGE, f"{shown}\n\n{_USAGE}", 1))
 
 
 def _usage(encoder: "Encoder") -> list[str]:
     """Give lines that load the folder; those of a graph only if nothing has to be done to texts before."""
-    from truncate_kit.models.pooler_files import LayerPooler, loading_words
+    from truncate_kit.models.layer_pooling import LayerPooler
+    from truncate_kit.models.pipeline import loading_words
 
     own = isinstance(encoder.pooler, LayerPooler)
     code = "```python\n{}\n```".format
@@ -203,7 +203,7 @@ def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
     if not folder.is_dir():
         return name, {}
     try:
-        found = HubCard(read_text(folder / "README.md")).data
+        found = HubCard((folder / "README.md").read_text(encoding="utf-8")).data
     except Exception:  # what a card holds becomes arguments of a class, each of which may be of any type
         return None, {}
     base = getattr(found, "base_model", None)

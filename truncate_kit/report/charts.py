@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.blocks import place_in_words
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.naming import place_in_words
 from truncate_kit.report.analysis_figure import plot_cka, plot_matrix, plot_untrained
 from truncate_kit.report.bench_figure import plot_points, point_keys, quality_points
 from truncate_kit.report.combination_figure import plot_effects, plot_sizes

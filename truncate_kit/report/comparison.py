@@ -1,7 +1,7 @@
 """Two runs side by side."""
 
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.other_work import QUIET
+from truncate_kit.hardware import QUIET
 from truncate_kit.report.charts import speed_chart
 from truncate_kit.report.evidence import bench_of
 from truncate_kit.report.layout import Page, Section

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.cells import NONE
 from truncate_kit.methods.distill.result import (
     NEAR,
@@ -17,6 +16,7 @@ from truncate_kit.methods.distill.result import (
     Tryout,
     taught_by,
 )
+from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.training import vocabulary_sentences
 from truncate_kit.report.view import GREEN, GREY, ORANGE, Plot, Series, Table, View

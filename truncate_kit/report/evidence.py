@@ -77,7 +77,7 @@ def bundled() -> str:
 
 
 def _is_miniature(run: Run) -> bool:
-    from truncate_kit.miniatures import miniature_path
+    from truncate_kit.naming import miniature_path
 
     names = [run.origin] if run.origin else [row.name for row in run.bench.models] if run.bench is not None else []
     return bool(names) and all(miniature_path(name) is not None for name in names)

@@ -3,9 +3,9 @@
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.tmft.sweep_result import SweepResult
-from truncate_kit.other_work import QUIET
 from truncate_kit.report.evidence import judged, own_bench, unjudged_by_few
 from truncate_kit.report.measures import best_runtime, gain_in, has_interval, lean_and_full, measures, shared_runtimes
 from truncate_kit.report.run import Run

@@ -7,13 +7,12 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import suited_precision
-from truncate_kit.files import read_text, without_repeats
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.layout import Snippet
-from truncate_kit.settings import shown
 
 _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a saved Pooling
     "pooling_mode_mean_tokens": "vectors = (states * mask).sum(1) / mask.sum(1)",
@@ -22,7 +21,7 @@ _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a save
     "pooling_mode_lasttoken": "vectors = states[torch.arange(len(states)), mask.sum(1).squeeze(1) - 1]",
 }
 
-OWN_POOLINGS = ("layer_attention.LayerAttentionPooling", "layer_pooling.LayerPooling")
+OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
 """As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
 _END = {True: "vectors of length 1", False: "vectors as they come"}  # by whether a graph normalises
 _OTHERS = ("sentence_transformers.", "truncate_kit.")
@@ -125,7 +124,7 @@ def _saved(folder: Path) -> _Saved:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(read_text(path), object_pairs_hook=without_repeats)
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _ours(place: str, graph: ExportReport | None) -> str:

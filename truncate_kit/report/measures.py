@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
-from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.naming import place_in_words
 from truncate_kit.report.evidence import too_few_in
 from truncate_kit.report.layout import MEASURE
 

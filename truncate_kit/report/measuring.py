@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, percentile
-from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, number
 from truncate_kit.export.export_report import ExportReport
+from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
 
 if TYPE_CHECKING:
-    from truncate_kit.evaluation.comparing import RetrievalComparison
-    from truncate_kit.evaluation.evaluating import RetrievalScore
+    from truncate_kit.encode import EncodedFile
     from truncate_kit.evaluation.graded import ModelScore
-    from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport, MtebScore
-    from truncate_kit.evaluation.retrieval import RetrievalReport
-    from truncate_kit.evaluation.scores import Estimate
+    from truncate_kit.evaluation.mteb import MtebComparison, MtebReport, MtebScore
+    from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
+    from truncate_kit.evaluation.searching import Estimate
     from truncate_kit.evaluation.sts import StsReport
-    from truncate_kit.evaluation.transfer_report import TransferPoint, TransferReport, TransferScore
-    from truncate_kit.serving.encoded_file import EncodedFile
+    from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore
 
 _WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 _CURVES = (
@@ -436,8 +434,8 @@ def view_transfer(report: "TransferReport") -> View:
         columns += ("layers chosen most often",)
     rows: list[tuple[str, ...]] = []
     for score in report.sets:
-        for few in score.too_few:
-            known = (score.name, f"{few.train_rows}, too few", str(score.num_classes), number(score.majority))
+        for _, few in report.settings.left_out(score.num_rows):
+            known = (score.name, f"{few}, too few", str(score.num_classes), number(score.majority))
             rows.append((*known, *[NONE] * (len(columns) - len(known))))
         rows += [_transfer_row(score, point, layered) for point in score.curve]
     means = (report.mean_cls, report.mean_last, report.mean_last_four, report.mean_random, report.mean_combined)

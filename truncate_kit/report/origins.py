@@ -48,7 +48,7 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
     """Sizes, scale and overlap of the pairs, where they are still what was learned from."""
     from truncate_kit.data import BUNDLED, complete_splits, load_pairs
 
-    # A result that was made from Python, or by an earlier version, has no note of its own.
+    # A result that was made from Python has no note of its own.
     last = run.workspace.remembered().data if run.learned is None else run.learned.data
     name = last.name or BUNDLED
     gone = ["The pairs are not read again for this page: overlap of train and test is not known here."]

@@ -3,29 +3,27 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation.mteb_report import MtebComparison, MtebReport
+from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import read_exports
-from truncate_kit.file_digests import digest_of
-from truncate_kit.files import real_path
+from truncate_kit.files import digest_of, real_path
 from truncate_kit.measurement import files_at
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
+from truncate_kit.results import Result
 from truncate_kit.training.cutting import CutResult
-from truncate_kit.training.model_origins import METHODS, Method
-from truncate_kit.workspace.places import Workspace, read_result
-from truncate_kit.workspace.sources import DataSource, LearnedSource
+from truncate_kit.workspace import DataSource, LearnedSource, Workspace, read_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +33,7 @@ class Run:
     Attributes:
         workspace: Where they are.
         model: Folder of the model that came out: the lean one, else the combined or the frozen one.
+        made: How, as its folder says.
         profile: Of `analyze`.
         sweep: Of `finetune`, where the lean model is its.
         contrast: Of `contrast`, likewise.
@@ -48,6 +47,7 @@ class Run:
 
     workspace: Workspace
     model: Path | None
+    made: Origin | None = None
     profile: LayerProfile | None
     sweep: SweepResult | None = None
     contrast: ContrastiveResult | None = None
@@ -69,8 +69,7 @@ class Run:
     @property
     def origin(self) -> str:
         """Name of the model that all began with; nothing where no result says it."""
-        found = (getattr(self, method.name) for method in METHODS)
-        made = next(filter(None, found), self.profile)
+        made = self.made or self.combined or self.heads or self.profile
         return "" if made is None else self.workspace.located(made.model)
 
     @property
@@ -96,14 +95,7 @@ class Run:
     @property
     def parameters(self) -> int | None:
         """Number of those of the lean model, None where no result says it."""
-        made = self.lean_made
-        return None if made is None else made[0].parameters(made[1])
-
-    @property
-    def lean_made(self) -> tuple[Method, Any] | None:
-        """The method that made the lean model, with its result; None where none did."""
-        found = ((method, getattr(self, method.name)) for method in METHODS if "lean" in method.models)
-        return next((made for made in found if made[1] is not None), None)
+        return None if self.made is None or self.model != self.workspace.lean else self.made.parameters
 
     def command(self, *words: str) -> str:
         """A command on this workspace, as it is typed."""
@@ -140,13 +132,29 @@ def named(data: DataSource | None) -> list[str]:
     return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
 
 
+_RESULTS: dict[Method, tuple[str, type[Result]]] = {
+    "cut": ("cut", CutResult),
+    "finetune": ("sweep", SweepResult),
+    "distill": ("distilled", DistillResult),
+    "contrast": ("contrast", ContrastiveResult),
+    "freeze": ("heads", FrozenReport),
+    "combine": ("combined", CombinationReport),
+}
+"""Names of the results in `Run`. Several methods write `lean`: its folder says which of them made it."""
+
+
 def read_run(folder: Path) -> Run:
     """Read what commands left in a workspace. Raises `UsageError` where there is nothing, `ModelError` as `export`."""
     workspace = Workspace(folder)
     models = (workspace.lean, workspace.combined, workspace.frozen)
     model = next((path for path in models if path.is_dir()), None)
-    # Each command writes the same folder: what lies in it says whose it is, as in `contents`.
-    made = {method.name: result for place in models for method, result in islice(workspace.made(place), 1)}
+    made = None if model is None else read_origin(model)
+    lean = read_origin(workspace.lean)
+    results: dict[str, Any] = {
+        name: read_result(kind, folder / RESULT_FILES[method])
+        for method, (name, kind) in _RESULTS.items()
+        if method in ("freeze", "combine") or (lean is not None and lean.method == method)
+    }
     files = sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name))
     read = {path: read_result(BenchReport, path) for path in files}
     benches = [report for report in read.values() if report is not None]
@@ -161,7 +169,8 @@ def read_run(folder: Path) -> Run:
         workspace=workspace,
         model=model,
         profile=read_result(LayerProfile, workspace.profile),
-        **made,
+        made=made,
+        **results,
         benches=tuple(sorted(benches, key=order)),
         graphs=() if model is None else read_exports(model).graphs,
         notes=(*_unreadable(read), *_of_others(workspace, model, read, own)),

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from truncate_kit.evaluation.registry import SuiteReport
-from truncate_kit.evaluation.transfer_report import TransferReport
+from truncate_kit.evaluation.transfer import TransferReport
 from truncate_kit.report.panel import BLUE, VERMILION, write_figure
 
 _LINES = (

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from truncate_kit.extras import require
+from truncate_kit.errors import require
 from truncate_kit.progress import TrialEvent, TrialWatcher
 
 

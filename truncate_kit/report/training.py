@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
-from truncate_kit.blocks import blocks_in_words, place_in_words
 from truncate_kit.cells import NONE, number
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
@@ -15,6 +14,7 @@ from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
 from truncate_kit.methods.tmft.sweep_result import LayerScores, SweepResult
+from truncate_kit.naming import blocks_in_words, place_in_words
 from truncate_kit.report.view import (
     BLUE,
     GREEN,

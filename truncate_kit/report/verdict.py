@@ -2,9 +2,9 @@
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.methods.tmft.sweep_result import SweepResult
-from truncate_kit.other_work import QUIET
 from truncate_kit.report.evidence import (
     PAIRS,
     judged,
@@ -154,8 +154,11 @@ def _lean(run: Run) -> str:
 
 
 def _place(run: Run) -> str:
-    made = run.lean_made
-    return "as measured" if made is None else made[0].place(made[1])
+    """What the lean model is of the full one."""
+    made = run.made
+    if made is None or made.method not in ("cut", "distill", "finetune"):
+        return "as measured"
+    return f"{made.layer} of {counted(made.depth, 'block')}" if made.method == "distill" else made.place
 
 
 def _encodes(gain: float | None, what: str, backend: str | None) -> str:

@@ -36,7 +36,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True) if whole else {}
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         raise unusable(path) from error
-    if values.get("format") != FORMAT or values.get(_RUN, _run(path)) != _run(path):  # earlier ones named no run
+    if values.get("format") != FORMAT or values.get(_RUN) != _run(path):
         raise unusable(path)
     return values
 

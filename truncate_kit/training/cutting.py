@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import place_in_words
 from truncate_kit.files import local_path
+from truncate_kit.naming import place_in_words
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.results import Result
-from truncate_kit.training.model_origins import CUT
 from truncate_kit.wording import capitalized, counted
 
 if TYPE_CHECKING:
@@ -75,20 +75,6 @@ class CutResult(Result):
         """What was kept, of the vocabulary too."""
         return (self.sentence, *(self.vocabulary.sentences if self.vocabulary is not None else ()))
 
-    @property
-    def what(self) -> str:
-        """What was kept, in a few words: `layer 3 of 3, 500 of 30,522 word pieces`."""
-        words = self.vocabulary
-        pieces = "" if words is None else f", {words.pieces:,} of {words.full_pieces:,} word pieces"
-        return f"{self.place} of {self.depth}{pieces}"
-
-    @property
-    def how(self) -> str:
-        """What was done: `cut at layer 2 and to 500 word pieces`, or `cut to blocks 1, 4, 6`."""
-        words = self.vocabulary
-        done = f"cut {'at' if self.blocks is None else 'to'} {self.place}"
-        return done + ("" if words is None else f" and to {words.pieces:,} word pieces")
-
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
     """A copy of `encoder` with the word pieces of these texts only (see `keep_words`), and what was dropped.
@@ -101,7 +87,7 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
     Raises:
         ModelError: The vocabulary cannot be cut.
     """
-    from truncate_kit.models.word_pieces import keep_words, kept_pieces, piece_ids
+    from truncate_kit.models.vocabulary import keep_words, kept_pieces, piece_ids
 
     kept, ids = keep_words(encoder, texts), piece_ids(encoder, texts)
     special = set(encoder.reader.tokenizer.all_special_ids)
@@ -147,6 +133,7 @@ def cut(
         UsageError: `encoder` comes from there.
     """
     from truncate_kit.models import keep, save_encoder, truncate
+    from truncate_kit.models.saving import origin_of
     from truncate_kit.report.card import cut_card
     from truncate_kit.training.output import output_folder
 
@@ -167,6 +154,8 @@ def cut(
     with output_folder(out, encoder, "lean"):
         if check is not None:
             check()
-        records = {CUT.file_name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=cut_card(result).text(lean), records=records)
+        pieces = None if vocabulary is None else (vocabulary.pieces, vocabulary.full_pieces)
+        origin = origin_of("cut", encoder, lean, blocks=blocks, pieces=pieces)
+        records = {Path(RESULT_FILES["cut"]).name: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=cut_card(result).text(lean), origin=origin, records=records)
     return result

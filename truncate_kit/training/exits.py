@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.memory import in_halves
+from truncate_kit.hardware import in_halves
 from truncate_kit.models import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
-from truncate_kit.files import open_to_extend, read_bytes
-from truncate_kit.results import FORMAT
 
 RECORDS_FILE = "trials.jsonl"
 """Where the runs of a workspace are recorded, beside the folders of what they keep."""
-_CHECKSUM = "crc32"  # of a line as it is without it; lines of the first format have none
-_SEALED = range(2, FORMAT + 1)  # formats whose lines all have one
+_CHECKSUM = "crc32"  # of a line as it is without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +21,7 @@ class Journal:
 
     Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
     is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
-    left out and counted, as is one without a checksum after it. The version of the format stands in the first line of
-    each owner.
+    left out and counted. The version of the format stands in the first line of each owner.
     """
 
     file: Path
@@ -33,19 +29,12 @@ class Journal:
     def read(self) -> tuple[list[dict[str, Any]], int]:
         """All whole lines, and the number of damaged ones. Raises `FileProblemError` where the file cannot be read."""
         try:
-            lines = read_bytes(self.file).split(b"\n")[:-1]
+            lines = self.file.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return [], 0
         except OSError as error:
             raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
-        found, sealed = [], False
-        for line in lines:
-            values = _read(line)
-            # The first format had no checksums. Nothing of it follows a line that has one, or that names a format which
-            # has them; a damaged line may have been one of these.
-            sealed |= values is None or _CHECKSUM in values or values.get("format") in _SEALED
-            if values is not None and (_CHECKSUM in values or not sealed):
-                found.append({key: value for key, value in values.items() if key != _CHECKSUM})
+        found = [values for line in lines if (values := _read(line)) is not None]
         return found, len(lines) - len(found)
 
     def append(self, *records: dict[str, Any]) -> None:
@@ -53,7 +42,7 @@ class Journal:
         lines = [_text(values | {_CHECKSUM: zlib.crc32(_text(values))}) + b"\n" for values in records]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with open_to_extend(self.file) as stream:
+            with self.file.open("a+b") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # else another process would take our half line for a dead one's
                 stream.truncate(_end_of_whole_lines(stream))
                 stream.writelines(lines)
@@ -77,12 +66,12 @@ def _text(values: dict[str, Any]) -> bytes:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The object of a line; None where it is damaged."""
+    """The object of a line without its checksum; None where it is damaged."""
     try:
         values = json.loads(line)
         if not isinstance(values, dict):
             return None
-        plain = {key: value for key, value in values.items() if key != _CHECKSUM}
-        return values if values.get(_CHECKSUM, fits := zlib.crc32(_text(plain))) == fits else None
+        checksum = values.pop(_CHECKSUM, None)
+        return values if checksum == zlib.crc32(_text(values)) else None
     except (ValueError, RecursionError):
         return None

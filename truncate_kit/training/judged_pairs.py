@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair, read_retrieval
-from truncate_kit.data.retrieval import FEWEST_QUERIES, has_qrels
+from truncate_kit.data.retrieval import FEWEST_QUERIES, has_qrels, with_queries
 from truncate_kit.errors import DataError
-from truncate_kit.training.retrieval_evaluator import check_queries, halved, with_queries
+from truncate_kit.training.retrieval_evaluator import check_queries, halved
 from truncate_kit.wording import counted
 
 COLUMNS = ("query", "document", "grade")

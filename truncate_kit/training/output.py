@@ -6,9 +6,8 @@ from pathlib import Path
 
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import UsageError
-from truncate_kit.files import all_below, local_path, real_path
+from truncate_kit.files import local_path, real_path, run_lock
 from truncate_kit.models import Encoder
-from truncate_kit.working_folders import run_lock
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
         FileProblemError: `out` cannot be written, or another process works there.
     """
     for name in models:
-        own = next(filter(_is_data, sorted(all_below(out / name))), None)
+        own = next(filter(_is_data, sorted((out / name).rglob("*"))), None)
         if own is not None:
             hint = "Move it out of that folder, or name another folder as `out`."
             raise UsageError(f"{own} is no part of a model, and would be removed with the folder it is in.", hint=hint)

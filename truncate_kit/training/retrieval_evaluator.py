@@ -1,8 +1,7 @@
 """A retrieval set that evaluates training: one half of its queries chooses, the other reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +11,17 @@ from torch import Tensor
 from truncate_kit.data import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.retrieval import FEWEST_QUERIES
 from truncate_kit.errors import DataError
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.evaluation.scores import estimated, score_queries
-from truncate_kit.evaluation.searching import SearchVectors, measure_of, search
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    QUERY_PROMPTS,
+    SearchVectors,
+    estimated,
+    measure_of,
+    prompted_ids,
+    score_queries,
+    search,
+    side_prompt,
+)
 from truncate_kit.models import Encoder
 from truncate_kit.training.evaluators import VectorEvaluator
 
@@ -111,23 +118,6 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
     """The queries of the first of these halves, by which something is chosen."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
-
-
-def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """The set with some of its queries, under a name that says which.
-
-    Args:
-        data: The set.
-        places: Of the queries in it.
-        words: After the name of the set.
-    """
-    return replace(
-        data,
-        name=f"{data.name} {words}",
-        query_ids=tuple(data.query_ids[place] for place in places),
-        queries=tuple(data.queries[place] for place in places),
-        relevance=tuple(data.relevance[place] for place in places),
-    )
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.errors import UsageError, cannot_write
-from truncate_kit.files import open_to_extend
 from truncate_kit.results import FORMAT, check_format
 from truncate_kit.training.journal import Journal
 
@@ -40,7 +39,7 @@ class StoredRows:
         self._journal = Journal(file.with_suffix(".jsonl"))
         known, unreadable = self._known(made_from)
         try:
-            with open_to_extend(file) as stream:
+            with file.open("a+b") as stream:
                 stream.truncate(min(stream.seek(0, os.SEEK_END), len(header) + num_rows * row_bytes))
             self._write_at(0, header)
             wrong = [start for start, checksum in known.items() if zlib.crc32(self._read(start)) != checksum]

@@ -14,13 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from truncate_kit.files import local_path, read_text, remove_leftovers, replacing, write_text
+from truncate_kit.files import local_path, remove_leftovers, replacing, run_lock, unfinished, write_text
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.digest import Digest, folder_digest
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.training.journal import RECORDS_FILE, Journal
 from truncate_kit.training.trial import BaseTrial
-from truncate_kit.working_folders import run_lock, unfinished
 
 _SETTINGS = "settings"  # kind of the first line of a store
 _CHECKSUM, _STORE = "sha256", "store"  # in the header of a tensor's file
@@ -107,9 +106,8 @@ class RunStore:
             if damaged:
                 self._note(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in found if record.get("store") == self.key]
-            for version in (record.get("format") for record in own):
-                if type(version) is int and version > 0:  # else that line is damaged, and says nothing of the others
-                    check_format(version, self._journal.file)
+            for version in (record["format"] for record in own if type(record.get("format")) is int):
+                check_format(version, self._journal.file)
             self._loaded = {record["name"]: record for record in own if isinstance(record.get("name"), str)}
         return self._loaded
 
@@ -152,7 +150,7 @@ class RunStore:
         """
         if weights is not None:
             weights(self.weights(name))
-            write_text(self._seal(name), self._digests(name)[0])
+            write_text(self._seal(name), self._digest(name))
             self._whole.add(name)
         # A run that was done again for its weights keeps its first record.
         first = self.read(name, type(record))
@@ -171,9 +169,9 @@ class RunStore:
         """Whether the weights of a run are kept, and are as they were written; damaged ones are as good as gone."""
         if not self.weights(name).is_dir():
             return False
-        if name not in self._whole and (self._seal(name).is_file() or not self._first_format()):
+        if name not in self._whole:
             try:
-                whole = read_text(self._seal(name)) in self._digests(name)
+                whole = self._seal(name).read_text(encoding="utf-8") == self._digest(name)
             except (OSError, ValueError):  # gone, or no text
                 whole = False
             if not whole:
@@ -182,15 +180,11 @@ class RunStore:
             self._whole.add(name)
         return True
 
-    def _first_format(self) -> bool:
-        """Whether this store was begun in the first format, in which weights had no digest."""
-        return any(record.get("store") == self.key and record.get("format") == 1 for record in self._journal.read()[0])
-
-    def _digests(self, name: str) -> tuple[str, str]:
-        """What the seal of a run's weights says, which is of no other run's; and what it said before that was so."""
+    def _digest(self, name: str) -> str:
+        """What the seal of a run's weights says, which is of no other run's."""
         digest = Digest()
-        digest.add(self.key, name, plain := folder_digest(self.weights(name)))
-        return digest.hexdigest(), plain
+        digest.add(self.key, name, folder_digest(self.weights(name)))
+        return digest.hexdigest()
 
     def _seal(self, name: str) -> Path:
         """Digest of the weights of a run."""
@@ -230,10 +224,8 @@ class RunStore:
         try:
             with safe_open(path, "pt") as file:
                 found: Tensor = file.get_tensor(name)
-                notes = file.metadata()  # None in the first format
-            if notes is None:
-                return found
-            if notes.get(_CHECKSUM) == _checksum(found) and notes.get(_STORE, self.key) == self.key:
+                notes = file.metadata() or {}
+            if notes.get(_CHECKSUM) == _checksum(found) and notes.get(_STORE) == self.key:
                 return found
             raise ValueError("another tensor")
         except (OSError, ValueError, SafetensorError):

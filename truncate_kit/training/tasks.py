@@ -6,11 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from truncate_kit.bounds import WEIGHT, Bounds, check_number
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
+from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models import Encoder
-from truncate_kit.settings import WEIGHT, Bounds, check_number
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs
 from truncate_kit.training.objectives import OBJECTIVES, find_objective

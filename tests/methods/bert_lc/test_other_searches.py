@@ -13,7 +13,7 @@ from truncate_kit.methods.bert_lc.search import (
     search_exact,
     search_states,
 )
-from truncate_kit.models.tail import Dense
+from truncate_kit.models.pipeline import Dense
 
 
 def test_a_beam_as_wide_as_a_size_is_exact():

@@ -12,7 +12,6 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.data import PairSplits, Triplet, TripletSet
-from truncate_kit.data.learned import pair_key, pair_keys, read_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
@@ -21,11 +20,10 @@ from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveSettings
 from truncate_kit.methods.contrast.weights import layer_weights
 from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.seen import pair_key, pair_keys, read_seen
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.objectives import objective_names
 from truncate_kit.training.store import run_key
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import records_of
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 # What configurations call the share of hidden states and of attention weights that is dropped.
@@ -59,9 +57,8 @@ def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling
     peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu", **trusted)
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
-    (record,) = records_of(Workspace(tmp_path), tmp_path / "lean")
     noted = {pair_key(*pair) for pair in word_triplets().pairs() if len(pair) == 2} | {*pair_keys(data.dev).tolist()}
-    assert sorted(noted) == read_learned(record.result, record.name).tolist()
+    assert sorted(noted) == read_seen(tmp_path / "lean").tolist()
     assert not torch.equal(  # it was trained
         lean.backbone.get_input_embeddings().weight,
         load_encoder(tiny_folder("bert")).backbone.get_input_embeddings().weight,

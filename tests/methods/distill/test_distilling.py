@@ -13,7 +13,6 @@ from tests.support.families import make_tiny
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
 from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
-from truncate_kit.data.learned import keys_of, pair_keys, read_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.hardware import bf16_instructions
@@ -28,18 +27,14 @@ from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, Su
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
-from truncate_kit.pair_keys import read_seen
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
+from truncate_kit.seen import keys_of, read_seen, unseen
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
 from truncate_kit.training.store import RunStore
-from truncate_kit.workspace.leakage import unseen
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import records_of
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 
@@ -90,7 +85,7 @@ def test_the_student_comes_closer_to_the_full_model(full, learned):
     assert lean.depth == 2
     assert result.student.best > result.candidate.untrained + 1
     assert result.student.agreement.correlation > result.candidate.untrained
-    assert DistillResult.read(out / "lean" / DISTILLED.file_name) == result
+    assert DistillResult.read(out / "lean" / "distill.json") == result
     assert result.holds
     assert result.speedup > 0
     untrained = keep(full, result.chosen)
@@ -269,7 +264,7 @@ def test_a_frontier_is_measured_once_and_stays(full, few, tmp_path):
     for frontier in (False, True):
         assert run(frontier, seen := []).frontier == measured
         assert "Measuring graphs" not in seen
-    assert DistillResult.read(tmp_path / "lean" / DISTILLED.file_name).frontier == measured
+    assert DistillResult.read(tmp_path / "lean" / "distill.json").frontier == measured
 
 
 def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks(tiny, tmp_path):
@@ -501,8 +496,6 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     low, high = result.candidates[0].interval
     assert sizes_table(result).rows[0][1].endswith(f" [{low:.1f}, {high:.1f}]")
     assert result.data_fingerprint == pairs.fingerprint()
-    (record,) = records_of(Workspace(tmp_path), tmp_path / "lean")
-    assert set(read_learned(record.result, record.name).tolist()) == set(pair_keys(dev).tolist())
     assert read_seen(tmp_path / "lean").tolist() == keys_of(dev).tolist()
     assert read_seen(tmp_path / "full") is None  # which nothing chose
     assert result.texts.excluded >= 30
@@ -525,7 +518,7 @@ def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, few, tmp_pa
     assert result.scores.full == pytest.approx(evaluate(full, divided.test.pairs).spearman)
     assert result.texts.excluded >= len(divided.dev.texts())
     assert result.data_fingerprint == words.fingerprint()
-    assert unseen(Workspace(tmp_path), words, tmp_path / "lean").evaluation.pairs == divided.test.pairs
+    assert unseen(words, tmp_path / "lean").evaluation.pairs == divided.test.pairs
 
 
 def test_pairs_that_cannot_choose_are_refused_first(full, texts, tmp_path):

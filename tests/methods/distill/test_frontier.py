@@ -16,7 +16,7 @@ from truncate_kit.methods.distill.result import Agreement, Frontier, FrontierPoi
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import keep, load_encoder, truncate
-from truncate_kit.models.word_pieces import keep_pieces, kept_pieces
+from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.errors import FileProblemError, UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.methods.frozen.cache import CHUNK as CACHED
 from truncate_kit.methods.frozen.cache import cached_states
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.working_folders import run_lock
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 TEXTS = [f"{WORDS[n % 5]} {WORDS[n * n % 5]} {'dog ' * (n % 11)}{'mat ' * (n // 55)}".strip() for n in range(100)]

@@ -17,10 +17,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.files import words_folder
 from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
-from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.data.types import PairSet, PairSplits
-from truncate_kit.encoding import text_features
 from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -29,9 +28,8 @@ from truncate_kit.methods.frozen.material import nli_scores
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models import load_encoder, truncate
+from truncate_kit.seen import pair_keys, read_seen
 from truncate_kit.training.journal import Journal
-from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import records_of
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
@@ -85,8 +83,7 @@ def test_what_words_share_is_counted_in_the_division_that_heads_learned_from(gpt
 
 def test_the_pairs_that_heads_learned_from_are_noted(whole):
     _, out = whole
-    (record,) = records_of(Workspace(out), out / "frozen")
-    found = set(read_learned(record.result, record.name).tolist())
+    found = set(read_seen(out / "frozen").tolist())
     assert found == {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
 
 
@@ -162,12 +159,12 @@ def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_train
     model = load_encoder(tmp_path / "frozen")
     assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
     assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
-    features = text_features(model, DATA.test.texts())
-    torch.testing.assert_close(features.vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
+    vectors, _ = text_features(model, DATA.test.texts())
+    torch.testing.assert_close(vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
     if not final_norm:
         export_onnx(model, tmp_path / "frozen")
         graph = OnnxEncoder.load(tmp_path / "frozen").vectors(DATA.test.texts())
-        torch.testing.assert_close(torch.as_tensor(graph), features.vectors, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(torch.as_tensor(graph), vectors, atol=1e-4, rtol=1e-4)
 
 
 def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):

@@ -12,6 +12,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.errors import DivergedError
+from truncate_kit.files import is_unfinished
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
@@ -25,7 +26,6 @@ from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.training.trial import Trial
-from truncate_kit.working_folders import is_unfinished
 from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

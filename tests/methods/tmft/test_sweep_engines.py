@@ -40,7 +40,7 @@ class Heard(TrialWatcher):
 
 
 def kill_a_worker(engine) -> None:
-    os.kill(next(iter(engine._workers.values())).process.pid, signal.SIGKILL)
+    os.kill(engine._workers()[0].pid, signal.SIGKILL)
 
 
 def sweep(folder, out, engine, **how):

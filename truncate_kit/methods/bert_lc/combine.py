@@ -4,7 +4,6 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PlacedPairs, TextPair, split_pairs
-from truncate_kit.data.learned import note_learned
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.result import (
@@ -44,12 +43,11 @@ from truncate_kit.methods.bert_lc.search import (
     search_states,
 )
 from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.models import Encoder, check_encoder, pool, truncate
+from truncate_kit.models import Encoder, pool, truncate
 from truncate_kit.models.layer_pooling import LayerPooling, Over
-from truncate_kit.models.tail import Dense, Normalize
+from truncate_kit.models.pipeline import Dense, Normalize
+from truncate_kit.models.states import iter_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.representations import iter_states
-from truncate_kit.settings import given_or
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
 RANDOM_DRAWS = 100
@@ -119,7 +117,6 @@ def combine(
         ModelError: No head, or states that are not numbers.
         UsageError: More combinations than an exact search can try.
     """
-    check_encoder(encoder)
     start, progress = perf_counter(), reporter(progress)
     settings, threads = given_or(CombineSettings, settings), check_threads(threads) or 1
     divisions = draw_divisions(pairs, settings)
@@ -163,13 +160,6 @@ def combine(
         beam_layers=beam_layers,
         seconds=perf_counter() - start,
     )
-
-
-def write_combination(report: CombinationReport, pairs: PairSet, file: Path) -> None:
-    """Write a report of these pairs, and beside it which of them chose layers. Raises `FileProblemError`."""
-    places = {place for division in draw_divisions(pairs, report.settings) for place in division.dev}
-    note_learned(file, report.identity, [pairs.pairs[place] for place in sorted(places)])
-    report.write(file)
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:

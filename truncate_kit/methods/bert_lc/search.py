@@ -14,7 +14,7 @@ from torch import Tensor
 
 from truncate_kit.errors import DataError, ModelError, not_finite
 from truncate_kit.evaluation.graded import require_ranks
-from truncate_kit.models.tail import Dense
+from truncate_kit.models.pipeline import Dense
 from truncate_kit.progress import Progress, silent
 
 Floats = NDArray[np.float64]

@@ -10,11 +10,9 @@ from torch import nn
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.contrast.poolings import MEANS
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.models import Encoder, check_encoder, truncate
-from truncate_kit.models.layer_attention import LayerAttentionPooling
-from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.models.pooling import ConcatPooling
-from truncate_kit.models.tail import Dense, Normalize
+from truncate_kit.models import Encoder, truncate
+from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
+from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.objectives import OBJECTIVES
@@ -22,7 +20,6 @@ from truncate_kit.training.objectives import OBJECTIVES
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
     """The encoder cut at the layer of `settings`, with a fresh pooler drawn from `seed`. Raises `UsageError`."""
-    check_encoder(encoder)
     layer = encoder.depth if settings.layer is None else settings.layer
     cut = truncate(encoder, layer)
     _check_suits(cut, settings)

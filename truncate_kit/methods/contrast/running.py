@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PairSplits
-from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
 from truncate_kit.files import local_path
@@ -19,10 +19,11 @@ from truncate_kit.methods.contrast.model import BareEvaluator, drops_units, pool
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.methods.priors.masked_head import masked_head_digest
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
-from truncate_kit.pair_keys import merged
+from truncate_kit.models.saving import origin_of
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
-from truncate_kit.settings import given_or
+from truncate_kit.seen import keys_of, merged, seen_before
 from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
@@ -32,13 +33,11 @@ from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Examples, Ids
 from truncate_kit.training.isolation import isolated
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.model_origins import CONTRAST
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.trial import Trial, trial_name
 
-RESULT_FILE = "contrastive.json"
 StageDone = Callable[[int, float, float], None]
 
 
@@ -98,7 +97,7 @@ def finetune_contrastive(
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
-            run.save(best, result, rows, local_path(out))
+            run.save(best, result, rows, data, local_path(out))
     return result
 
 
@@ -196,15 +195,15 @@ class _Run:
             group=self.group,
         )
 
-    def save(self, best: Trial, result: ContrastiveResult, rows: TripletSet, out: Path) -> None:
+    def save(self, best: Trial, result: ContrastiveResult, rows: TripletSet, data: PairSplits, out: Path) -> None:
         """Write the best model, the result and what was learned from; no other weights are kept."""
         lean = self.store.encoder(best.name, self.full.device)
         lean.name = self.full.name
         lean.seen = merged(self.full.seen, keys_of(self.dev, texts=rows.pairs()))
-        save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
-        note_learned(out / CONTRAST.file, CONTRAST.pairs(result).name, self.dev, texts=rows.pairs())
+        origin = origin_of("contrast", self.full, lean, data=data, settings=self.settings.to_dict())
+        save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean), origin=origin)
         for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
-            result.write(place / CONTRAST.file)
+            result.write(place / RESULT_FILES["contrast"])
         self.store.forget_weights({best.name})
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:

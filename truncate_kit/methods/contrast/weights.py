@@ -7,7 +7,7 @@ import torch
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.contrast.contrastive_result import LayerWeights
 from truncate_kit.models import Encoder, evaluating
-from truncate_kit.models.layer_attention import LayerAttentionPooling
+from truncate_kit.models.layer_pooling import LayerAttentionPooling
 
 _BATCH = 32
 

@@ -8,10 +8,10 @@ from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.errors import too_few_texts
 from truncate_kit.evaluation.graded import evaluate, spearman
-from truncate_kit.evaluation.scores import estimated
+from truncate_kit.evaluation.searching import estimated
 from truncate_kit.methods.distill.result import NEAR, Agreement, HeldOutScores
 from truncate_kit.models import Encoder
-from truncate_kit.pair_keys import numbers_of
+from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids

@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.data.learned import keys_of, note_learned, query_keys
 from truncate_kit.errors import LayerNotHeldError, UsageError
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.agreement import held_out_scores
 from truncate_kit.methods.distill.frontier import Scored, measure_frontier, time_blocks, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import Learning, run_name
@@ -36,11 +36,11 @@ from truncate_kit.methods.distill.result import (
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.models import Encoder, keep, keep_words, save_encoder
-from truncate_kit.other_work import QUIET
-from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.models.saving import origin_of
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import distill_card
+from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
-from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import choosing_queries
 from truncate_kit.training.store import RunStore
 from truncate_kit.wording import counted
@@ -205,7 +205,7 @@ class Wanted:
         before: What the model card says was done to the full model before.
         words: What the lean model keeps of the vocabulary; None for all.
         searches: Has what does not depend on how students learn: scores without training, and speeds.
-        chosen_by: Fingerprint of the pairs as they were given; empty where there are none.
+        chosen_by: The pairs as they were given; None where there are none.
         left_out: How many of their test pairs the full model had seen, in words.
     """
 
@@ -214,7 +214,7 @@ class Wanted:
     before: str
     words: FewerWords | None
     searches: RunStore
-    chosen_by: str
+    chosen_by: PairSplits | None
     left_out: tuple[str, ...]
 
 
@@ -233,6 +233,7 @@ class Distillation(Learning):
         students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
         frontier = self._frontier(students, chosen, budget)
         needed = self._needed(budget) if budget.kind == "within" else None
+        chosen_by = wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else None
         result = DistillResult(
             model=self.encoder.name,
             depth=self.encoder.depth,
@@ -263,14 +264,23 @@ class Distillation(Learning):
             frontier=frontier,
             graph=None if frontier is None else graph_within(frontier, budget, needed),
             vocabulary=words,
-            data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
+            data_fingerprint="" if chosen_by is None else chosen_by.fingerprint(),
         ).compared()
-        save_encoder(self.encoder, out / "full")
+        save_encoder(self.encoder, out / "full", origin=origin_of("copy", self.encoder, self.encoder))
         lean.seen = merged(self.encoder.seen, self._chose())
-        if isinstance(self.data, PairSplits) and self.data.dev is not None:
-            note_learned(out / DISTILLED.file_name, DISTILLED.pairs(result).name, self.data.dev)
-        records = {DISTILLED.file_name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
+        origin = origin_of(
+            "distill",
+            self.encoder,
+            lean,
+            blocks=chosen,
+            data=chosen_by,
+            seed=self.settings.seed,
+            pieces=None if words is None else (words.pieces, words.full_pieces),
+            long=self.texts.counts.long,
+            settings=self.settings.to_dict() | budget.to_dict(),
+        )
+        records = {Path(RESULT_FILES["distill"]).name: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), origin=origin, records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
 

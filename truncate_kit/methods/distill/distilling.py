@@ -9,26 +9,25 @@ from typing import NamedTuple, cast
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
-from truncate_kit.data.learned import without_learned
-from truncate_kit.engines import Engine
 from truncate_kit.errors import DataError, TruncateKitError
-from truncate_kit.files import local_path, name_without_folders
+from truncate_kit.files import local_path, name_without_folders, unfinished
 from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size
 from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models import Encoder
+from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.settings import given_or
+from truncate_kit.seen import without_seen
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.isolation import isolated
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
-from truncate_kit.working_folders import unfinished
 
 
 class Aim(NamedTuple):
@@ -143,15 +142,14 @@ def distill(
 
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
-) -> tuple[PairSplits | RetrievalSet | None, str, tuple[str, ...]]:
-    """Pairs as the seed divides them where each seed does, the fingerprint of what was given, and what was left out.
+) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, tuple[str, ...]]:
+    """Return pairs as the seed divides them where each seed does, what was given, and what was left out.
 
-    The fingerprint is empty without pairs. Raises `DataError` where there is nothing to choose by.
+    Raises `DataError` where there is nothing to choose by.
     """
     if data is None or isinstance(data, RetrievalSet):
-        return data, "", ()
-    fingerprint = data.fingerprint()
-    data = splits_for(data, settings.seed)
+        return data, None, ()
+    given, data = data, splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]
     if not parts:
         hint = "Give a folder with dev and test files, or one file to be divided."
@@ -159,7 +157,7 @@ def _divided(
     for part in parts:
         part.check_graded()
     kept, left_out = _unseen(data, encoder)
-    return kept, fingerprint, left_out
+    return kept, given, left_out
 
 
 def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tuple[str, ...]]:
@@ -169,7 +167,7 @@ def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tupl
     """
     if data.test is None:
         return data, ()
-    kept, known = without_learned(data, encoder.seen)
+    kept, known = without_seen(data, encoder.seen)
     if not known or kept.test is None:
         return data, ()
     said = (

@@ -19,12 +19,12 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.hardware import OtherWork
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models import Encoder, keep
-from truncate_kit.models.word_pieces import keep_pieces, kept_pieces
-from truncate_kit.other_work import OtherWork
+from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
 from truncate_kit.statistics import RESAMPLES, Array, draws, interval

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.engines import Engine, Send, Sequential
+from truncate_kit.encode import Chunk, Encoded, EncodingWork
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
@@ -22,10 +22,10 @@ from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.result import Blocks, DistillResult, Student, SubsetScore, Tryout, taught_by
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
 from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts
-from truncate_kit.models import Batch, Encoder, check_encoder, encoder_digest, keep, truncate
+from truncate_kit.models import Batch, Encoder, encoder_digest, keep, truncate
+from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
-from truncate_kit.serving.work import Chunk, Encoded, EncodingWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator, PairEvaluator, VectorEvaluator
@@ -47,7 +47,7 @@ class TokenWork(EncodingWork):
 
     def perform(self, chunk: Chunk, send: Send) -> Encoded:
         """Rows as they are stored, in the order of the texts; those that were cut are counted where they are read."""
-        vectors = self._encoder.encode_ids(chunk.texts)  # type: ignore[union-attr, arg-type]  # moved; ids, not texts
+        vectors = self._encoder.encode_ids(chunk.texts)
         return Encoded(self._form.store(vectors).tobytes(), 0)
 
 
@@ -56,7 +56,6 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 
     Raises `LayerOutOfRangeError`, and `UsageError` where `encoder` is no model that was loaded.
     """
-    check_encoder(encoder)
     if layer is not None and layer > encoder.depth:
         raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
     return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
@@ -342,7 +341,7 @@ class Learning:
         """What one subset gives after learning from few texts, from the store or by learning now."""
         name = f"tryout-{run_name(one.blocks)}"
         found = self.runs.read(name, Tryout)
-        if found is None or (self._by_agreement and found.low is None):  # an earlier version did not ask for it
+        if found is None:
             self.group.agree((one.blocks, True))
             student, run = self._taught(one.blocks, few=True)
             found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))

@@ -2,23 +2,14 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.evaluation.graded import TextEncoder
-from truncate_kit.files import local_path
-from truncate_kit.methods.distill.result import DistillResult, Frontier, Student, TextCounts
+from truncate_kit.evaluation.retrieval import longer_texts
+from truncate_kit.hardware import QUIET
+from truncate_kit.methods.distill.result import Frontier, Student, TextCounts
 from truncate_kit.models import Encoder
-from truncate_kit.models.tail import Normalize
-from truncate_kit.other_work import QUIET
-from truncate_kit.results import read_or_pass_over
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.training.evaluators import VectorEvaluator
-from truncate_kit.training.examples import Ids
-from truncate_kit.training.model_origins import DISTILLED
 from truncate_kit.wording import counted
-
-LONGER = 1.25  # times as many tokens are worth a note
-SAMPLED = 10_000  # texts, to know how long the others are
 
 
 def note_of_unlearned(student: Student, untrained: float) -> tuple[str, ...]:
@@ -89,28 +80,4 @@ def note_of_lengths(
     data: PairSplits | RetrievalSet | None, evaluator: VectorEvaluator, texts: TextCounts
 ) -> tuple[str, ...]:
     """That what is served is longer than what was learned from, which costs search most of all."""
-    return () if data is None else _longer(data.name, evaluator.texts(), texts)
-
-
-def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """The same of a set that a saved model searches, by some of its texts; nothing of a model that learned otherwise.
-
-    Args:
-        model: Its folder, or a graph in it.
-        encoder: What was read there.
-        data: What the model was to choose by.
-    """
-    place, reader = local_path(model), getattr(encoder, "reader", None)
-    learned = read_or_pass_over(DistillResult.read, (place if place.is_dir() else place.parent) / DISTILLED.file_name)
-    if learned is None or reader is None:
-        return ()
-    texts = [*data.queries, *data.documents]
-    return _longer(data.name, reader.token_ids(texts[:: 1 + len(texts) // SAMPLED]), learned.texts)
-
-
-def _longer(name: str, ids: Sequence[Ids], learned: TextCounts) -> tuple[str, ...]:
-    long = int(np.quantile([len(row) for row in ids], 0.95))
-    if long <= LONGER * learned.long:
-        return ()
-    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
-    return (f"{said}, and up to {learned.long} there. Learn from texts as long as those to be served.",)
+    return () if data is None else longer_texts(data.name, evaluator.texts(), texts.long)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.cutting import VocabularyCut

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.errors import DataError
-from truncate_kit.evaluation.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
+from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.files import replacing
 from truncate_kit.methods.distill.result import TextCounts
 from truncate_kit.models import Encoder, encoder_digest
@@ -51,7 +51,7 @@ class RawTexts:
     def __post_init__(self) -> None:
         check_several(self.texts)
         check_several(self.queries)
-        check_several(self.exclude, ordered=False)
+        check_several(self.exclude)
 
 
 class TextStore:

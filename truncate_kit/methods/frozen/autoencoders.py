@@ -15,7 +15,7 @@ from truncate_kit.methods.frozen.examples import StateExamples, WithoutTexts, mo
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models import Encoder
 from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks
-from truncate_kit.models.module_files import WEIGHTS_FILE, write_weights
+from truncate_kit.models.model_folder import WEIGHTS_FILE, write_weights
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import TrainingRun
 

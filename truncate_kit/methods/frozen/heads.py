@@ -17,7 +17,7 @@ from truncate_kit.methods.frozen.autoencoders import BlockAutoencoders
 from truncate_kit.methods.frozen.examples import LOSS_FUNCTIONS, StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.models import Encoder, LayerHeads
-from truncate_kit.models.layer_heads import BlockNetworks, PairScore, check_score, write_layer_heads
+from truncate_kit.models.layer_heads import BlockNetworks, PairScore, ScoreKind, write_layer_heads
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
 
@@ -134,7 +134,10 @@ def new_heads(
         rows = np.unique([*train_pairs.first, *train_pairs.second])
         networks.fit(*moments(train_pairs.values[rows]))
     heads = LayerHeads(
-        width, blocks, networks, PairScore(blocks, settings.hidden, check_score(settings.score), generator)
+        width,
+        blocks,
+        networks,
+        PairScore(blocks, settings.hidden, cast(ScoreKind, settings.score), generator),
     )
     typical = pair_distances(heads, train_pairs).mean(dim=0)
     heads.score.scale.copy_(torch.where(typical > 0, typical, 1.0))
@@ -151,7 +154,7 @@ def _take_lowest(networks: BlockNetworks, source: BlockNetworks) -> None:
 def save_heads(heads: LayerHeads, folder: Path) -> None:
     """Write heads into a new folder, for `read_layer_heads`. Raises `FileProblemError`."""
     with replacing(folder) as target:
-        write_layer_heads(target, heads)
+        write_layer_heads(heads, target)
 
 
 def train_heads(

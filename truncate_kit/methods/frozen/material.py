@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from truncate_kit.data import PairSet, PairSplits, distinct_texts, splits_for
-from truncate_kit.data.learned import seen_before
 from truncate_kit.errors import DataError
 from truncate_kit.methods.frozen.cache import cached_states
 from truncate_kit.methods.frozen.heads import StatePairs
 from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
+from truncate_kit.seen import seen_before
 
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 FEWEST_SENTENCES = 20

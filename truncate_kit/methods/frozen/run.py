@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PairSplits, splits_for
-from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import local_path
 from truncate_kit.methods.frozen.autoencoders import BlockAutoencoders, pretrain
@@ -28,15 +28,15 @@ from truncate_kit.methods.frozen.material import Material, check_pairs, draw_sen
 from truncate_kit.methods.frozen.pair_errors import block_correlations, worst_pairs
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.methods.tmft.trials import parse_layers
-from truncate_kit.models import Encoder, LayerHeads, check_encoder, layers_held, save_encoder, truncate
+from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
-from truncate_kit.pair_keys import merged
+from truncate_kit.models.saving import origin_of
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import frozen_card
-from truncate_kit.settings import given_or
+from truncate_kit.seen import keys_of, merged
 from truncate_kit.training.diverging import DivergedTrials
 from truncate_kit.training.isolation import isolated
-from truncate_kit.training.model_origins import HEADS
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
@@ -67,7 +67,6 @@ def finetune_frozen(
     Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to this model,
     `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
     """
-    check_encoder(encoder)
     progress = reporter(progress)
     settings, begin = given_or(FrozenSettings, settings), time.perf_counter()
     layers = _layers(encoder, settings)
@@ -76,7 +75,8 @@ def finetune_frozen(
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
         nli_scores(nli)  # before anything is computed
-    work = (local_path(out) / HEADS.file).parent
+    file = local_path(out) / RESULT_FILES["freeze"]
+    work = file.parent
     store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
     with output_folder(local_path(out), encoder, MODEL_FOLDER), store.open():
         known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
@@ -92,10 +92,10 @@ def finetune_frozen(
             model.heads.raw = True
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
-        save_encoder(model, local_path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
-        note_learned(work / HEADS.file_name, HEADS.pairs(report).name, *learned)
+        origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
+        save_encoder(model, local_path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model), origin=origin)
         for folder in (store.folder, work):  # what other settings left in theirs stays
-            report.write(folder / HEADS.file_name)
+            report.write(folder / file.name)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})
     return report
 

@@ -10,9 +10,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from truncate_kit.errors import ModelError
 from truncate_kit.models import Encoder
 from truncate_kit.models.digest import Digest
-from truncate_kit.models.model_folder import resolve
+from truncate_kit.models.model_folder import quiet_transformers, resolve
 from truncate_kit.models.pipeline import read_pipeline
-from truncate_kit.models.transformers_logging import quiet_transformers
 
 
 class _GivenStates(nn.Module):

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, splits_for
-from truncate_kit.data.learned import keys_of
 from truncate_kit.models import Encoder
-from truncate_kit.pair_keys import Keys
 from truncate_kit.progress import Progress, silent
+from truncate_kit.seen import Keys, keys_of
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.data import read_texts
-from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import local_path
+from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.methods.priors.adapting import adapted
 from truncate_kit.methods.priors.words import WordPrior
 from truncate_kit.methods.study.alignment import LayerStates, cka_rows
@@ -20,6 +19,7 @@ from truncate_kit.methods.study.study_result import STUDY_FILE, CKARow, StudyRes
 from truncate_kit.methods.tmft.sweep_result import scores_by_layer
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, paper_parameters
+from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.training.distributed import ALONE, Group
@@ -29,7 +29,6 @@ from truncate_kit.training.retrieval_evaluator import scored_as
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.training.trial import Trial
-from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
 
 @isolated()

@@ -9,15 +9,15 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from truncate_kit.blocks import blocks_in_words, blocks_named
+from truncate_kit.bounds import SEEDS, check_number
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SEARCH_METRICS, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line, known_name
-from truncate_kit.files import is_there, local_path, read_text
+from truncate_kit.files import is_there, local_path
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label
 from truncate_kit.models import kept_config, load_config
-from truncate_kit.settings import SEEDS, check_number
+from truncate_kit.naming import blocks_in_words, blocks_named
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
 
@@ -36,7 +36,7 @@ def read_study(path: str | Path) -> Study:
     """
     path = Path(path)
     try:
-        text = read_text(path)
+        text = path.read_text(encoding="utf-8")
         long = len(text) > _MOST_LETTERS or any(line.count(".") > _MOST_POINTS for line in text.splitlines())
         values = {} if long else tomllib.loads(text)  # a.a.a… takes the square of its length, in time and memory
     except OSError as error:

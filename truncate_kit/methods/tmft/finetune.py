@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.data.learned import query_keys, seen_before
-from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 from truncate_kit.methods.tmft.picking import Picker
@@ -17,10 +16,10 @@ from truncate_kit.methods.tmft.strategies import check_strategy
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_named
 from truncate_kit.methods.tmft.work import Prior
-from truncate_kit.models import Encoder, check_encoder, encoder_digest
-from truncate_kit.pair_keys import merged
+from truncate_kit.models import Encoder, encoder_digest
+from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import WatchOption, watcher_of
-from truncate_kit.settings import given_or
+from truncate_kit.seen import merged, query_keys, seen_before
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.isolation import isolated
 from truncate_kit.training.output import output_folder
@@ -123,7 +122,7 @@ def _names(
 ) -> DataNames:
     """What the data, the queries and the teacher are known by afterwards."""
     taught = {} if before.teacher is None else {before.teacher.encoder.name: before.teacher.encoder.seen}
-    names = DataNames(data.fingerprint(), seen=merged(*taught.values()))
+    names = DataNames(data, seen=merged(*taught.values()))
     if retrieval is None:
         return replace(names, before=seen_before(data.evaluation, {encoder.name: encoder.seen} | taught))
     chose = choosing_queries(retrieval)
@@ -147,7 +146,6 @@ def _key(
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
     """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
-    check_encoder(encoder)
     Picker(settings.pick, settings.within)
     check_strategy(settings.strategy)
     if encoder.heads is not None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.models import Encoder, truncate
+from truncate_kit.parallel import Send, Steps
 from truncate_kit.progress import Progress
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import VectorEvaluator

@@ -7,9 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
-from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.methods.tmft.certainty import Certainty, certainty
 from truncate_kit.methods.tmft.picking import Picker
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -17,9 +15,11 @@ from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.methods.tmft.sweep_result import Ranking, SweepResult, scores_by_layer
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_to_try
 from truncate_kit.models import save_encoder
-from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.models.saving import origin_of
+from truncate_kit.naming import place_in_words
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import sweep_card
-from truncate_kit.training.model_origins import SWEEP
+from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged
 from truncate_kit.training.trial import Trial
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 
@@ -43,7 +43,7 @@ class DataNames:
     """What the data are known by afterwards.
 
     Attributes:
-        given: Fingerprint of the pairs before any were left out.
+        given: The pairs before any were left out.
         retrieval: Name of the retrieval set that chooses; empty where there is none.
         queries: Fingerprint of its queries; empty where there are none.
         num_queries: Number of those that choose.
@@ -51,7 +51,7 @@ class DataNames:
         before: As `SweepResult.seen_before`.
     """
 
-    given: str
+    given: PairSplits
     retrieval: str = ""
     queries: str = ""
     num_queries: int = 0
@@ -88,7 +88,7 @@ class Sweep:
         result = SweepResult(
             model=encoder.name,
             data=self.data.name,
-            data_fingerprint=self.names.given,
+            data_fingerprint=self.names.given.fingerprint(),
             retrieval=self.names.retrieval,
             queries_fingerprint=self.names.queries,
             seen_before=self.names.before,
@@ -209,6 +209,7 @@ class Sweep:
 
     def _save(self, result: SweepResult, found: Found, out: Path) -> None:
         """The lean model and its yardstick as folders, each with its card, then the result; other weights go."""
+        settings = result.training.to_dict() | result.settings.to_dict() | {"learning_rate": result.learning_rate}
         for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
             saved = runner.store.encoder(trial.name, runner.full.device)
             saved.name = runner.full.name
@@ -217,12 +218,19 @@ class Sweep:
             pairs = keys_of(*(part for name, part in splits.items() if name != "test"))
             saved.seen = merged(runner.full.seen, before, self.names.seen, pairs)
             card = sweep_card(result, trial, saved, splits)
-            save_encoder(saved, out / folder, model_card=card.text(saved))
-        learned = splits_for(self.data, found.best.seed)
-        sets = [pairs for name, pairs in learned.items() if name != "test"]
-        note_learned(out / SWEEP.file, SWEEP.pairs(result).name, *sets)
+            origin = origin_of(
+                "finetune",
+                runner.full,
+                saved,
+                depth=self.full.full.depth,
+                blocks=self.blocks[: trial.layer] if self.blocks is not None and folder == "lean" else None,
+                data=self.names.given,
+                seed=trial.seed,
+                settings=settings,
+            )
+            save_encoder(saved, out / folder, model_card=card.text(saved), origin=origin)
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
-            result.write(place / SWEEP.file)
+            result.write(place / RESULT_FILES["finetune"])
         # Another rule may choose another layer, and trains nothing then: each keeps its best weights. With splits drawn
         # by seed the yardstick is the one of the lean model's seed, whichever that will be.
         kept = {trial.name for trial in (found.best, found.strongest, *_best_of_layers(result.trials))}

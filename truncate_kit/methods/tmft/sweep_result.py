@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.blocks import place_in_words
 from truncate_kit.methods.tmft.certainty import Certainty
 from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings
@@ -81,7 +81,7 @@ class SweepResult(Result):
     # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out, or dev is too small.
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
-    queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
+    queries_fingerprint: str = ""  # of these queries; nothing where dev chose
     # That the model or its teacher had seen test pairs before, in words; nothing where neither had.
     seen_before: str = ""
 

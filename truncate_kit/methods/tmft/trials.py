@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from truncate_kit.blocks import numbers_named
-from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.methods.tmft.ranking import RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.methods.tmft.sweep_result import Ranking
 from truncate_kit.methods.tmft.work import Prior, TrialOrder, TrialWork
-from truncate_kit.models import Encoder, check_layer, keep, layers_held, truncate
-from truncate_kit.models.pooling import ConcatPooling
+from truncate_kit.models import Encoder, keep, layers_held, truncate, truncated_config
+from truncate_kit.models.layer_pooling import ConcatPooling
+from truncate_kit.naming import numbers_named
+from truncate_kit.parallel import Engine, Lost, Sequential, Steps
 from truncate_kit.progress import TrialEvent, TrialWatcher
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.diverging import DivergedTrials
@@ -229,7 +229,7 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
-        check_layer(encoder.backbone.config, layer)
+        truncated_config(encoder.backbone.config, layer)
     if 0 in layers and alike_at_0(encoder):
         token = "first" if encoder.pooling == "cls" else "last"
         raise UsageError(

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import torch
 
-from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import DivergedError
 from truncate_kit.models import Encoder, truncate
-from truncate_kit.pair_keys import Keys
+from truncate_kit.parallel import Send, Steps
 from truncate_kit.progress import PlannedTrial, Progress, TrialEvent
+from truncate_kit.seen import Keys
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun

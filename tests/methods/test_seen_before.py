@@ -1,0 +1,104 @@
+"""A model, or its teacher, that had seen the test pairs: every method that trains says so, or scores without them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.pairs import WORDS, make_pairs
+from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.frozen.run import finetune_frozen
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
+from truncate_kit.report.card import contrastive_card
+from truncate_kit.report.run import read_run
+from truncate_kit.report.writing import write_page
+from truncate_kit.seen import keys_of, pair_keys
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.tasks import Teacher
+
+ONCE = TrainingSettings(epochs=1)
+TEXTS = [f"{first} {second} {third}" for first in WORDS for second in WORDS for third in WORDS[:3]]
+
+
+def part(name, first, last):
+    """Pairs that no other part has."""
+    pairs = make_pairs(90)
+    return replace(pairs, name=f"set/{name}", pairs=tuple(dict.fromkeys(pairs.pairs))[first:last])
+
+
+@pytest.fixture
+def data():
+    parts = {name: part(name, *ends) for name, ends in {"train": (0, 20), "dev": (20, 30), "test": (30, 45)}.items()}
+    found = PairSplits(name="set", **parts)
+    assert [len(pairs) for _, pairs in found.items()] == [20, 10, 15]
+    return found
+
+
+@pytest.fixture
+def knowing(data, tiny_folder):
+    """A model that had learned from eight of the test pairs."""
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.seen = keys_of(data.test.pairs[:8])
+    return encoder
+
+
+def number_seen(data):
+    return int(np.isin(pair_keys(data.test), keys_of(data.test.pairs[:8])).sum())
+
+
+def said_of(data):
+    return f"model was trained on or chosen by {number_seen(data)} of 15 pairs of set/test before: "
+
+
+def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny_folder, tmp_path):
+    settings, plain = SweepSettings(layers="1", seeds=(0,)), load_encoder(tiny_folder("bert"))
+    found = finetune(knowing, data, out=tmp_path / "own", settings=settings, training=ONCE)
+    assert found.seen_before.startswith(said_of(data))
+    assert found.seen_before in (tmp_path / "own/lean/README.md").read_text().replace("\n", " ")
+    teacher = Preparation(teacher=Teacher(knowing, 1.0))
+    taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, before=teacher)
+    assert taught.seen_before == found.seen_before
+    assert finetune(plain, data, out=tmp_path / "none", settings=settings, training=ONCE).seen_before == ""
+    write_page(tmp_path / "own")
+    assert said_of(data) in (tmp_path / "own/report.html").read_text()
+
+
+def test_contrast_says_it(knowing, data, tmp_path):
+    settings = ContrastiveSettings(objective="dropout", pooling="mean", epochs=1, batch_size=8, seeds=(0,), dropout=0.1)
+    found = finetune_contrastive(knowing, raw_texts("texts", TEXTS[:40]), data, out=tmp_path, settings=settings)
+    assert found.seen_before.startswith(said_of(data))
+    assert found.seen_before in contrastive_card(found).notes
+    write_page(tmp_path)
+    assert said_of(data) in (tmp_path / "report.html").read_text()
+
+
+def test_frozen_heads_say_it(knowing, data, tmp_path):
+    settings = FrozenSettings(steps=("cosine",), epochs=1, seeds=(0,), layers="1")
+    found = finetune_frozen(knowing, data, out=tmp_path, settings=settings)
+    assert any(note.startswith(said_of(data)) for note in found.notes)
+    plain = f"the states of block 1 as they are have {found.states[-1]:.2f}."
+    assert write_page(tmp_path).recommendations[0].endswith(plain)
+
+
+def test_distillation_is_scored_without_them(knowing, data, tmp_path):
+    settings = DistillSettings(batch_size=8, learning_rate=1e-3)
+    found = distill(knowing, TEXTS, out=tmp_path / "own", budget=Budget(blocks="1,2"), settings=settings, data=data)
+    left = [pair for pair in data.test if pair_keys([pair])[0] not in knowing.seen]
+    assert found.scores.num_compared == len(left) == 15 - number_seen(data)
+    assert found.scores.full == pytest.approx(evaluate(knowing, left).spearman)
+    left_out = f"{number_seen(data)} of 15 pairs of set/test are left out"
+    said = f"{left_out}: model was trained on them or chosen by them."
+    assert said in found.notes
+    assert read_run(tmp_path / "own").distilled == found
+    knowing.seen = keys_of(data.test)
+    nothing = distill(knowing, TEXTS, out=tmp_path / "all", budget=Budget(blocks="1,2"), settings=settings, data=data)
+    assert nothing.scores is None
+    assert nothing.notes[0].startswith("15 of 15 pairs of set/test are left out")

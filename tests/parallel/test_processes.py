@@ -1,0 +1,152 @@
+"""Tasks in several processes: what they give, what they tell, and what happens when one of them dies."""
+
+import copy
+import os
+import pickle
+import signal
+
+import psutil
+import pytest
+import torch
+
+from tests.support.processes import Program
+from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
+from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.models import load_encoder
+from truncate_kit.parallel import Lost, Processes, Sequential, Steps
+
+WEIGHTS = torch.tensor([5, 3])
+
+
+def workers_of(process: int) -> list[psutil.Process]:
+    """Processes that tasks run in: children of the server that Python forks them from."""
+    return [
+        worker
+        for server in psutil.Process(process).children()
+        if "multiprocessing.forkserver" in " ".join(server.cmdline())
+        for worker in server.children()
+    ]
+
+
+def test_every_task_is_done_once_and_by_several(two_processes):
+    said = []
+    found = dict(two_processes.run(Squares(WEIGHTS, seconds=0.05), range(1, 21), said.append))
+    assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in range(1, 21)}
+    assert {device for _, _, device in found.values()} == {"cpu"}
+    processes = {process for _, process, _ in found.values()}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert sorted(message[1] for message in said if message[0] == "squared") == list(range(1, 21))
+    steps = [message for message in said if isinstance(message, Steps)]
+    assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 21)}
+    again = dict(two_processes.run(Squares(2 * WEIGHTS), [7], said.append))
+    assert again[7][0] == 6 * 49  # the new work, in a process that is still there
+    assert again[7][1] in processes
+
+
+def test_tasks_are_drawn_as_workers_become_free(two_processes):
+    drawn = []
+
+    def numbers():
+        for number in range(1, 12):
+            drawn.append(number)
+            yield number
+
+    run = two_processes.run(Squares(WEIGHTS), numbers(), lambda _: None)
+    next(run)
+    assert len(drawn) <= 3
+    run.close()
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_replaced_and_its_task_done_again(two_processes, tmp_path, by):
+    said = []
+    found = dict(two_processes.run(Squares(WEIGHTS, deaths=tmp_path, by=by), [1, DEADLY, 2], said.append))
+    assert found[DEADLY][0] == 3 * DEADLY**2
+    assert Lost(DEADLY, f"it was ended by {by.name}") in said
+
+
+def test_a_task_that_kills_its_workers_ends_in_one_error(two_processes):
+    said = []
+    with pytest.raises(DeviceError, match=f"{DEADLY} was lost 4 times; the last time it was ended by SIGKILL"):
+        list(two_processes.run(Squares(WEIGHTS), [DEADLY], said.append))
+    assert sum(isinstance(message, Lost) and message.task == DEADLY for message in said) == 3
+    assert dict(two_processes.run(Squares(WEIGHTS), [2], said.append))[2][0] == 12  # the engine goes on
+
+
+def test_errors_of_tasks_arrive_as_they_are(two_processes):
+    with pytest.raises(TruncateKitError, match="epoch 1, step 3") as caught:
+        list(two_processes.run(Squares(WEIGHTS), [WRONG], lambda _: None))
+    assert "learning_rate" in caught.value.hint
+    with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
+        list(two_processes.run(Squares(WEIGHTS), [ODD], lambda _: None))
+
+
+def test_what_a_task_logs_is_logged_here(two_processes, caplog):
+    """Nobody sees a worker's own standard error: that a batch went on in parts would never be said."""
+    sent = []
+    assert len(list(two_processes.run(Squares(WEIGHTS), [LOGGED, 1], sent.append))) == 2
+    assert [record.getMessage() for record in caplog.records] == ["Not enough memory for a batch of 400."]
+    assert caplog.records[0].name == "truncate_kit.hardware"
+    assert all(isinstance(message, Steps | tuple) for message in sent)
+
+
+def test_what_still_runs_is_stopped_when_the_caller_leaves(two_processes, tmp_path):
+    run = two_processes.run(Squares(WEIGHTS, seconds=60, homes=tmp_path), [1, 2], lambda message: interrupt(message))
+
+    def interrupt(message):
+        if message[0] == "squared":
+            assert list(tmp_path.iterdir())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(run)
+    assert not workers_of(os.getpid())
+    assert not list(tmp_path.iterdir())  # what they had unfolded goes with them
+    assert dict(two_processes.run(Squares(WEIGHTS), [2], lambda _: None))[2][0] == 12
+
+
+def test_one_after_another_gives_the_same():
+    with Sequential() as engine:
+        found = dict(engine.run(Squares(WEIGHTS), [4, 5], lambda _: None))
+    assert [square for square, _, _ in found.values()] == [48, 75]
+
+
+def test_more_processes_than_gpus_are_refused():
+    with pytest.raises(UsageError, match="`count` 0 is too small"):
+        Processes(0)
+    with pytest.raises(DeviceError, match=r"CUDA was asked for|need a GPU each"):
+        Processes(torch.cuda.device_count() + 1, device="cuda")
+
+
+_LONG = """
+from tests.support.squares import Squares
+from truncate_kit.parallel import Processes
+import sys, torch
+with Processes(int(sys.argv[1])) as engine:
+    for _ in engine.run(Squares(torch.tensor([5, 3]), seconds=0.3), range(1, 1000), print):
+        print("found", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("how", "count"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
+def test_no_worker_outlives_the_process_that_started_it(how, count):
+    running = Program(_LONG, count)
+    assert any("found" in line for line in running.stdout), "it ended early"
+    workers = workers_of(running.pid)
+    assert len(workers) == count
+    running.kill(how)
+    running.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+
+
+def test_an_encoder_that_has_shown_its_layers_can_be_sent(tiny_folder):
+    """As `finetune --workers` sends it, after its search has looked at all layers."""
+    encoder = load_encoder(tiny_folder("bert"))
+    batch = {"input_ids": torch.tensor([[2, 5, 7, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    with torch.no_grad():
+        expected = torch.stack(encoder.hidden_states(batch))
+        for sent in (pickle.loads(pickle.dumps(encoder)), copy.deepcopy(encoder), encoder):
+            for _ in range(2):
+                torch.testing.assert_close(torch.stack(sent.hidden_states(batch)), expected, rtol=0, atol=0)

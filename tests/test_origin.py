@@ -1,0 +1,188 @@
+"""What a saved folder says of its model, and what follows from it for a comparison."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from tests.support.commands import run, run_both
+from tests.support.files import pairs_file
+from tests.support.pairs import TEXTS, make_pairs
+from truncate_kit.bench.run import Subject, check_comparable
+from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.frozen.run import finetune_frozen
+from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import encoder_digest, load_encoder, save_encoder
+from truncate_kit.origin import Origin, read_origin, was_trained
+from truncate_kit.seen import seen_among
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.cutting import cut
+
+DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
+
+
+@pytest.fixture
+def plain(tiny_folder, tmp_path):
+    """A transformer as it was pretrained, without modules.json."""
+    return shutil.copytree(tiny_folder("bert"), tmp_path / "plain")
+
+
+@pytest.fixture
+def tuned(plain, tmp_path):
+    """A sentence-transformers folder."""
+    return save_encoder(load_encoder(plain), tmp_path / "tuned")
+
+
+def tune(encoder, out):
+    settings, training = SweepSettings(layers="1", seeds=(0,)), TrainingSettings(epochs=1)
+    finetune(encoder, DATA, out=out, settings=settings, training=training)
+
+
+def contrast(encoder, out):
+    settings = ContrastiveSettings(objective="dropout", pooling="mean", epochs=1, batch_size=8, seeds=(0,), dropout=0.1,
+                                   layer=2)  # fmt: skip
+    rows = raw_texts("texts", [f"{text} {number}" for text in TEXTS for number in range(9)])
+    finetune_contrastive(encoder, rows, DATA, out=out, settings=settings)
+
+
+def freeze(encoder, out):
+    finetune_frozen(
+        encoder, DATA, out=out, settings=FrozenSettings(steps=("cosine",), epochs=1, seeds=(0,), layers="2")
+    )
+
+
+def distil(encoder, out):
+    texts = [f"{text} {number}" for text in TEXTS for number in range(40)]
+    settings = DistillSettings(epochs=1, batch_size=8, learning_rate=1e-3)
+    distill(encoder, texts, out=out, budget=Budget(blocks="1,3"), settings=settings)
+
+
+METHODS = {
+    "cut": (lambda encoder, out: cut(encoder, (1, 3), out=out), "lean", "{}, blocks 1, 3 of 3, not trained"),
+    "finetune": (tune, "lean", "{}, layer 1 of 3, fine-tuned on pairs"),
+    "distill": (distil, "lean", "{}, blocks 1, 3 of 3, distilled from raw text"),
+    "contrast": (contrast, "lean", "{}, layer 2 of 3, by contrast"),
+    "freeze": (freeze, "frozen", "{}, heads on 2 of 3 frozen blocks"),
+    "copy": (lambda encoder, out: export_onnx(encoder, out / "lean"), "lean", "{}, as it was"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_says_what_it_made(method, plain, tmp_path):
+    make, folder, words = METHODS[method]
+    source = load_encoder(plain)
+    make(source, tmp_path / "out")
+    found, lean = read_origin(tmp_path / "out" / folder), load_encoder(tmp_path / "out" / folder)
+    assert (found.method, found.model, found.source_digest) == (method, str(plain), encoder_digest(source))
+    assert found.words == words.format(plain)
+    assert (found.layer, found.depth, found.parameters) == (lean.depth, 3, lean.num_parameters)
+    assert found.trained is lean.trained is (method not in ("cut", "copy"))
+    learned = method in ("finetune", "contrast", "freeze")
+    assert (found.data, found.fingerprint) == (("pairs", DATA.fingerprint()) if learned else ("", ""))
+    assert set(found.versions) == {"truncate-kit", "torch", "transformers"}
+
+
+def test_a_search_of_combinations_says_which_layers_and_pairs(capfd, plain, tmp_path):
+    file = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
+    run(capfd, "combine", plain, "--data", file, "--dev-pairs", 20, "--splits", 2, "--workspace", tmp_path / "w")
+    found = read_origin(tmp_path / "w/combined")
+    assert (found.method, found.trained) == ("combine", False)
+    assert found.words.endswith(" combined")
+    assert json.loads((tmp_path / "w/combination/combination.json").read_text())["chosen"] == found.settings["layers"]
+    assert "layers" in found.words
+    _, err = run_both(capfd, "evaluate", tmp_path / "w/combined", "--data", file)
+    assert "were chosen on a part of these pairs" in " ".join(err.split())
+    assert seen_among(DATA.test, tmp_path / "w/combined") is None
+
+
+def test_a_cut_vocabulary_is_counted(tmp_path):
+    result = cut(load_encoder("mini-bert"), 2, out=tmp_path, texts=TEXTS)
+    pieces = result.vocabulary
+    assert read_origin(tmp_path / "lean").words == (
+        f"mini-bert, layer 2 of 8, {pieces.pieces:,} of {pieces.full_pieces:,} word pieces, not trained"
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000])
+def test_a_damaged_record_claims_nothing(text, tuned):
+    (tuned / "origin.json").write_text(text)
+    assert read_origin(tuned) is None
+    assert was_trained(tuned) is True
+
+
+def test_what_says_nothing_of_itself(plain, tuned, tmp_path):
+    assert was_trained(plain) is False
+    assert was_trained(tuned) is True
+    assert was_trained(tmp_path) is None
+    assert read_origin("mini-bert") is read_origin("\0") is None
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Whether the difference is stated, and the warnings, of two folders."""
+
+    def check(lean, full, blocks=None):
+        return check_comparable(Subject("lean", lean, tmp_path, blocks=blocks), Subject("full", full, tmp_path))
+
+    return check
+
+
+def is_of_a_part(found):
+    comparable, warnings = found
+    return comparable and len(warnings) == 1 and "a part of another one and was not trained since" in warnings[0]
+
+
+@pytest.mark.parametrize("kept", [1, (1, 3)])
+def test_a_cut_is_a_part_and_trained_as_its_source(plain, tuned, compared, tmp_path, kept):
+    cut(load_encoder(plain), kept, out=tmp_path / "a")
+    assert is_of_a_part(compared(tmp_path / "a/lean", plain))
+    comparable, (said,) = compared(tmp_path / "a/lean", tuned)
+    # As the digest says, `tuned` holds the very model that was cut.
+    assert comparable or "the lean model was not fine-tuned and the full one was" in said
+    cut(load_encoder(tuned), kept, out=tmp_path / "b")
+    assert was_trained(tmp_path / "b/lean") is True
+    assert is_of_a_part(compared(tmp_path / "b/lean", tuned))
+    facts = Subject("lean", tmp_path / "b/lean", tmp_path / "scratch").facts()
+    assert facts.blocks == (kept if kept == (1, 3) else None)
+
+
+def test_blocks_that_a_bench_keeps_are_a_part_too(plain, tuned, compared):
+    assert is_of_a_part(compared(plain, plain, blocks=(1, 3)))
+    assert is_of_a_part(compared(tuned, tuned, blocks=(1, 3)))
+    assert compared(tuned, plain, blocks=(1, 3))[0] is False
+
+
+def test_a_student_is_compared_with_its_teacher(plain, tiny_folder, compared, tmp_path):
+    distil(load_encoder(plain), tmp_path / "run")
+    assert (
+        compared(tmp_path / "run/lean", plain) == compared(tmp_path / "run/lean", tmp_path / "run/full") == (True, [])
+    )
+    assert compared(tmp_path / "run/lean", tiny_folder("electra"))[0] is False
+
+
+def test_one_call_of_finetune_gives_both_the_same_budget(plain, compared, tmp_path):
+    tune(load_encoder(plain), tmp_path / "run")
+    lean, full = tmp_path / "run/lean", tmp_path / "run/full"
+    assert compared(lean, full) == (True, [])
+    assert compared(lean, shutil.copytree(full, tmp_path / "elsewhere")) == (True, [])
+    other = read_origin(full)
+    replace(other, settings=other.settings | {"epochs": 9}).write(full / "origin.json")
+    assert "same fine-tuning budget" in compared(lean, full)[1][0]
+    (full / "origin.json").unlink()
+    assert "same fine-tuning budget" in compared(lean, full)[1][0]
+
+
+def test_it_comes_back_from_its_file(tmp_path):
+    made = Origin(method="cut", model="m", source_digest="d", layer=2, depth=4, blocks=(1, 3), parameters=9,
+                  trained=None, pieces=(3, 9), settings={"a": [1]}, versions={})  # fmt: skip
+    made.write(tmp_path / "origin.json")
+    assert read_origin(tmp_path) == made
+    assert read_origin(tmp_path / "origin.json") == made  # a file in the folder, such as a graph

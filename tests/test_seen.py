@@ -1,0 +1,285 @@
+"""What a model has seen: keys of pairs in its folder, and scores on what is left."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.files import pairs_file, words_folder
+from tests.support.pairs import WORDS, make_pairs
+from tests.support.retrieval import retrieval_folder
+from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, split_pairs
+from truncate_kit.data.retrieval import with_queries
+from truncate_kit.errors import DataError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.texts import RawTexts
+from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder
+from truncate_kit.seen import (
+    NO_KEYS,
+    keys_of,
+    pair_key,
+    pair_keys,
+    read_seen,
+    seen_among,
+    seen_before,
+    seen_by,
+    seen_pairs,
+    unseen,
+    unseen_queries,
+    without_seen,
+    write_seen,
+)
+from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.cutting import cut
+from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.training.tasks import Teacher
+from truncate_kit.workspace import Workspace
+
+PAIRS = make_pairs(30)
+ONCE = TrainingSettings(epochs=1)
+
+
+def trained(folder: Path, model: Path, data: PairSplits, seed: int = 0, **more) -> Workspace:
+    """A workspace in which a model was trained on `data`."""
+    settings = SweepSettings(layers="1", seeds=(seed,))
+    finetune(load_encoder(model), data, out=folder, settings=settings, training=ONCE, **more)
+    return Workspace(folder)
+
+
+def distil(model, out, data):
+    """A student of a model, its blocks and epochs chosen by pairs."""
+    texts = RawTexts(texts=[f"{one} {two} {three}" for one in WORDS for two in WORDS for three in WORDS[:4]])
+    settings = DistillSettings(epochs=1)
+    distill(load_encoder(model), texts, out=out, budget=Budget(blocks=2), data=data, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One file, not divided."""
+    file = pairs_file(tmp_path_factory.mktemp("data") / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
+    return load_pairs(file, divide=False)
+
+
+@pytest.fixture(scope="module")
+def divided(whole):
+    return split_pairs(whole.train)
+
+
+@pytest.fixture(scope="module")
+def workspace(divided, tiny_folder, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("work"), tiny_folder("bert"), divided)
+
+
+def texts(pairs):
+    return frozenset(frozenset((pair.first, pair.second)) for pair in pairs)
+
+
+def of_pairs(whole, pairs):
+    return replace(whole, train=replace(whole.train, pairs=tuple(pairs)))
+
+
+def test_a_key_is_of_both_texts_whatever_their_sides_and_score():
+    assert pair_key("a b", "c") == pair_key("c", "a b")
+    assert len({pair_key(*texts) for texts in (("a b", "c"), ("a", "b c"), ("a", "b"), ("A", "b"), ("a ", "b"))}) == 5
+    assert pair_key("\ud800", "a") != pair_key("\ud801", "a")  # halves of characters, which no codec takes
+    swapped = [TextPair(pair.second, pair.first, 1.0) for pair in PAIRS]
+    assert (pair_keys(swapped) == pair_keys(PAIRS)).all()
+
+
+def test_a_note_takes_eight_bytes_a_pair_and_damage_says_nothing(tmp_path):
+    keys = keys_of(PAIRS, PAIRS, texts=[frozenset(("x", "y")), frozenset(("x",))])
+    assert (keys == np.unique([*pair_keys(PAIRS), pair_key("x", "y")])).all()
+    write_seen(tmp_path, NO_KEYS)
+    assert read_seen(tmp_path) is None
+    write_seen(tmp_path, keys)
+    assert (read_seen(tmp_path) == keys).all()
+    note = tmp_path / "seen.pairs"
+    head, rest = note.read_bytes().split(b"\n", 1)
+    assert len(rest) == 8 * len(keys)
+    for damaged in (head + b"\n" + rest[:-8], head + b"\n" + rest[:-3], b"", rest):
+        note.write_bytes(damaged)
+        assert read_seen(tmp_path) is None
+    with note.open("wb") as file:  # a file of holes takes no room on the disk, and all of the memory
+        file.truncate(10**12)
+    assert read_seen(tmp_path) is None
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_pairs_are_left_out_of_the_split_that_is_measured_on(split):
+    others = {} if split == "train" else {"train": PAIRS}
+    splits = PairSplits(name="pairs", **{**others, split: PAIRS})
+    left, known = without_seen(splits, np.unique(pair_keys(PAIRS.pairs[4:])))
+    distinct = texts(PAIRS.pairs[4:])
+    expected = [pair for pair in PAIRS if frozenset((pair.first, pair.second)) not in distinct]
+    assert (list(left.evaluation), known) == (expected, len(PAIRS) - len(expected))
+    assert left == replace(splits, **{split: left.evaluation})
+
+
+def test_a_warning_counts_for_each_model():
+    some, all_of_them = np.unique(pair_keys(PAIRS.pairs[:4])), np.unique(pair_keys(PAIRS))
+    said = seen_before(PAIRS, {"lean": some, "other": NO_KEYS, "teacher": all_of_them})
+    number = int(np.isin(pair_keys(PAIRS), some).sum())
+    assert f"lean was trained on or chosen by {number} of 30 pairs" in said
+    assert "teacher was trained on or chosen by 30 of 30 pairs" in said
+    assert "other" not in said
+    assert seen_before(PAIRS, {"other": NO_KEYS}) == ""
+
+
+def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, whole, divided, tmp_path):
+    copy = shutil.copytree(workspace.lean, tmp_path / "copy")
+    for model in (workspace.lean, workspace.full, workspace.lean / "config.json", copy):
+        found = unseen(whole, model)
+        assert found.test.pairs == divided.test.pairs
+        assert "was divided into" in found.notes[-1]
+        assert found.notes[-1].endswith("only test counts.")
+    assert unseen(divided, workspace.lean) is divided
+
+
+@pytest.mark.parametrize("model", ["mini-bert", "\0", "nowhere/x"])
+def test_a_folder_without_a_note_claims_nothing(model, whole):
+    assert unseen(whole, model) is whole
+    assert len(seen_by(model)) == 0
+    assert seen_pairs(model) is None
+    assert seen_among(whole.train, model) is None
+
+
+def test_other_pairs_stay(workspace, whole):
+    other = replace(whole, train=make_pairs(40))
+    assert unseen(other, workspace.lean) is other
+    few = of_pairs(whole, whole.train.pairs[:3])
+    with pytest.raises(DataError, match="3 of 3 pairs"):  # too few to be divided, but they were learned from
+        unseen(few, workspace.lean)
+
+
+def test_a_file_that_changed_is_known_pair_by_pair(workspace, whole, divided):
+    """With its rows in another order, one more, sides exchanged or other scores: most of it was trained on."""
+    every, new = whole.train.pairs, TextPair("a new text", "another one", 3.0)
+    changed = {
+        "sorted": sorted(every, key=lambda pair: (pair.target, pair.first)),
+        "one more": (*every, new),
+        "sides": [TextPair(pair.second, pair.first, pair.target) for pair in every],
+        "scores": [replace(pair, target=5 - pair.target) for pair in every],
+    }
+    for name, pairs in changed.items():
+        found = unseen(of_pairs(whole, pairs), workspace.lean)
+        expected = texts(divided.test) | ({frozenset((new.first, new.second))} if name == "one more" else set())
+        assert texts(found.evaluation) == expected, name
+    more = [replace(new, first=f"a new text {number}") for number in range(30)]  # some of which train would get
+    found, known = unseen(of_pairs(whole, (*every, *more)), workspace.lean), len(every) - len(divided.test)
+    assert texts(found.evaluation) == texts(divided.test) | texts(more)
+    assert found.notes[-1] == (
+        f"{known} of {len(every) + 30} pairs of {whole.name} are left out: {workspace.lean} was trained on them or "
+        f"chosen by them. That leaves {len(divided.test) + 30} pairs."
+    )
+    with pytest.raises(DataError, match=r"40 of 42 pairs .* are left out: .* That leaves 2 pairs\."):
+        unseen(of_pairs(whole, (*divided.train.pairs[:40], new, replace(new, first="b"))), workspace.lean)
+
+
+def test_of_a_test_split_pairs_are_left_out_unless_it_is_the_one_that_was_given(
+    workspace, divided, tiny_folder, tmp_path
+):
+    doubled = replace(divided, test=replace(divided.test, pairs=(*divided.test.pairs, divided.train.pairs[0])))
+    alone = replace(doubled, train=None, dev=None)
+    assert unseen(alone, workspace.lean).test.pairs == divided.test.pairs
+    own = trained(tmp_path / "own", tiny_folder("bert"), replace(doubled, shares=None, one_file=False))
+    assert unseen(doubled, own.lean).test.pairs == doubled.test.pairs
+    with pytest.raises(DataError, match="That leaves 0 pairs"):
+        unseen(replace(divided, train=None, dev=None, test=divided.dev), workspace.lean)
+
+
+def test_two_models_leave_out_what_either_has_seen(workspace, whole, divided, tiny_folder, tmp_path):
+    swapped = replace(divided, train=replace(divided.train, pairs=(*divided.train.pairs[40:], *divided.test.pairs[:2])))
+    other = trained(tmp_path / "other", tiny_folder("bert"), swapped)
+    found = unseen(unseen(whole, workspace.lean), other.lean)
+    assert texts(found.evaluation) == texts(divided.test.pairs[2:]) - texts(divided.test.pairs[:2])
+
+
+def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
+    for name, pairs in divided.items():
+        said = seen_among(pairs, workspace.lean)
+        if name == "test":
+            assert said is None
+        else:
+            assert f"trained on or chosen by {len(pairs)} of these {len(pairs)} pairs" in said
+    noted = seen_pairs(workspace.lean)
+    assert all(pair in noted.pairs for pair in texts([*divided.train, *divided.dev]))
+    assert not any(pair in noted.pairs for pair in texts(divided.test))
+
+
+def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_folder, tmp_path):
+    words = load_pairs(words_folder(tmp_path / "words"))
+    work = trained(tmp_path / "work", tiny_folder("bert"), words, seed=3)
+    expected = [split_pairs(words.train, seed, words.shares).test for seed in (3, 0)]
+    found = unseen(words, work.lean).evaluation
+    assert texts(found) == texts(expected[0]) != texts(expected[1])
+
+
+def test_a_distilled_model_is_scored_on_the_test_part_of_what_chose_it(whole, divided, tiny_folder, tmp_path):
+    distil(tiny_folder("bert"), tmp_path, divided)
+    assert unseen(whole, tmp_path / "lean").test.pairs == divided.test.pairs
+    assert read_seen(tmp_path / "full") is None
+
+
+@pytest.fixture
+def sets():
+    """Two sets of pairs without a text in common, each divided."""
+    pairs = [replace(pair, target=float(place % 6)) for place, pair in enumerate(make_pairs(120).pairs)]
+    others = [replace(pair, first=f"{pair.first} 2", second=f"{pair.second} 2") for pair in pairs[60:]]
+    named = {"a": pairs[:60], "b": others}
+    return [split_pairs(replace(make_pairs(60), name=name, pairs=tuple(one))) for name, one in named.items()]
+
+
+def known_of(model, *sets):
+    """How many pairs of train and dev of each set a model has seen, by its own folder."""
+    return [int(np.isin(keys_of(one.train, one.dev), read_seen(model)).sum()) for one in sets]
+
+
+def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path):
+    """Into cuts, copies, students, models trained further, and from teachers and priors."""
+    first, second = sets
+    number = [len(keys_of(one.train, one.dev)) for one in sets]
+    source = trained(tmp_path / "source", tiny_folder("bert"), first)
+    assert known_of(source.lean, *sets) == known_of(source.full, *sets) == [number[0], 0]
+    cut(load_encoder(source.lean), 0, out=tmp_path / "cut")
+    export_onnx(load_encoder(source.lean), tmp_path / "served")
+    distil(source.full, tmp_path / "taught", second)
+    for model in (tmp_path / "cut/lean", tmp_path / "served", tmp_path / "served/model.onnx"):
+        assert sorted(seen_by(model)) == sorted(keys_of(first.train, first.dev))
+    assert known_of(tmp_path / "taught/lean", *sets) == [number[0], len(keys_of(second.dev))]
+    again = trained(tmp_path / "again", source.lean, second)
+    assert known_of(again.lean, *sets) == known_of(again.full, *sets) == number
+    words, model = load_pairs(words_folder(tmp_path / "words")), load_encoder(tiny_folder("bert"))
+    prior = WordPrior(model, words, replace(word_training(), epochs=1))
+    before = Preparation(teacher=Teacher(load_encoder(source.lean)), prior=prior)
+    learner = trained(tmp_path / "learner", tiny_folder("bert"), second, before=before)
+    drawn = split_pairs(words.train, 0, words.shares)
+    for folder in (learner.lean, learner.full):
+        assert known_of(folder, *sets, drawn) == [*number, len(keys_of(drawn.train, drawn.dev))]
+
+
+def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
+    searched = read_retrieval(retrieval_folder(tmp_path / "search"), metric="mrr")
+    asked = replace(searched, queries=(*searched.queries, *(f"{text} 2" for text in searched.queries)),
+                    query_ids=searched.query_ids * 2, relevance=searched.relevance * 2)  # fmt: skip
+    work = trained(tmp_path / "work", tiny_folder("bert"), divided, retrieval=asked)
+    chose, elsewhere = {*choosing_queries(asked)}, replace(asked, name="a copy", queries=asked.queries[::-1])
+    for model in (work.lean, work.full):
+        for data in (asked, elsewhere, searched):
+            number = sum(query in chose for query in data.queries)
+            part = f"trained on or chosen by {number} of these {len(data.queries)} queries"
+            assert part in seen_among(data, model)
+            left, said = unseen_queries(data, model)
+            assert left.queries == tuple(query for query in data.queries if query not in chose)
+            assert f"{number} of {len(data.queries)} queries of {data.name}" in said
+    assert unseen_queries(asked, work.lean, work.full)[0].queries == unseen_queries(asked, work.lean)[0].queries
+    assert unseen_queries(asked, "mini-bert") == (asked, None)
+    some = with_queries(asked, [place for place, query in enumerate(asked.queries) if query in chose])
+    with pytest.raises(DataError, match="only the others count"):
+        unseen_queries(some, work.lean)

@@ -1,0 +1,321 @@
+"""What a workspace holds; what `clean` frees, and that the same call gives the same result after it."""
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.made_results import a_distillation, write_run
+from tests.support.pairs import make_pairs
+from truncate_kit.data import PairSplits
+from truncate_kit.errors import DataError, DivergedError, FileProblemError, UsageError
+from truncate_kit.files import is_unfinished, run_lock, unfinished
+from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.cutting import CutResult, cut
+from truncate_kit.training.store import RunStore
+from truncate_kit.workspace import ModelSource, Workspace, clean, contents, read_result
+
+DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
+
+
+def sweep(model: Path, folder: Path):
+    settings = SweepSettings(layers="1,2", seeds=(0,))
+    return finetune(load_encoder(model), DATA, out=folder, settings=settings, training=TrainingSettings(epochs=1))
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_folder, tmp_path_factory):
+    """A workspace after a sweep, its result, and the model it began with."""
+    folder = tmp_path_factory.mktemp("work")
+    return folder, sweep(tiny_folder("bert"), folder), tiny_folder("bert")
+
+
+@pytest.fixture
+def workspace(swept, tmp_path):
+    return Workspace(Path(shutil.copytree(swept[0], tmp_path / "work")))
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_models_runs_and_sizes(workspace, swept):
+    found, result = contents(workspace), swept[1]
+    assert found.file_bytes == size(workspace.folder)
+    assert [model.path for model in found.models] == [str(workspace.full), str(workspace.lean)]
+    assert [model.file_bytes for model in found.models] == [size(workspace.full), size(workspace.lean)]
+    assert found.models[1].origin == f"{result.model}, layer {result.chosen} of 3, fine-tuned on pairs"
+    (run,) = found.runs
+    weights = [path for path in Path(run.path).iterdir() if path.is_dir()]
+    assert weights  # copies of the saved models
+    assert run.spare_bytes == found.spare_bytes == sum(map(size, weights))
+    assert (run.finished, run.waiting) == (3, 0)
+    assert "sweep.json" in found.reports
+    assert not [name for name in found.reports if name.startswith(("lean", "trials/"))]
+
+
+def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
+    _, result, model = swept
+    left = workspace.folder / ".lean.abcdefgh.tmp"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half" * 1000)
+    lean = (workspace.lean / "model.safetensors").read_bytes()
+    before, spare = size(workspace.folder), contents(workspace).spare_bytes
+    found = clean(workspace)
+    assert found.freed_bytes == spare + 4000 == before - size(workspace.folder)
+    assert found.spare_bytes == 0
+    assert not left.exists()
+    assert (workspace.lean / "model.safetensors").read_bytes() == lean
+    again = sweep(model, workspace.folder)
+    assert again.to_dict() | {"seconds": 0} == result.to_dict() | {"seconds": 0}
+    assert (workspace.lean / "model.safetensors").read_bytes() == lean
+    assert clean(Workspace(tmp_path / "nowhere")).file_bytes == 0
+
+
+def test_an_adapted_model_stays_while_trials_wait(workspace):
+    """A study writes its results after the first model; what the next one begins with may have taken days."""
+    home = workspace.folder / "study"
+    for run in ("adapted/0123456789abcdef", "trials/fedcba9876543210"):
+        (home / run).mkdir(parents=True)
+        (home / run / "weights.safetensors").write_bytes(b"weights")
+        (home / run).parent.joinpath("trials.jsonl").touch()
+    (home / "study.json").write_text("{}")
+    waiting = home / "trials/fedcba9876543210"
+    (waiting / ".unfinished").touch()
+    clean(workspace)
+    assert len(list(home.rglob("weights.safetensors"))) == 2
+    (waiting / ".unfinished").unlink()
+    with run_lock(home), pytest.raises(FileProblemError):  # a study that runs
+        clean(workspace)
+    assert len(list(home.rglob("weights.safetensors"))) == 2
+    clean(workspace)
+    assert not list(home.rglob("weights.safetensors"))
+
+
+def test_what_was_written_in_part_goes_wherever_it_lies(workspace):
+    """Also behind a kill in the middle of a graph of gigabytes; what another process writes stays."""
+    places = [workspace.folder, workspace.lean, workspace.study, next((workspace.folder / "trials").glob("*/"))]
+    parts = [place / ".scores.csv._2iw61bn.tmp" for place in places]
+    for part in parts:
+        part.mkdir(parents=True)
+        (part / "scores.csv").write_text("half of it")
+    assert not [name for name in contents(workspace).reports if ".tmp" in name]
+    clean(workspace)
+    assert not [part for part in parts if part.exists()]
+
+
+def test_a_folder_that_only_a_study_wrote_to_is_a_workspace(tmp_path):
+    workspace = Workspace(tmp_path / "work")
+    with run_lock(workspace.study):
+        pass
+    assert clean(workspace).freed_bytes == 0
+
+
+def test_states_of_which_no_repetition_comes_stay(workspace):
+    """A study reads CKA from them; their trials are finished, and are not run again."""
+    run = Path(contents(workspace).runs[0].path)
+    (run / "states-layer01-trained.safetensors").write_bytes(b"states")
+    (run / "other.safetensors").write_bytes(b"weights")
+    clean(workspace)
+    assert [path.name for path in run.glob("*.safetensors")] == ["states-layer01-trained.safetensors"]
+
+
+def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):
+    precious = tmp_path / "precious"
+    (precious / "photos").mkdir(parents=True)
+    for name in ("photos/one.jpg", "weights.safetensors", ".half.abcdefgh.tmp"):
+        (precious / name).write_bytes(b"mine" * 1000)
+    run = Path(contents(workspace).runs[0].path)
+    (run.parent / "0123456789abcdef").symlink_to(precious)
+    (run / "layer09-seed0-epochs1").symlink_to(precious)
+    (run / "states.safetensors").symlink_to(precious / "weights.safetensors")
+    assert [Path(found.path) for found in contents(workspace).runs] == [run]
+    clean(workspace)
+    assert sorted(path.name for path in precious.rglob("*")) == [
+        ".half.abcdefgh.tmp",
+        "one.jpg",
+        "photos",
+        "weights.safetensors",
+    ]
+
+
+def test_graphs_that_bench_made_are_spare(workspace):
+    own = workspace.graphs / ("0123456789abcdef" * 4)
+    own.mkdir(parents=True)
+    (own / "model.onnx").write_bytes(b"graph")
+    (own / "export.json").write_text("{}")
+    found = contents(workspace)
+    assert found.graph_bytes == 7
+    assert [(kept.path, kept.file_bytes) for kept in found.kept] == [(str(workspace.graphs), 7)]
+    listed = [workspace.folder / part.path for part in (*found.models, *found.runs, *found.kept)]
+    files = [path for path in workspace.folder.rglob("*") if path.is_file() and not {*path.parents} & {*listed}]
+    assert found.other_bytes == sum(path.stat().st_size for path in files)
+    assert not any(name.startswith("graphs") for name in found.reports)
+    assert clean(workspace).graph_bytes == 0
+    assert not workspace.graphs.exists()
+
+
+def test_what_somebody_else_keeps_under_our_names_stays(workspace, tmp_path):
+    for name in ("notes", "0123"):
+        (workspace.graphs / name).mkdir(parents=True)
+        (workspace.graphs / name / "mine.txt").write_text("mine")
+    (workspace.graphs / "plot.csv").write_text("mine")
+    clean(workspace)
+    assert sorted(path.name for path in workspace.graphs.iterdir()) == ["0123", "notes", "plot.csv"]
+    foreign = tmp_path / "paper"
+    (foreign / "graphs/0123456789abcdef").mkdir(parents=True)
+    (foreign / ".notes.abcdefgh.tmp").mkdir()
+    with pytest.raises(UsageError, match="is no workspace"):
+        clean(Workspace(foreign))
+    assert sorted(path.name for path in foreign.iterdir()) == [".notes.abcdefgh.tmp", "graphs"]
+
+
+def test_what_was_stopped_keeps_everything_although_something_else_ended(workspace):
+    """Between two trials there is no checkpoint: a second sweep after a finished one, stopped there."""
+
+    def work(error):
+        with RunStore(workspace.folder / "trials", "0" * 16).open():
+            (workspace.folder / "trials" / ("0" * 16) / "layer03-seed0-epochs4").mkdir()
+            raise error
+
+    run = workspace.folder / "trials" / ("0" * 16)
+    with pytest.raises(KeyboardInterrupt):
+        work(KeyboardInterrupt)
+    clean(workspace)
+    assert (run / "layer03-seed0-epochs4").is_dir()
+    (found,) = [one for one in contents(workspace).runs if one.path == str(run)]
+    assert found.waiting == 1
+    (run / "layer03-seed0-epochs4").rmdir()
+    with pytest.raises(DataError):
+        work(DataError("Refused.", hint="None."))  # nothing goes on there
+    (run / "layer03-seed0-epochs4").rmdir()
+    with pytest.raises(DivergedError):
+        work(DivergedError("Diverged.", hint="None."))  # nor here: it would diverge again
+    clean(workspace)
+    assert not (run / "layer03-seed0-epochs4").exists()
+    with pytest.raises(KeyboardInterrupt), unfinished(workspace.distillation):
+        raise KeyboardInterrupt
+    assert is_unfinished(workspace.distillation)
+
+
+def test_after_a_divergence_a_smaller_rate_finds_what_it_begins_with(workspace):
+    """What an encoder was adapted to, and a full model's vectors: both may have taken days."""
+    adapted = workspace.folder / "adapted/0123456789abcdef"
+    vectors = workspace.distillation / "vectors"
+    for folder in (adapted, vectors):
+        folder.mkdir(parents=True)
+        (folder / "weights.safetensors").write_bytes(b"weights")
+    (adapted.parent / "trials.jsonl").touch()
+    a_distillation().write(workspace.lean / "distill.json")
+    for error, stays in ((DivergedError("Diverged.", hint="None."), True), (None, False)):
+        with suppress(DivergedError), ExitStack() as held:
+            held.enter_context(unfinished(adapted.parent, shared=True))
+            held.enter_context(unfinished(workspace.distillation, shared=True))
+            if error is not None:
+                raise error
+        clean(workspace)
+        assert [(folder / "weights.safetensors").exists() for folder in (adapted, vectors)] == [stays, stays]
+
+
+@pytest.mark.parametrize("place", ["trials", "adapted"])
+def test_a_run_that_was_stopped_before_its_first_record_waits(place, tmp_path):
+    run = tmp_path / place / "0123456789abcdef"
+    with suppress(KeyboardInterrupt), RunStore(run.parent, run.name).open():
+        (run / "layer01-seed0-epochs9.checkpoint").write_bytes(b"state")
+        raise KeyboardInterrupt
+    (found,) = contents(Workspace(tmp_path)).runs
+    assert (found.path, found.finished, found.waiting, found.spare_bytes) == (str(run), 0, 1, 0)
+
+
+def test_a_run_that_waits_or_works_keeps_everything(workspace):
+    run = Path(contents(workspace).runs[0].path)
+    with run_lock(workspace.folder), pytest.raises(FileProblemError, match="Another process"):
+        clean(workspace)
+    waiting = run / "layer02-seed1-epochs1.checkpoint"
+    waiting.write_bytes(b"state")
+    before = size(workspace.folder)
+    assert (contents(workspace).runs[0].waiting, clean(workspace).freed_bytes) == (1, 0)
+    waiting.unlink()
+    (workspace.folder / "sweep.json").unlink()  # the sweep was killed between two trials
+    assert clean(workspace).freed_bytes == 0
+    assert size(workspace.folder) < before
+
+
+def test_a_cut_is_exact_saved_with_its_card_and_known(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("electra"))
+    result = cut(encoder, 2, out=tmp_path)
+    workspace = Workspace(tmp_path)
+    assert read_result(CutResult, workspace.lean / "cut.json") == result
+    assert (result.layer, result.depth) == (2, 3)
+    lean = load_encoder(workspace.lean)
+    texts = ["the cat sat", "a dog"]
+    assert result.parameters == lean.num_parameters < result.full_parameters == encoder.num_parameters
+    torch.testing.assert_close(lean.vectors(texts), truncate(encoder, 2).vectors(texts), atol=0, rtol=0)
+    card = (workspace.lean / "README.md").read_text()
+    assert "truncated at layer 2" in card
+    assert "not trained" in card
+    (found,) = contents(workspace).models
+    assert found.origin == f"{encoder.name}, layer 2 of 3, not trained"
+    assert json.loads((workspace.lean / "config.json").read_text())["num_hidden_layers"] == 2
+
+
+def test_folders_a_thousand_deep_are_walked(workspace, monkeypatch):
+    before = contents(workspace)
+    monkeypatch.chdir(workspace.folder / "lean")
+    for _ in range(1100):
+        os.mkdir("d")  # noqa: PTH102  # where the path is too long for what does not change the folder
+        os.chdir("d")
+    Path("one.json").write_text("1234")
+    monkeypatch.chdir(workspace.folder)
+    try:
+        assert contents(workspace).file_bytes == before.file_bytes + 4
+    finally:
+        subprocess.run(["rm", "-rf", str(workspace.folder / "lean")], check=True)  # Python's own calls itself
+
+
+def test_a_workspace_inside_another_is_left_alone(workspace, swept):
+    """As that of the BERT in the demo's."""
+    alone = contents(workspace)
+    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
+    inner.remember(ModelSource("one", None, None), None)
+    found = contents(workspace)
+    assert (found.models, found.runs, found.reports) == (alone.models, alone.runs, alone.reports)
+    before = contents(inner)
+    clean(workspace)
+    assert contents(inner) == before
+
+
+def test_a_model_made_from_another_one_is_named_with_its_graphs(tiny_folder, tmp_path):
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert")))
+    assert workspace.replaced_by("mini <b>") is None  # the sweep's own
+    said = workspace.replaced_by("another")
+    assert said == (
+        f"{workspace.lean} holds a model made from mini <b>; that of another replaces it, and its graphs go with it: "
+        "model.onnx."
+    )
+    (workspace.lean / "model.onnx").unlink()
+    assert workspace.replaced_by("another").endswith("that of another replaces it.")
+    assert Workspace(tmp_path / "nothing").replaced_by("another") is None
+
+
+def test_one_folder_by_two_names_is_one_model(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini <b>").mkdir()
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert")))
+    assert workspace.replaced_by(str(tmp_path / "mini <b>")) is None
+
+
+@pytest.mark.parametrize(("model", "distilled"), [("mini", False), ("another", True), ("another", False)])
+def test_what_was_distilled_is_not_replaced_by_anything_else(tiny_folder, tmp_path, model, distilled):
+    workspace = Workspace(write_run(tmp_path / "run", tiny_folder("bert"), sweep=None, distilled=a_distillation()))
+    with pytest.raises(UsageError, match="holds the model distilled from mini, which would be replaced"):
+        workspace.replaced_by(model, distilled=distilled)
+    assert workspace.replaced_by("mini", distilled=True) is None

@@ -1,0 +1,150 @@
+"""Texts in, states of every layer out: one pass over the texts, in batches of like length, padding left out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from truncate_kit.hardware import in_halves
+from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evaluating, length_batches
+from truncate_kit.models.layer_pooling import PoolingMode, pool
+from truncate_kit.models.truncation import truncate
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.text_lists import listed_texts
+
+# Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
+WINDOW_TEXTS = 16_384
+# Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states.
+BATCH_TOKENS = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBatch:
+    """What one forward pass gives."""
+
+    places: list[int]  # of this batch's texts among all
+    states: Tensor  # pooled, (L', b, d) float32 on the CPU
+    hidden_states: tuple[Tensor, ...]  # of tokens, L' inference tensors (b, t, d) on the encoder's device
+    attention_mask: Tensor  # (b, t), 1 for real tokens, on the encoder's device
+
+
+def iter_states(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: RawStates = False,
+    up_to: int | None = None,
+    prompt: bool = True,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Iterator[StateBatch]:
+    """Yield the states of all layers 0 … L, each text once, not in the order of `texts`.
+
+    Args:
+        encoder: Whose states they are.
+        texts: The texts.
+        pooling: None is the encoder's own.
+        raw: Leave out the final norm below the last layer, or everywhere, see `Encoder.hidden_states`.
+        up_to: The highest layer wanted, None for all; blocks above it are not run.
+        prompt: Put the model's default prompt before each text.
+        batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
+        progress: Called as the batches go by.
+
+    Raises:
+        LayerOutOfRangeError: The layer `up_to` does not exist.
+        LayerNotHeldError: The family has no model that ends at `up_to`.
+        UsageError: This is no pooling, no size of a batch or no text.
+    """
+    if up_to is not None:
+        encoder = _lowered(encoder, up_to, raw=raw)
+    for (batch,) in iter_states_together(
+        (encoder,), texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
+    ):
+        yield batch
+
+
+def iter_states_together(
+    encoders: Sequence[Encoder],
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: RawStates = False,
+    prompt: bool = True,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Iterator[tuple[StateBatch, ...]]:
+    """Yield as `iter_states` for several encoders over the same texts in the same batches."""
+    if pooling is not None:
+        check_pooling(pooling)
+    task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
+    done = 0
+    for start in range(0, len(texts), WINDOW_TEXTS):
+        window = texts[start : start + WINDOW_TEXTS]
+        ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
+        lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
+        for chunk in _bounded_batches(lengths, batch_size):
+
+            def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
+                places = [start + place for place in part]  # noqa: B023  # is called in this turn
+                return tuple(
+                    _read(encoder, [rows[place] for place in part], places, pooling or encoder.pooling, raw)
+                    for encoder, rows in zip(encoders, ids, strict=True)  # noqa: B023
+                )
+
+            yield from in_halves(read, chunk)
+            done += len(chunk)
+            progress(task, done, len(texts))
+
+
+def layer_states(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: RawStates = False,
+    up_to: int | None = None,
+    prompt: bool = True,
+    batch_size: int = 64,
+    progress: ProgressOption = False,
+) -> Tensor:
+    """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU; as `iter_states`."""
+    progress, texts = reporter(progress), listed_texts(texts)
+    if up_to is not None:
+        encoder = _lowered(encoder, up_to, raw=raw)
+    states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
+    for batch in iter_states(
+        encoder, texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
+    ):
+        states[:, batch.places] = batch.states
+    return states
+
+
+def _lowered(encoder: Encoder, layer: int, *, raw: RawStates = False) -> Encoder:
+    """Return the encoder cut at `layer` for reading states; it shares the weights of `encoder`."""
+    cut = truncate(encoder, layer, copy_weights=False)
+    # Below the last layer raw `hidden_states` have no final norm either.
+    if raw and layer < encoder.depth and encoder.family.final_norm is not None:
+        cut.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
+    return cut
+
+
+def _read(
+    encoder: Encoder, ids: Sequence[Sequence[int]], places: list[int], pooling: PoolingMode, raw: RawStates
+) -> StateBatch:
+    with torch.inference_mode(), evaluating(encoder):
+        batch = encoder.pad(ids)
+        mask = batch["attention_mask"]
+        hidden = encoder.hidden_states(batch, raw=raw)
+        pooled = [pool(layer, mask, pooling).float().cpu() for layer in hidden]
+    # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
+    return StateBatch(places=places, states=torch.stack(pooled), hidden_states=hidden, attention_mask=mask)
+
+
+def _bounded_batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Yield batches of like length, split if long texts would make one too large."""
+    for chunk in length_batches(lengths, batch_size):
+        fitting = max(1, BATCH_TOKENS // max(1, lengths[chunk[0]]))
+        for start in range(0, len(chunk), fitting):
+            yield chunk[start : start + fitting]
