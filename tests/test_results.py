@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from truncate_kit.results import FORMAT, Result, read_or_pass_over
+from truncate_kit.errors import FileProblemError
+from truncate_kit.results import FORMAT, Result, digest_of_values, read_or_pass_over, sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +65,24 @@ def test_nan_is_refused():
 
 
 def test_what_a_file_lacks_is_said_in_words(tmp_path, caplog):
-    (tmp_path / "inner.json").write_text("{}")
+    (tmp_path / "inner.json").write_text(json.dumps(sealed({})))
     for _ in range(2):  # it is said once
         assert read_or_pass_over(Inner.read, tmp_path / "inner.json") is None
     assert caplog.messages == [
         f"{tmp_path / 'inner.json'} is passed over, for it cannot be read: it lacks 'value'.",
     ]
+
+
+@pytest.mark.parametrize("version", [1, FORMAT + 1])
+def test_another_format_is_refused_in_one_sentence(version, tmp_path):
+    values = {"format": version, "value": 1.0}
+    (tmp_path / "inner.json").write_text(json.dumps(values | {"digest": digest_of_values(values)}))
+    with pytest.raises(FileProblemError, match=f"another version of truncate-kit .format {version}; this one reads"):
+        read_or_pass_over(Inner.read, tmp_path / "inner.json")
+
+
+@pytest.mark.parametrize("change", [{"format": None}, {"digest": None}, {"value": 2.0}])
+def test_what_has_no_format_or_another_digest_is_damaged(change, tmp_path):
+    values = sealed({"value": 1.0}) | change
+    (tmp_path / "inner.json").write_text(json.dumps({name: value for name, value in values.items() if value}))
+    assert read_or_pass_over(Inner.read, tmp_path / "inner.json") is None

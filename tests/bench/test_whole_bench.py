@@ -1,6 +1,5 @@
 """A whole bench on tiny models: what is in the report and what is said. Nothing here asserts a time."""
 
-import json
 import shutil
 import statistics
 from dataclasses import replace
@@ -34,6 +33,7 @@ from truncate_kit.models import (
     truncate,
     truncated_config,
 )
+from truncate_kit.models.saving import origin_of
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
@@ -54,12 +54,11 @@ def bench(lean, full=None, *, pairs=None, texts=None, graphs=None, **settings) -
 
 @pytest.fixture(scope="session")
 def duo(tiny_folder, tmp_path_factory):
-    """A tiny BERT and its cut as sentence-transformers folders with the record of a sweep beside them."""
+    """A tiny BERT and its cut as folders of one sweep."""
     root = tmp_path_factory.mktemp("bench")
     full = load_encoder(tiny_folder("bert"))
-    save_encoder(full, root / "full")
-    save_encoder(truncate(full, 1), root / "lean")
-    (root / "sweep.json").write_text(json.dumps({"chosen": 1, "full": {"layer": 3}}))
+    for name, model in (("full", full), ("lean", truncate(full, 1))):
+        save_encoder(model, root / name, origin=origin_of("finetune", full, model))
     return root
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -10,6 +11,8 @@ import torch
 
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.models import load_encoder, resolve, save_encoder, truncate
+from truncate_kit.models.saving import origin_of
+from truncate_kit.origin import read_origin
 from truncate_kit.workspace import DataSource, ModelSource, Workspace
 from truncate_kit_cli.app import main
 
@@ -44,15 +47,14 @@ def pairs_file(tmp_path):
 def workspace(tmp_path, tiny_folder):
     """`exported` as finetune leaves it, with tiny models."""
     full = load_encoder(tiny_folder("electra"))
-    save_encoder(full, tmp_path / "exported" / "full")
-    save_encoder(truncate(full, 2), tmp_path / "exported" / "lean")
-    (tmp_path / "exported" / "sweep.json").write_text(json.dumps({"chosen": 2, "full": {"layer": 3}}))
+    for name, model in (("full", full), ("lean", truncate(full, 2))):
+        save_encoder(model, tmp_path / "exported" / name, origin=origin_of("finetune", full, model))
     return tmp_path / "exported"
 
 
 def test_a_full_model_of_an_earlier_run_is_not_compared_with(run, workspace, pairs_file):
-    """`contrast` puts its model into `lean`, and takes away the result that says what `full` is."""
-    (workspace / "sweep.json").unlink()
+    """`contrast` puts its model into `lean`, beside the full model of another one."""
+    replace(read_origin(workspace / "lean"), method="contrast").write(workspace / "lean/origin.json")
     code, out, err = run("--data", pairs_file, "--quick", *FAST, "--json")
     assert code == 0, err
     assert len(json.loads(out)["models"]) == 1
@@ -68,7 +70,7 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "file MB"):
         assert heading in out
     assert "peak MB" not in out  # which a quick look does not measure
-    for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32", "Ceiling fp32"):
+    for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32"):
         assert row in out
     assert "paired bootstrap over 21 pairs, 2,000 resamples" in out
     assert "Left out: torch.compile" in out

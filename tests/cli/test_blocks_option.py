@@ -20,6 +20,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, keep, load_encoder
+from truncate_kit.origin import read_origin
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
 
@@ -60,7 +61,7 @@ def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, caps
     assert "| Blocks | 1, 3 of 3 |" in card
     assert "layer 2" not in card.lower()
     assert "blocks 1, 3 of 3, not trained" in run(capsys, "status").replace("\n", " ")
-    assert "cut to blocks 1, 3, not trained." in run_both(capsys, "encode", "texts.txt", "--out", "v.npy")[1]
+    assert "blocks 1, 3 of 3, not trained." in run_both(capsys, "encode", "texts.txt", "--out", "v.npy")[1]
 
 
 def test_export_writes_the_graph_of_the_blocks(model, kept, tmp_path, capsys):
@@ -148,7 +149,7 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     assert "| Layer | 3 of 3 |" in (tmp_path / "exported/full/README.md").read_text()
     assert "blocks 1, 3 of 3, fine-tuned on" in run(capsys, "status").replace("\n", " ")
     _, err = run_both(capsys, "encode", "texts.txt", "--out", "v.npy")
-    assert f"which finetune cut from {model} to blocks 1, 3." in err
+    assert f"{model}, blocks 1, 3 of " in err
 
 
 def test_layers_of_the_blocks_are_searched_where_they_are_asked_for(model, kept, tmp_path, capsys):
@@ -211,5 +212,4 @@ def test_a_vocabulary_is_cut_beside_the_blocks(tmp_path, monkeypatch, capsys):
     assert (result["blocks"], result["vocabulary"]["texts"]) == ([2, 3], 30)
     lean = load_encoder(tmp_path / "exported/lean")
     assert torch.equal(lean.vectors(texts), keep(load_encoder(model), (2, 3)).vectors(texts))
-    pieces = f"to blocks 2, 3 and to {result['vocabulary']['pieces']} word pieces"
-    assert pieces in CutResult.read(tmp_path / "exported/lean/cut.json").how
+    assert f"blocks 2, 3 of 3, {result['vocabulary']['pieces']} of " in read_origin("exported/lean").words

@@ -35,7 +35,7 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
         assert row in shown
     layers = ", ".join(map(str, report.chosen))
     assert f"Chosen: layer{'s' * (len(report.chosen) > 1)} {layers} (dev {report.chosen_dev:.2f}" in shown
-    written = {"combination.json", "combination.pairs", "sizes.png", "without.png"}
+    written = {"combination.json", "sizes.png", "without.png"}
     assert {path.name for path in (out / "combination").iterdir()} == written
     assert "BERT-LC" in (out / "combined/README.md").read_text()
     # Its vectors, from the folder as sentence-transformers reads it.
@@ -48,11 +48,10 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     assert "The search was exact: --beam-width goes with a beam search only." in said
     _, said = run_both(capsys, "combine", tiny_folder("bert"), *options, "--search", "beam")
     assert "--beam-width" not in said
-    report = CombinationReport.read(out / "combination/combination.json")
     with pytest.raises(SystemExit):
         main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--workspace", str(out)])
     said = capsys.readouterr().err
-    assert f"chosen on 20 of these 40 pairs; on the 20 others it has {report.unseen:.2f}." in said
+    assert "were chosen on a part of these pairs" in " ".join(said.split())
 
 
 def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_file, tmp_path, capsys, monkeypatch):
@@ -114,8 +113,6 @@ def test_the_saved_winner_scores_what_the_search_found(
         command = ("evaluate", out / "combined", "--data", some, "--workspace", out)
         found = json.loads(run(capsys, *command, "--json"))
         assert found["spearman"] == pytest.approx(expected, abs=1e-6)
-        said = run_both(capsys, *command)[1]  # pairs are known one by one, also in another file
-        assert ("Its layers were chosen on 24 of these 24 pairs." in said) == (places is division.dev)
         assert 90 < expected < 99.99
 
 
@@ -145,7 +142,7 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     assert (last.model.name, last.data.name) == (str(tiny_folder("bert")), str(data))
     short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32")
     _, err = run_both(capsys, "bench", lean, "--workspace", out, *short)  # on the last pairs, which chose it
-    assert "Its layers were chosen on 48 of these 48 pairs" in err
+    assert "were chosen on a part of these pairs" in " ".join(err.split())
     bench = BenchReport.read(out / "bench.json").to_dict()
     scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
     assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}

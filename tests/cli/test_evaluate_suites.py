@@ -106,8 +106,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     assert expected > held_out
     rows = json.loads((home / "exported/suite-sts.json").read_text())["sets"]
     assert {row["name"]: row["unseen_pairs"] for row in rows}["STS13"] == expected
-    for note in ("sweep.pairs", "lean/seen.pairs"):  # as by an earlier version
-        (home / "exported" / note).unlink()
+    (home / "exported/lean/seen.pairs").unlink()
     assert "is not known here: name it with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
 
 
@@ -152,17 +151,14 @@ def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, 
         return found["seen"], [row["unseen_pairs"] for row in found["sets"]]
 
     name, counts = unseen()
-    assert name == f"pairs noted in {home / 'exported'}"
+    assert name == "pairs noted in exported/lean"
     assert counts == [42 - 10, 30 - 10]  # rows 2 to 11 from the triplets; nothing is learned from train beside them
     run("analyze", tiny_folder("bert"))  # the last command's model is another one, the triplets are still known
     triplets.unlink()
     assert unseen()[1] == counts
     assert run("evaluate", "--suite", "sts", "--data", "data")[0] == 0
-    noted = (home / "exported/contrastive.pairs").read_bytes()
-    for note in ("contrastive.pairs", "lean/seen.pairs"):
-        (home / "exported" / note).unlink()
+    (home / "exported/lean/seen.pairs").unlink()
     assert unseen() == (None, [None, None])
-    (home / "exported/contrastive.pairs").write_bytes(noted)
     assert run("finetune", tiny_folder("electra"), *data)[0] == 0  # a model that learned from the pairs alone
     assert unseen()[1] == [42 - 3, 30 - 3]
 

@@ -14,6 +14,7 @@ from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.errors import DeviceError, FileProblemError
 from truncate_kit.files import run_lock
 from truncate_kit.methods.priors import adapting
+from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.writing import write_page
 from truncate_kit.training import configuration, retrieval_evaluator
@@ -79,7 +80,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
 
     code, _, err = run("evaluate")
     assert "The models here were trained on the rest: only test counts." in err
-    assert "which finetune cut from" in err
+    assert "fine-tuned on" in err
     assert "at layer 1" in err
 
     code, out, _ = run("evaluate", tiny_folder("bert"), "--json")  # a model from elsewhere has seen none of it
@@ -132,13 +133,13 @@ def test_the_page_asks_for_more_seeds_on_what_the_sweep_learned_from(run, tiny_f
     assert run("analyze", model, "--data", others, "--max-length", 12)[0] == 0
     workspace = Workspace(single_file.parent / "exported")
     assert Path(workspace.remembered().data.name).name == "others.csv"
-    trials = workspace.sweep().trials
+    trials = SweepResult.read(workspace.sweep_file).trials
     (again,) = [line for line in write_page(workspace.folder).commands if " finetune " in line]
     trained = "--layer 1 --epochs 1 --batch-size 32 --seeds 3"
     assert f"--max-length 9 --data {single_file.resolve()} --scale 0,5 {trained}" in again
     code, _, err = run(*shlex.split(again)[1:])
     assert code == 0, err
-    assert set(trials) < set(workspace.sweep().trials)
+    assert set(trials) < set(SweepResult.read(workspace.sweep_file).trials)
 
 
 def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):

@@ -79,7 +79,7 @@ def test_a_store_of_a_later_version_is_refused(tmp_path):
     store.write(one.name, one)
     file = tmp_path / "trials.jsonl"
     Journal(file).append({"store": store.key, "kind": "settings", "format": FORMAT + 1})
-    with pytest.raises(FileProblemError, match="later version"):
+    with pytest.raises(FileProblemError, match="another version"):
         RunStore(tmp_path, KEY).read(one.name, Trial)
     assert RunStore(tmp_path, "1" * 64).read(one.name, Trial) is None  # what others wrote does not matter
 
