@@ -38,7 +38,7 @@ MADE_HERE = ("refused", "python")  # run by this script in a process of its own
 # Keys of JSON that are not compared: their values depend on time, machine, place or version.
 NOT_KEPT = re.compile(
     r"seconds|per_second|speed|faster|slower|latenc|throughput|memory|peak_bytes|joules|kilowatt|digest|fingerprint"
-    r"|hours_per|ceiling_share|file_bytes|^gains$"
+    r"|hours_per|ceiling_share|dominated|file_bytes|^gains$"
     r"|(^|_)(ms|date|when|started|ended|version|key|seal|crc32)(_|$)"
     r"|^(format|path|folder|machine|hardware|facts|environment|processor|cpu|cores|threads|python|torch|rounds)$"
 )
