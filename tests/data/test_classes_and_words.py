@@ -5,8 +5,7 @@ import csv
 import pytest
 
 from truncate_kit.data import complete_splits, load_pairs, splits_for
-from truncate_kit.errors import DataError, RowError, UsageError
-from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.errors import DataError, RowError
 
 
 def write(path, header, rows):
@@ -41,11 +40,6 @@ def test_classes_are_part_of_the_fingerprint(tmp_path):
         load_pairs(nli(one, rows, rows), classes=True).fingerprint()
         != load_pairs(nli(other, renamed, renamed), classes=True).fingerprint()
     )
-
-
-def test_numbered_classes_are_read_too(tmp_path):
-    folder = nli(tmp_path, [("a", "b", 2), ("c", "d", 0), ("e", "f", 1)], [("g", "h", 1)])
-    assert load_pairs(folder, classes=True).train.classes == ("0", "1", "2")
 
 
 @pytest.mark.parametrize(
@@ -108,34 +102,3 @@ def test_every_seed_draws_its_own_splits(tmp_path):
     assert first.test.pairs != other.test.pairs
     everything = {pair for _, pairs in first.items() for pair in pairs}
     assert everything == set(splits.train.pairs)
-
-
-def test_targets_must_suit_the_objective(tmp_path, tiny_folder):
-    from truncate_kit.models import load_encoder
-
-    encoder = load_encoder(tiny_folder("bert"))
-    classes = tmp_path / "classes"
-    classes.mkdir()
-    rows = [(f"a{n}", f"b{n}", "yes" if n % 2 else "no") for n in range(40)]
-    named = complete_splits(
-        load_pairs(write(classes / "train.csv", ("premise", "hypothesis", "label"), rows), classes=True)
-    )
-    graded = complete_splits(
-        load_pairs(
-            write(
-                tmp_path / "g.csv", ("first", "second", "score"), [(a, b, n / 40) for n, (a, b, _) in enumerate(rows)]
-            )
-        )
-    )
-    with pytest.raises(DataError, match="holds classes, not scores"):
-        LabelledTask(encoder, named)
-    with pytest.raises(DataError, match="holds scores, not classes"):
-        LabelledTask(encoder, graded, "entailment")
-    with pytest.raises(DataError, match="labelled 0 or 1"):
-        LabelledTask(encoder, graded, "paraphrase")
-
-
-def test_a_scale_has_no_meaning_for_classes(tmp_path):
-    folder = nli(tmp_path, [("a", "b", "x"), ("c", "d", "y")], [("e", "f", "x")])
-    with pytest.raises(UsageError, match="no scale"):
-        load_pairs(folder, classes=True, scale=(0, 1))

@@ -54,11 +54,6 @@ def test_no_overlap_no_warning_and_missing_splits_are_not_counted():
     assert PairSplits(name="x", train=_set(("a", "b"))).overlap.warning() is None
 
 
-def test_overlap_survives_json():
-    overlap = PairSplits(name="x", train=_set(("a", "b")), test=_set(("b", "a"))).overlap
-    assert Overlap.from_dict(overlap.to_dict()) == overlap
-
-
 def _pairs_of(overlap: Overlap) -> list[SharedPairs]:
     return [overlap.train_dev, overlap.train_test, overlap.dev_test]
 

@@ -49,14 +49,6 @@ def test_every_format_gives_the_same_pairs(tmp_path, name):
     assert load_pairs(tmp_path / name, divide=False).train == read
 
 
-def test_scores_that_may_be_classes_are_said_to_be_that(tmp_path):
-    path = tmp_path / "test.csv"
-    path.write_text("premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n")
-    assert [line for line in load_pairs(tmp_path).statements() if "the objective is entailment" in line]
-    path.write_text("premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2.5\n")
-    assert not [line for line in load_pairs(tmp_path).statements() if "objective" in line]
-
-
 @pytest.mark.parametrize("dev", ["dev", "validation", "valid"])
 def test_folder_of_splits(tmp_path, dev):
     for name in ("train.csv", f"{dev}.parquet", "test.jsonl.gz"):
@@ -85,14 +77,6 @@ def test_columns_are_found_by_name(tmp_path, names):
     read = read_pairs(write(tmp_path / "p.csv", names=names))
     assert read.pairs == PAIRS
     assert read.columns == names
-
-
-def test_score_goes_before_label_and_told_columns_before_all(tmp_path):
-    rows = [(*row, 4.0, "x") for row in ROWS]
-    path = write(tmp_path / "p.csv", rows, (*NAMES, "label", "note"))
-    assert read_pairs(path).pairs == PAIRS
-    named = read_pairs(path, columns=("sentence2", "note", "label"))
-    assert named.pairs == tuple(TextPair(second, "x", 4.0) for _, second, _ in ROWS)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +112,6 @@ def test_what_datasets_saved_to_disk_is_called_that(tmp_path, several):
     (datasets.DatasetDict(train=one) if several else one).save_to_disk(tmp_path / "saved")
     with pytest.raises(DataError, match="by save_to_disk of datasets"):
         load_pairs(tmp_path / "saved")
-
-
-def test_classes_are_named_where_no_score_is(tmp_path):
-    rows = [(place, *row[:2], place % 2) for place, row in enumerate(ROWS)]
-    file = write(tmp_path / "q.csv", rows, ("id", "question1", "question2", "is_duplicate"))
-    with pytest.raises(ColumnsError, match="the score") as caught:
-        read_pairs(file)
-    assert '("question1", "question2", "is_duplicate")' in caught.value.hint
-    named = read_pairs(file, columns=("question1", "question2", "is_duplicate"))
-    assert [pair.target for pair in named.pairs] == [place % 2 for place in range(len(ROWS))]
 
 
 def test_two_choices_for_a_column_are_an_error(tmp_path):

@@ -5,8 +5,8 @@ import lzma
 
 import pytest
 
-from tests.support.retrieval import retrieval_folder, write_lines
-from truncate_kit.data import is_retrieval_folder, load_pairs, read_retrieval
+from tests.support.retrieval import write_lines
+from truncate_kit.data import is_retrieval_folder, read_retrieval
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 CORPUS = [
@@ -37,11 +37,6 @@ def test_titles_stand_before_texts_and_grades_of_0_answer_nothing(folder):
     assert found.relevance == ({1: 2.0, 0: 0.5}, {0: 1.0})
     assert found.relevant == (frozenset({0, 1}), frozenset({0}))
     assert found.own_documents == (None, 1)  # the same id and text
-
-
-def test_a_title_may_be_a_number(folder):
-    write_lines(folder / "corpus.jsonl", [*CORPUS[:2], {"_id": "d3", "title": 1984, "text": "a book"}])
-    assert read_retrieval(folder).documents[2] == "1984 a book"
 
 
 def test_nothing_learns_from_a_long_title_or_a_text_alone(folder):
@@ -167,12 +162,6 @@ def test_options_of_the_other_kind_of_data(folder, tmp_path):
         read_retrieval(tmp_path / "pairs.csv", split="dev")
 
 
-def test_it_holds_no_pairs_to_learn_from(folder):
-    with pytest.raises(DataError, match="queries and documents, not graded pairs") as problem:
-        load_pairs(folder)
-    assert "read_retrieval(path)" in problem.value.hint
-
-
 def test_sets_beside_the_checkout(shared_data):
     counts = {}
     for name in ("cranfield", "trecqa-dev", "trecqa-test"):
@@ -180,9 +169,3 @@ def test_sets_beside_the_checkout(shared_data):
         counts[name] = (len(found.documents), len(found.queries), sum(map(len, found.relevance)))
         assert not any(found.own_documents)  # Cranfield numbers both documents and queries from 1
     assert counts == {"cranfield": (1400, 225, 1612), "trecqa-dev": (1038, 78, 222), "trecqa-test": (1393, 89, 284)}
-
-
-def test_the_set_of_the_tests(tmp_path):
-    found = read_retrieval(retrieval_folder(tmp_path / "tiny"))
-    assert (len(found.documents), len(found.queries)) == (56, 19)
-    assert {grade for grades in found.relevance for grade in grades.values()} == {1.0, 2.0}

@@ -66,13 +66,6 @@ def test_sets_are_files_or_folders_in_any_spelling(tmp_path):
     }
 
 
-def test_labelled_rows_of_all_splits_come_together(tmp_path):
-    write(tmp_path / "transfer" / "trec" / "test.csv", "text,label\nwho?,HUM\n")
-    write(tmp_path / "transfer" / "trec" / "train.csv", "text,label\nwhere?,LOC\n  ,HUM\n")
-    (found,) = find_transfer(tmp_path)
-    assert (found.first, found.classes, found.labels) == (("where?", "", "who?"), ("HUM", "LOC"), (1, 0, 0))
-
-
 @pytest.mark.parametrize("find", [find_sts, find_transfer])
 def test_a_folder_without_sets_names_those_that_are_looked_for(find, tmp_path):
     with pytest.raises(DataError, match="holds none of the sets") as problem:
@@ -159,14 +152,6 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     assert one.classes == ("v1", "v1.0")
     with pytest.raises(ColumnsError, match="more than one choice for the label"):
         find_transfer(write(tmp_path / "two/mr/all.csv", "text,label,class\ngood,1,1\n").parents[1])
-
-
-@pytest.mark.parametrize("row", ['{"text": "c"}', '{"text": "c", "label": null}', '{"text": "c", "label": " "}'])
-def test_a_row_without_a_label_is_named(tmp_path, row):
-    lines = ['{"text": "a", "label": 1}', '{"text": "b", "label": 0}', row]
-    write(tmp_path / "mr/train.jsonl", "\n".join(lines) + "\n")
-    with pytest.raises(DataError, match="line 3: there is no label"):
-        find_transfer(tmp_path)
 
 
 def test_a_set_whose_files_lie_deeper_is_named(tmp_path):

@@ -77,7 +77,6 @@ def test_a_missing_file_or_a_folder_in_its_place(tmp_path, name):
     [
         ("semicolons.csv", "sentence1;sentence2;score\na;b;3\n", "semicolons"),
         ("decimals.csv", "sentence1;sentence2;score\na, or so;b;3,5\n", "semicolons"),
-        ("quoted.csv", '"sentence1";"sentence2";"score"\n"a";"b";3\n', "semicolons"),
         ("tabs.csv", "sentence1\tsentence2\tscore\na\tb\t3\n", "tabs"),
         ("commas.tsv", "sentence1,sentence2,score\na,b,3\n", "commas"),
         ("rows.csv", "A plane takes off.,An air plane takes off.,5.0\nA man plays.,Someone plays.,4\n", "no header"),

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import Triplet, load_triplets, raw_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.errors import ColumnsError, DataError, RowError
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
 NLI = [
@@ -82,14 +82,6 @@ def test_built_from_nli(tmp_path, numbers):
     assert both.fingerprint() != found.fingerprint()
 
 
-@pytest.mark.parametrize("labels", ["0.0 1.0 2.0 -1.0", "0 1 2 nan", "entailment neutral contradiction", "0 1 2"])
-def test_labels_of_nli_as_tables_write_them(tmp_path, labels):
-    path = tmp_path / "nli.csv"
-    rows = [*zip(("a", "b", "c", "d"), labels.split(), strict=False), ("e", "")]  # one on which nobody agrees
-    path.write_text("premise,hypothesis,label\n" + "".join(f"p,{text},{label}\n" for text, label in rows))
-    assert load_triplets(path).rows == (Triplet("p", "a", "c"),)
-
-
 def test_a_real_nli_set(shared_data):
     found = load_triplets(shared_data / "sick")  # the train split, with a score column beside the labels
     assert len(found) == 1299  # the entailments of SICK's train split
@@ -98,12 +90,6 @@ def test_a_real_nli_set(shared_data):
 
 def test_texts_are_their_own_positives_once_each():
     assert raw_texts("mine", ["a", "b", "a"]).rows == (Triplet("a", "a"), Triplet("b", "b"))
-
-
-@pytest.mark.parametrize("wrong", ["texts.txt", [None, "a"], ["a", "half \ud800"]])
-def test_what_is_no_list_of_texts(wrong):
-    with pytest.raises(UsageError, match=r"Several texts are needed|Text [12] of 2"):
-        raw_texts("some", wrong)
 
 
 def test_what_cannot_be_learned_from(tmp_path, shared_data):

@@ -12,9 +12,6 @@ from truncate_kit.data import SEARCH_METRICS, read_retrieval
 from truncate_kit.evaluation import searching
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.report import analysis_figure
-from truncate_kit.report.analysis_figure import draw_analysis
-from truncate_kit.report.analysis_table import analysis_table
 
 
 @pytest.fixture(scope="module")
@@ -61,36 +58,3 @@ def test_prompts_stand_before_each_side(tiny_folder, data):
     found = profile(encoder, retrieval=data).ndcg
     assert found == at_each_layer(encoder, data)
     assert found != plain
-
-
-@pytest.mark.parametrize("metric", SEARCH_METRICS)
-def test_the_highest_layer_is_that_of_the_metric(tiny_folder, data, metric, tmp_path, monkeypatch, drawn):
-    encoder, name, figures = load_encoder(tiny_folder("bert")), SEARCH_METRICS[metric], []
-    found = profile(encoder, retrieval=dataclasses.replace(data, metric=metric))
-    scored = [evaluate_retrieval(truncate(encoder, layer), data, model="cut") for layer in range(encoder.depth + 1)]
-    values = [getattr(score, metric).value for score in scored]
-    best = values.index(max(values))
-    assert found.search_metric == found.to_dict()["search_metric"] == metric
-    assert f"layer {best}" in found.best_sentence
-    assert f"({name} {values[best]:.1f}" in found.best_sentence
-    assert [*found.searched] == [metric, *(other for other in SEARCH_METRICS if other != metric)]
-    cells = analysis_table(found)
-    assert cells.columns[1] == name
-    assert [row[1] for row in cells.rows] == [f"{value:.1f}" for value in values]
-    monkeypatch.setattr(analysis_figure, "write_figure", lambda figure, path: figures.append(figure) or path)
-    draw_analysis(found, tmp_path / "curve.png")
-    axes = figures[0].axes[1]
-    assert axes.get_ylabel() == f"{name} × 100"
-    assert axes.lines[0].get_ydata() == pytest.approx(values, abs=1e-6)
-
-
-def test_table_and_figure_show_it(tiny_folder, data, tmp_path, drawn):
-    found = profile(load_encoder(tiny_folder("bert")), retrieval=data)
-    cells = analysis_table(found)
-    assert cells.columns[1:4] == ("nDCG@10", "MRR@10", "recall@10")  # after the layer, what is most wanted
-    shown = zip(found.ndcg, found.mrr, found.recall, strict=True)
-    assert [row[1:4] for row in cells.rows] == [tuple(f"{value:.1f}" for value in row) for row in shown]
-    assert draw_analysis(found, tmp_path / "curve.png").stat().st_size > 10_000
-    without = dataclasses.replace(found, ndcg=None, mrr=None, recall=None)
-    assert not {*analysis_table(without).columns} & {*SEARCH_METRICS.values()}
-    assert draw_analysis(without, tmp_path / "one.png").stat().st_size < (tmp_path / "curve.png").stat().st_size

@@ -13,7 +13,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_pairs, read_retrieval
 from truncate_kit.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.mteb import MtebComparison, MtebEncoder, MtebReport, evaluate_mteb, find_tasks
+from truncate_kit.evaluation.mteb import MtebEncoder, MtebReport, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES
 from truncate_kit.export.exporting import export_onnx
@@ -102,12 +102,6 @@ def test_as_mteb_scores_the_folder_by_sentence_transformers(mteb, prompting, tmp
         assert own_figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
 
 
-def test_a_prompt_that_is_null_is_none(mteb, prompting):
-    adapter = MtebEncoder(load_encoder(prompting(prompts={"query": "the red ", "STS": None})), "it")
-    assert adapter.prompt("STSBenchmark", "STS", None) == ""
-    assert adapter.prompt("Answers", "Retrieval", "query") == "the red "
-
-
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_protocol_and_the_measure(mteb, prompting, measure):
     adapter = MtebEncoder(load_encoder(prompting(similarity_fn_name=measure)), "it")
@@ -118,29 +112,6 @@ def test_the_protocol_and_the_measure(mteb, prompting, measure):
     table = adapter.similarity(first.numpy(), second.numpy())
     torch.testing.assert_close(table, MEASURES[measure](first, second))
     torch.testing.assert_close(adapter.similarity_pairwise(first.numpy(), second.numpy()), table.diagonal())
-
-
-def test_before_and_after(mteb, tiny_folder):
-    task = sts_task("Pairs", make_pairs(40).pairs)
-    full, lean = (evaluate_mteb(load_encoder(tiny_folder(name)), [task], model=name) for name in ("bert", "electra"))
-    found = MtebComparison.of(full, lean)
-    assert found.differences == (lean.scores[0].score - full.scores[0].score,) == (found.mean_difference,)
-    assert found.mean_difference != 0
-    assert MtebComparison.from_dict(json.loads(found.to_json())) == found
-
-
-def test_a_task_stays_as_it_is_and_nothing_is_cached(mteb, tiny_folder, monkeypatch):
-    def forbidden(*_, **__):
-        raise AssertionError
-
-    monkeypatch.setattr(mteb.ResultCache, "save_to_cache", forbidden)
-    monkeypatch.setattr(mteb.ResultCache, "load_task_result", forbidden)
-    task = sts_task("Pairs", make_pairs(40).pairs)
-    state = task.rng_state.getstate()
-    evaluate_mteb(load_encoder(tiny_folder("bert")), [task], model="it")
-    assert not task.data_loaded
-    assert task.dataset is None
-    assert task.rng_state.getstate() == state
 
 
 def test_a_task_that_is_the_mean_of_others(mteb, tiny_folder):
@@ -168,15 +139,6 @@ def test_tasks_that_cannot_be_run(mteb, tiny_folder):
     with pytest.raises(DataError, match="The data of the MTEB task STS12 cannot be loaded: ") as problem:
         evaluate_mteb(load_encoder(tiny_folder("bert")), ["STS12"], model="it")
     assert "mteb/sts12-sts" in problem.value.hint
-
-
-def test_vectors_that_are_all_the_same_have_no_score(mteb):
-    class Constant:
-        def encode(self, texts):
-            return torch.ones(len(texts), 3)
-
-    with pytest.raises(DataError, match="no cosine_spearman on the MTEB task Pairs"):
-        evaluate_mteb(Constant(), [sts_task("Pairs", make_pairs(20).pairs)], model="it")
 
 
 def test_without_the_package(monkeypatch):

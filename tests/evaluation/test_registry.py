@@ -1,7 +1,6 @@
 """Evaluation suites are rows: one more row is read, run, written, shown and put on the page by what is there."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.cells import TableCells
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
-from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.report.origins import origins
 from truncate_kit.report.run import read_run
 from truncate_kit_cli.app import app
@@ -60,31 +58,6 @@ def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
     assert [table.rows for table in section.tables] == [[("16",)]]
     assert "needs its data" in fails(capfd, *command[:4])
     assert "There is no suite 'retrieval'" in fails(capfd, *command[:3], "retrieval")
-
-
-def test_scores_of_a_model_in_whose_place_another_one_stands_are_no_longer_shown(widths, tiny_folder, tmp_path, capfd):
-    home = write_run(tmp_path / "w", tiny_folder("bert"))
-    (tmp_path / "texts.txt").write_text("the cat\n")
-    asked = ("evaluate", home / "lean", "--suite", "widths", "--data", tmp_path / "texts.txt", "--workspace", home)
-    run_both(capfd, *asked)
-
-    def shown():
-        (section,) = [one for one in origins(read_run(home)) if one.key == "suites"]
-        return [table.rows for table in section.tables], section.sentences
-
-    assert shown() == ([[("16",)]], [])
-    shutil.rmtree(home / "lean")
-    shutil.copytree(tiny_folder("electra"), home / "lean")
-    tables, (sentence,) = shown()
-    assert tables == []
-    assert sentence.startswith("suite-widths.json is left out: in the place of the model that it measured")
-    run_both(capfd, *asked)  # takes the place of the other
-    assert [path.name for path in home.glob("suite-*")] == ["suite-widths.json"]
-    assert shown() == ([[("16",)]], [])
-    encoder = load_encoder(home / "lean")
-    encoder.pooling = "max"
-    save_encoder(encoder, home / "lean")  # of the same weights
-    assert shown()[0] == []
 
 
 def test_scores_of_other_weights_are_replaced_whatever_they_measured():

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import RetrievalSet, read_retrieval
-from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.retrieval import RetrievalReport, fitting_lists, score_retrieval
 from truncate_kit.models import load_encoder
 
@@ -91,42 +89,8 @@ def test_each_side_has_its_prompt(prompting, tmp_path):
     assert found.exact_mrr != score_retrieval(encoder, data, model="tiny", lists=1, probes=1).exact_mrr
 
 
-def test_a_text_of_both_sides_is_encoded_once(searched):
-    data, drawn = searched
-    encoded = []
-    drawn = SimpleNamespace(encode=lambda texts: (encoded.extend(texts), drawn_before.encode(texts))[1])
-    drawn_before = searched[1]
-    score_retrieval(drawn, data, model="drawn", lists=1, probes=1)
-    every = {*data.queries, *data.documents}
-    assert sorted(encoded[: len(every)]) == sorted(every)
-
-
-def test_looking_into_one_list_finds_less(searched):
-    data, encoder = searched
-    report = score_retrieval(encoder, data, model="drawn", probes=1)
-    assert report.mrr < report.exact_mrr
-    assert report.probes == 1
-
-
-def test_memory_is_that_of_the_vectors_and_the_lists(searched):
-    data, encoder = searched
-    report = score_retrieval(encoder, data, model="drawn", lists=8)
-    vectors = 900 * 12 * 4
-    assert report.lists == 8
-    assert vectors <= report.exact_bytes <= vectors + 1000
-    # vectors, an 8-byte number for each, the centres of 8 lists, and headers
-    assert vectors + 900 * 8 + 8 * 12 * 4 <= report.index_bytes <= vectors + 900 * 8 + 8 * 12 * 4 + 2000
-    assert min(report.search_seconds, report.exact_seconds, report.encode_seconds, report.build_seconds) > 0
-
-
 def test_as_many_lists_as_the_texts_can_place():
     assert fitting_lists(144_546) == 1024
     assert fitting_lists(39 * 1024) == 1024
     assert fitting_lists(39 * 1024 - 1) == 1023
     assert fitting_lists(5) == 1
-
-
-def test_an_index_without_lists_is_refused(searched):
-    data, encoder = searched
-    with pytest.raises(UsageError):
-        score_retrieval(encoder, data, model="drawn", probes=0)

@@ -282,14 +282,9 @@ def _csv_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, list[str
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
         hint = 'Put a field that holds a comma or a quote in double quotes; inside, a quote is written twice: "".'
-        other = misread_header(str(path), header or _first_cells(path))
-        raise RowError(str(path), f"line {start}", f"{error}.", hint=other or hint) from error
-
-
-def _first_cells(path: Path) -> list[str]:
-    """Return the first line of a file whose header cannot be read as CSV, such as `"a";"b"`, as one name."""
-    with opened_text(path) as stream:
-        return [next(stream, "").strip().replace('"', "")]
+        raise RowError(
+            str(path), f"line {start}", f"{error}.", hint=misread_header(str(path), header) or hint
+        ) from error
 
 
 def _tsv_rows(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -353,12 +348,12 @@ def find_columns(table: Table, given: Sequence[str] | None = None, *, classes: b
             raise table.unfit(problem, _HINT)
         check_columns(table, given)
         return given[0], given[1], given[2]
-    first, second = find_text_columns(table)
+    named = tuple(table.columns) if len(table.columns) == 3 else ("first", "second", "score")
+    hint = f"Name them: `columns={named}`.".replace("'", '"')
+    first, second = find_text_columns(table, hint=hint)
     if classes:
         return first, second, _only_one(table, called(table, CLASSES), "the class")
     scores = called(table, _SCORES) or called(table, CLASSES[:1])
-    others = called(table, CLASSES)  # 0 and 1 may be meant as scores
-    hint = f'Name them: `columns=("{first}", "{second}", "{others[0]}")`.' if others else _HINT
     return first, second, _only_one(table, scores, "the score", hint)
 
 

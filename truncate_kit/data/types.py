@@ -64,6 +64,18 @@ def check_scores(scores: Iterable[float], source: str = "") -> None:
             raise DataError(f"{place} score {score} is not finite.", hint="Give a number, or leave the pair out.")
 
 
+def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
+    """Raise `DataError` for scores that nothing can be correlated with, such as those of a test set kept secret."""
+    check_scores(scores)
+    different = len(set(scores))
+    if len(scores) < 3 or different < 2:
+        raise DataError(
+            f"{source} holds {counted(len(scores), 'pair')} with {counted(different, 'score')}: a correlation needs at "
+            "least three pairs with two different scores.",
+            hint="Use a larger set, or check that the score column is the right one.",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPairs(Result):
     """Distinct pairs found in two splits: with both texts in the same order, and in either order."""
@@ -163,14 +175,8 @@ class PairSet:
         return f"Scores run from {low:g} to {high:g} ({reason})."
 
     def check_ranked(self) -> None:
-        """Raise `DataError` for scores that nothing can be correlated with, such as those of a test set kept secret."""
-        different = len(set(self.scores()))
-        if len(self) < 3 or different < 2:
-            raise DataError(
-                f"{self.name} holds {counted(len(self), 'pair')} with {counted(different, 'score')}: nothing can be "
-                "learnt or correlated there.",
-                hint="Give at least three pairs with two different scores in each split; some hundred are better.",
-            )
+        """Raise `DataError` for scores that nothing can be correlated with."""
+        check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
         """Raise `DataError` where the targets are classes, whose numbers are no scores."""
@@ -228,11 +234,10 @@ class PairSplits:
         if name is None:
             return self.evaluation
         found = dict(self.items())
-        if name not in found and self.one_file:
-            hint = "Leave out `split`, or give a folder with a file for each split."
-            raise UsageError(f"{self.name} is one file, which is not divided into splits.", hint=hint)
         if name not in found:
-            raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
+            hint = f"Use one of: {', '.join(found)}."
+            hint = "It is one file: leave out `split`, or give a folder of splits." if self.one_file else hint
+            raise UsageError(f"{self.name} has no split {name!r}.", hint=hint)
         return found[name]
 
     def with_split(self, name: str, pairs: Sequence[TextPair]) -> "PairSplits":

@@ -10,13 +10,12 @@ from scipy.stats import pearsonr
 from torch import Tensor
 
 from truncate_kit.data import PlacedPairs, TextPair
-from truncate_kit.data.types import check_scores
+from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
-from truncate_kit.wording import counted
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -67,7 +66,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
         )
     targets = [pair.target for pair in pairs]
-    require_ranks(targets)
+    check_ranks(targets)
     places = PlacedPairs.of(pairs)
     vectors = one_row_each(encoder.encode(places.texts), len(places.texts))
     return correlate(pair_similarities(vectors, places, encoder), targets)
@@ -80,22 +79,10 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
     return found
 
 
-def require_ranks(targets: Sequence[float]) -> None:
-    """Raise `DataError` for scores that nothing can be correlated with."""
-    check_scores(targets)
-    different = len(set(targets))
-    if len(targets) < 3 or different < 2:
-        found = counted(len(targets), "pair") + (f", all of the score {targets[0]:g}" if different == 1 else "")
-        raise DataError(
-            f"A correlation needs at least three pairs with two different scores; here: {found}.",
-            hint="Use a larger set, or check that the score column is the right one.",
-        )
-
-
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     """The `Evaluation` of given similarities against given targets."""
     cosines = tied(cosines)
-    require_ranks(targets)
+    check_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
         raise DataError(
             "The model gives every pair the same similarity, or one that is not a number.",

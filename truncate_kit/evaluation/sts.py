@@ -2,20 +2,13 @@
 
 import time
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
+from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.graded import (
-    TextEncoder,
-    correlate,
-    encode_distinct,
-    pair_similarities,
-    require_ranks,
-    spearman,
-)
+from truncate_kit.evaluation.graded import TextEncoder, correlate, encode_distinct, pair_similarities, spearman
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import ProgressOption, reporter
@@ -122,8 +115,7 @@ def score_sts(
     if not sets:
         raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
     for one in sets:
-        with _named(one):
-            require_ranks([pair.target for pair in one.pairs])
+        check_ranks([pair.target for pair in one.pairs], one.name)
     progress = reporter(progress)
     begin = time.perf_counter()
     texts = distinct_texts(pair for one in sets for pair in one.pairs)
@@ -142,18 +134,11 @@ def score_sts(
     )
 
 
-@contextmanager
-def _named(one: StsSet) -> Iterator[None]:
-    """Say of which set an error is."""
+def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
     try:
-        yield
+        found = correlate(cosines, [pair.target for pair in one.pairs])
     except DataError as error:
         raise DataError(f"{one.name}: {error}", hint=error.hint) from error
-
-
-def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
-    with _named(one):
-        found = correlate(cosines, [pair.target for pair in one.pairs])
     fresh = None
     if seen is not None:
         pairs = zip(cosines, one.pairs, strict=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, ModelError, not_finite
-from truncate_kit.evaluation.graded import require_ranks
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.progress import Progress, silent
 
@@ -51,7 +51,7 @@ class RankCorrelation:
 
     def __init__(self, targets: Sequence[float]) -> None:
         self.count = len(targets)
-        require_ranks(targets)
+        check_ranks(targets)
         if self.count > _MOST_PAIRS:
             raise DataError(f"{self.count:,} pairs are too many to rank at once.", hint="Use fewer pairs.")
         ranks = np.asarray(stats.rankdata(targets), dtype=np.float64)
