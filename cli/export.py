@@ -18,7 +18,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.export.export_report import ExportReport
+    from truncate_kit.export.record import ExportReport
     from truncate_kit.models import Encoder
 
 SETTINGS = ExportSettings()
@@ -204,13 +204,14 @@ def _inside(workspace: Workspace, named: str) -> bool:
 
 def show(report: "ExportReport", place: Path, *, quiet: bool = False) -> None:
     """The report as JSON, or as a table and sentences."""
+    from truncate_kit.report.measuring import view_export
     from truncate_kit.report.training_tables import check_table
 
     if quiet:
         print_json(report)
         return
     table(*check_table(report))
-    say(report.fusion_sentence(), *report.precision_sentences())
+    say(*view_export(report).sentences[1:])
     say(
         f"Exported: {place / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
         f"numbers{' and length 1' if report.normalized else ''}."

@@ -21,9 +21,9 @@ import torch
 from truncate_kit.bounds import STEPS, check_number, given_or
 from truncate_kit.data import iter_rows
 from truncate_kit.errors import DataError, ModelError, UsageError, cannot_write
-from truncate_kit.export.graph_files import graph_files
-from truncate_kit.export.normalization import ends_normalized
+from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.trace import ends_normalized
 from truncate_kit.files import digest_of, local_path, run_lock, write_json
 from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.models.digest import Digest

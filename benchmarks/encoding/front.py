@@ -18,20 +18,18 @@ import torch
 from benchmarks.common import new_parser
 from truncate_kit.bench.runners import random_ids
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.export.embeddings import fuse_embeddings
-from truncate_kit.export.graph_files import OUTPUT, save_graph
-from truncate_kit.export.masks import set_mask
-from truncate_kit.export.sessions import open_session
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.graph import OUTPUT, fuse_embeddings, save_graph, set_mask
+from truncate_kit.export.runtime import open_session
+from truncate_kit.export.trace import build_graph
 from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.models.tokenizer import padded
 
 SHAPES = ((1, 8), (1, 16), (1, 64), (16, 16), (4, 64))
 FORMS = {
-    "as traced": ("bias", False),
-    "mask of the tokens": ("tokens", False),
-    "embeddings as one kernel": ("bias", True),
-    "both": ("tokens", True),
+    "as traced": (False, False),
+    "mask of the tokens": (True, False),
+    "embeddings as one kernel": (False, True),
+    "both": (True, True),
 }
 
 
@@ -41,7 +39,8 @@ def graphs(encoder: Encoder, folder: Path) -> dict[str, Path]:
     found = {}
     for name, (mask, fused) in FORMS.items():
         graph = traced.clone()
-        set_mask(graph, mask)
+        if mask:
+            set_mask(graph, "tokens")
         if fused:
             fuse_embeddings(graph, encoder.family, "fp32")
         found[name] = folder / f"{len(found)}.onnx"

@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.common import timed
-from truncate_kit.export.shapes import token_batches
+from truncate_kit.export.runtime import token_batches
 from truncate_kit.models import Encoder
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.training.kernels import linear, onednn_pays

@@ -29,14 +29,15 @@ from benchmarks.encoding.inside import flops, operators, product_ceiling, torch_
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import ExportReport
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json
 from truncate_kit.hardware import OtherWork
 from truncate_kit.models import Encoder, load_encoder, truncate
 from truncate_kit.precisions import GRAPH_FILES
+from truncate_kit.report.measuring import view_export
 
 HERE = Path(__file__).parent
 TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"
@@ -226,7 +227,7 @@ def show(found: dict[str, Any]) -> None:
     for precision, parts in found["operators"].items():
         print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
     for name, report in found["exports"].items():
-        for sentence in ExportReport.from_dict(report).precision_sentences():
+        for sentence in view_export(ExportReport.from_dict(report)).sentences[2:]:
             print(f"{name}: {sentence}")
 
 

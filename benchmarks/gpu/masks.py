@@ -22,13 +22,10 @@ from benchmarks.common import machine
 from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.runners import ContestantError, Guarded, Runner, make_runner, random_ids
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.export.casting import narrow
-from truncate_kit.export.checks import odd_inputs
-from truncate_kit.export.embeddings import fuse_embeddings
-from truncate_kit.export.graph_files import STATES, save_graph
-from truncate_kit.export.half import to_half, wide_nodes
-from truncate_kit.export.masks import set_mask
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.check import odd_inputs
+from truncate_kit.export.graph import STATES, fuse_embeddings, save_graph, set_mask
+from truncate_kit.export.half import narrow, to_half, wide_nodes
+from truncate_kit.export.trace import build_graph
 from truncate_kit.models import Encoder
 from truncate_kit.precisions import GRAPH_FILES
 
@@ -151,8 +148,10 @@ def masked(encoder: Encoder, form: str, target: str) -> Any:
             for place in (3, 5):
                 if len(node.inputs) > place:
                     node.replace_input_with(place, None)
-    else:
-        set_mask(graph, "lengths" if form == "packed" else form.removeprefix("multihead_"))
+    elif form != "bias":
+        set_mask(graph, "tokens" if form == "tokens" else "lengths")
+        if form.endswith("_starts"):
+            add_starts(graph)
     fuse_embeddings(graph, encoder.family, "fp32")
     if form == "packed":
         pack(graph)
@@ -167,6 +166,30 @@ def masked(encoder: Encoder, form: str, target: str) -> Any:
 def attentions(graph: Any) -> list[Any]:
     """The nodes that compute a whole attention, its first products included."""
     return [node for node in graph.graph if node.op_type == "Attention" and node.domain == _MICROSOFT]
+
+
+def add_starts(graph: Any) -> None:
+    """Put 0, t, 2t, … b·t, where the queries and keys of each text start, twice behind the lengths, in place."""
+    (mask,) = (value for value in graph.graph.inputs if value.name == "attention_mask")
+    (cast,) = (node for node in graph.graph if node.name == "mask_lengths")
+    one, axis, zero = (
+        ir.Value(name=f"mask_{name}", const_value=ir.tensor(np.array(value, np.int64)))
+        for name, value in (("one", 1), ("first_axis", [0]), ("zero", 0))
+    )
+    for value in (one, axis, zero):
+        graph.graph.register_initializer(value)
+    width = ir.node("Shape", [mask], attributes={"start": 1}, name="mask_width")
+    step = ir.node("Squeeze", [width.outputs[0], axis], name="mask_step")
+    size = ir.node("Size", [mask], name="mask_size")
+    end = ir.node("Add", [size.outputs[0], one], name="mask_end")
+    starts = ir.node("Range", [zero, end.outputs[0], step.outputs[0]], name="mask_starts")
+    parts = [cast.inputs[0], starts.outputs[0], starts.outputs[0]]
+    joined = ir.node("Concat", parts, attributes={"axis": 0}, name="mask_parts")
+    made = [width, step, size, end, starts, joined]
+    for node in made:
+        node.outputs[0].dtype = ir.DataType.INT64
+    graph.graph.insert_before(cast, made)
+    cast.replace_input_with(0, joined.outputs[0])
 
 
 def to_multihead(graph: Any) -> None:

@@ -19,7 +19,7 @@ from benchmarks.common import new_parser, write_rows
 from truncate_kit.data import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph_files import graph_files
+from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs, side_by_side

@@ -12,7 +12,7 @@ from benchmarks.gpu import masks as mask_timing
 from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.graph import save_graph
 from truncate_kit.hardware import INSTRUCTIONS, bf16_instructions
 from truncate_kit.models import load_encoder, truncate
 

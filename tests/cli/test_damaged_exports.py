@@ -16,10 +16,10 @@ from tests.support.commands import fails, fails_on_a_full_disk, run
 from tests.support.files import model_graded_file
 from tests.support.records import QUANTIZED, TASK
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.graph import save_graph
 from truncate_kit.export.record import read_exports, record_with
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.trace import build_graph
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.models import load_encoder, truncate
 

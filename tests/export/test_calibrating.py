@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from tests.support.families import WORDS
-from truncate_kit.export.calibrating import best_zero, calibrate, divisor_of
-from truncate_kit.export.graph_files import save_graph
-from truncate_kit.export.quantizing import Rounding, quantize, quantized_inputs
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.graph import save_graph
+from truncate_kit.export.int8 import Rounding, best_zero, calibrate, divisor_of, quantize, quantized_inputs
+from truncate_kit.export.trace import build_graph
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.models.tokenizer import padded
 

@@ -5,10 +5,9 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit.export.embeddings import fuse_embeddings
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph_files import save_graph
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.graph import fuse_embeddings, save_graph
+from truncate_kit.export.trace import build_graph
 from truncate_kit.models import load_encoder, truncate
 
 # Each cut at a layer whose graph other tests build as well, but the last, whose eight bits save nothing further up.

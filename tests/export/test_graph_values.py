@@ -7,11 +7,11 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit.export.calibrating import calibrate
-from truncate_kit.export.checks import odd_inputs
-from truncate_kit.export.graph_values import watching
+from truncate_kit.export.check import odd_inputs
+from truncate_kit.export.graph import watching
 from truncate_kit.export.half import largest_value, to_half, wide_nodes
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.int8 import calibrate
+from truncate_kit.export.trace import build_graph
 from truncate_kit.models import load_encoder, truncate
 
 SMALL = 100  # bytes, which stand for the 2 GiB of a protobuf

@@ -51,12 +51,6 @@ def encode(folder):
     return OnnxEncoder.load(folder / "model.onnx", threads=1).encode(["a cat"])
 
 
-def test_a_plain_graph_of_others_runs(folder):
-    nodes, table = words()
-    write(folder, nodes, table)
-    assert encode(folder).tolist() == [[1.0] * 4]
-
-
 @pytest.mark.parametrize("place", ["../outside/w.bin", "ABSOLUTE", "/dev/zero", "", "nothing.bin", "fifo"])
 def test_weights_elsewhere_are_refused(folder, place):
     os.mkfifo(folder / "fifo")

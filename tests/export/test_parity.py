@@ -109,7 +109,6 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     fused = TINY_CONFIGS[name].model_type in FUSED
     assert len(attentions) == (layer if fused else 0)
     assert (report.fused_attention_expected, report.fused_attention_found) == (len(attentions), len(attentions))
-    assert ("is not fused" in report.fusion_sentence()) == (not fused)
 
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
     assert {value.name: value.type for value in session.get_inputs()} == {
@@ -133,7 +132,7 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     assert report.normalized == (tail[-1:] == ("normalize",))
     shapes = {f"batch {batch}, length {length}" for batch in (1, 2, 17) for length in (2, 16, 36)}
     others = {"one token 36 times", "one token alone", "padding", "token states"}
-    assert {check.name for check in report.checks} == shapes | others
+    assert set(report.checks) == shapes | others
     assert [graph["layers"] for graph in json.loads((tmp_path / "out" / "export.json").read_text())["graphs"]] == [
         layer
     ]

@@ -12,9 +12,17 @@ from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import check_record
-from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
-from truncate_kit.export.sessions import CudaOptions, open_session, run_bound
-from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
+from truncate_kit.export.runtime import (
+    CudaOptions,
+    OnnxEncoder,
+    bucket,
+    filled,
+    load_text_encoder,
+    open_session,
+    run_bound,
+    stepped,
+    token_batches,
+)
 from truncate_kit.models import load_encoder, truncate
 
 TEXTS = [
@@ -86,12 +94,6 @@ def test_a_loaded_graph_is_found_again_from_elsewhere(prompted, tmp_path, monkey
     torch.testing.assert_close(loaded.vectors(MANY), encoder.vectors(MANY), atol=1e-5, rtol=1e-4)
     assert loaded._on_one_core() is not None
     assert loaded.digest() == digest
-
-
-@pytest.mark.parametrize("tokens", [0, -1, 1.5, True, "2"])
-def test_a_number_of_tokens_that_is_none(prompted, tokens):
-    with pytest.raises(UsageError, match="batch_tokens"):
-        OnnxEncoder.load(prompted[1], batch_tokens=tokens)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 20])
@@ -181,26 +183,6 @@ def test_what_a_session_is_told_on_cuda():
     first, second = CudaOptions(tensorrt={"trt_fp16_enable": True}).providers(0)
     assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
     assert second[0] == "CUDAExecutionProvider"
-
-
-def test_vectors_are_arrays_and_a_single_text_gives_one(prompted):
-    encoder, folder = prompted
-    for model in (encoder, OnnxEncoder.load(folder)):
-        vector, rows = model.encode("the cat sat"), model.encode(["the cat sat", "a dog"])
-        assert isinstance(rows, np.ndarray)
-        assert (rows.dtype, rows.shape, vector.shape) == (np.float32, (2, encoder.width), (encoder.width,))
-        np.testing.assert_allclose(vector, rows[0], atol=1e-6)
-        assert np.array_equal(model.vectors(["the cat sat", "a dog"]).numpy(), rows)
-        torch.testing.assert_close(model.similarities(rows, rows), torch.ones(2))
-
-
-def test_what_is_no_text_is_named_by_its_place(prompted):
-    with pytest.raises(UsageError, match="Text 3 of 3 is of the type list, not str"):
-        OnnxEncoder.load(prompted[1]).encode(["a", "a", ["b"]])
-
-
-def test_no_texts_give_no_vectors(prompted):
-    assert OnnxEncoder.load(prompted[1]).vectors([]).shape == (0, 16)
 
 
 def test_batches_hold_every_text_once_and_few_tokens():

@@ -849,7 +849,7 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     sweep = replace(a_sweep(), model=EVIL, data=EVIL, choice=EVIL, metric=f"{EVIL} $\\frac{{$")
     task = replace(an_export().task, data=EVIL)
     seen = replace(looked_at, model=EVIL, reference=EVIL)
-    graph = replace(an_export(), task=task, mask_reason=EVIL)
+    graph = replace(an_export(), task=task, family=EVIL)
     clean = page_of(write_run(tmp_path / "clean", lean, bench=bench_of(a_quality(1, 3)), profile=looked_at))
     page = page_of(write_run(tmp_path / "run", lean, bench=bench, sweep=sweep, profile=seen, graph=graph))
     assert page.of("img") == []

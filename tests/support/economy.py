@@ -18,7 +18,7 @@ from transformers.utils import logging
 from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import timing
-from truncate_kit.export import checks, runtime
+from truncate_kit.export import check, runtime
 from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.report import charts, panel, svg
 
@@ -91,7 +91,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(panel, "_settle", lambda *_: None)
         patch.setattr(charts, "inline_svg", _undrawn)
-        for module in (checks, runtime):
+        for module in (check, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))

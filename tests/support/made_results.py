@@ -17,8 +17,7 @@ from truncate_kit.bench.bench_report import (
 )
 from truncate_kit.bench.timing import timing
 from truncate_kit.data import overlap_of
-from truncate_kit.export.export_report import Check, ExportReport, TaskScore
-from truncate_kit.export.record import REPORT_FILE, record_with
+from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
@@ -198,8 +197,8 @@ def an_export() -> ExportReport:
         model="mini", encoder="", precision="fp32", target="cpu", family="bert", layers=2, width=16, pooling="mean",
         normalized=False, max_length=64, file="model.onnx", file_bytes=5_000_000, opset=20,
         versions={"torch": "2", "onnxruntime": "1.31"}, fused_attention_expected=2, fused_attention_found=2,
-        fused_nodes={"Attention": 2}, mask="tokens", mask_reason="it is the fastest", sha256="",
-        checks=tuple(Check(name=name, difference=1e-7, limit=1e-4) for name in ("padding", "length 2")),
+        fused_nodes={"Attention": 2}, mask="tokens", sha256="", model_sha256={},
+        checks={"padding": 1e-7, "length 2": 1e-7},
         task=TaskScore(data="stsb/test", num_pairs=49, spearman_before=57.6, spearman_after=57.6, pearson_before=57.0,
                        pearson_after=57.0),
     )  # fmt: skip

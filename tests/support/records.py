@@ -1,10 +1,10 @@
 """Made values for the record of an export."""
 
-from truncate_kit.export.export_report import FloatLayer, HalfPrecision, Invariance, Quantization, TaskScore
+from truncate_kit.export.record import Invariance, Quantization, TaskScore
 
 QUANTIZED = Quantization(
     layers=9,
-    in_float=(FloatLayer(layer="encoder.layer.1.output.dense", harm=0.1),),
+    in_float={"encoder.layer.1.output.dense": 0.1},
     weight_bits=7,
     instructions=None,
     budget=0.3,
@@ -12,7 +12,6 @@ QUANTIZED = Quantization(
     num_pairs=49,
     drop_all_int8=0.4,
     drop=0.2,
-    why="1 in float.",
 )
 INVARIANCE = Invariance(
     data="dev",
@@ -25,7 +24,6 @@ INVARIANCE = Invariance(
     spearman_alone=81.2,
     spearman_batched=81.1,
 )
-HALF = HalfPrecision(islands={"Pow": 2}, why="squares stay.", largest_value=120.5, largest_at="MatMul")
 TASK = TaskScore(
     data="test", num_pairs=49, spearman_before=80.1, spearman_after=80.0, pearson_before=79.5, pearson_after=79.4
 )

@@ -20,7 +20,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from tests.support.exporters import spare_exporters
-from truncate_kit.export import exporting, tracing
+from truncate_kit.export import exporting
+from truncate_kit.export import trace as tracing
 from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.precisions import Target
 

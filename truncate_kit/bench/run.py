@@ -44,9 +44,9 @@ from truncate_kit.data import PairSet, RetrievalSet, TextPair
 from truncate_kit.doctor import installed_version
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_graph
-from truncate_kit.export.graph_files import GRAPH_FILE, graph_files, save_graph
+from truncate_kit.export.graph import GRAPH_FILE, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.trace import build_graph
 from truncate_kit.files import digest_of
 from truncate_kit.hardware import QUIET, OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.models import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder

@@ -15,8 +15,7 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import Key
 from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session, repeated
+from truncate_kit.export.runtime import CudaOptions, FixedShapes, OnnxEncoder, bound_to, open_session, repeated
 from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_memory
 from truncate_kit.models import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded

@@ -10,26 +10,22 @@ from truncate_kit import __version__
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
-from truncate_kit.export.casting import store_half
-from truncate_kit.export.checks import check_graph, check_score, odd_inputs
-from truncate_kit.export.embeddings import fuse_embeddings
-from truncate_kit.export.export_report import ExportReport, HalfPrecision, Quantization
-from truncate_kit.export.graph_files import (
+from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
+from truncate_kit.export.graph import (
+    FUSED_ATTENTION,
     GRAPH_FILE,
-    count_fused_attention,
     count_fused_nodes,
+    fuse_embeddings,
     save_graph,
+    set_mask,
     strip_notes,
 )
-from truncate_kit.export.half import to_half
-from truncate_kit.export.invariance import measure_invariance
-from truncate_kit.export.masks import REASONS, choose_mask, set_mask
-from truncate_kit.export.normalization import ends_normalized, with_normalization
-from truncate_kit.export.record import REPORT_FILE, read_exports, record_with
+from truncate_kit.export.half import store_half, to_half
+from truncate_kit.export.int8 import search_layers
+from truncate_kit.export.record import REPORT_FILE, ExportReport, read_exports, record_with
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.tracing import build_graph, fold_constants
+from truncate_kit.export.trace import build_graph, ends_normalized, fold_constants, with_normalization
 from truncate_kit.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.digest import model_digests
@@ -53,17 +49,6 @@ class _Job:
     pairs: PairSet | None = None
     search_pairs: PairSet | None = None
     progress: Progress = silent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    """A graph in its precision, and how it came about."""
-
-    graph: Any
-    mask: str
-    fused_expected: int
-    quantization: Quantization | None = None
-    half: HalfPrecision | None = None
 
 
 @without_autocast()
@@ -97,7 +82,7 @@ def export_onnx(
     """
     progress = reporter(progress)
     settings = given_or(ExportSettings, settings)
-    _check_able(settings, pairs, search_pairs)
+    _check_able(settings, search_pairs)
     folder = local_path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
@@ -127,7 +112,7 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
         return _export_into(_Job(encoder, encoder_digest(encoder), replace(_DEFAULTS, target=target)), place)
 
 
-def _check_able(settings: ExportSettings, pairs: PairSet | None = None, search_pairs: PairSet | None = None) -> None:
+def _check_able(settings: ExportSettings, search_pairs: PairSet | None = None) -> None:
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
             "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
@@ -154,55 +139,61 @@ def _check_unreplaced(job: _Job, folder: Path) -> None:
         )
 
 
-def _make(job: _Job, encoder: Encoder) -> _Made:
-    """Trace, fuse, set the mask, and bring the graph into its precision; encoder: with the end that the graph gets."""
+def _make(job: _Job, encoder: Encoder) -> tuple[Any, dict[str, Any]]:
+    """Trace, fuse, set the mask, and bring the graph into its precision; with what the report says of that.
+
+    encoder: with the end that the graph gets.
+    """
     settings = job.settings
     job.progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target)
     job.progress("Exporting", 1, 1)
-    expected, found = encoder.depth if encoder.family.fused_attention else 0, count_fused_attention(graph)
+    expected, found = encoder.depth if encoder.family.fused_attention else 0, _fused_attention(graph)
     if expected != found:
         raise failed_check(f"{found} attentions are fused, where {expected} were expected")
-    mask = set_mask(graph, choose_mask(settings.target))
+    mask = set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")
+    facts: dict[str, Any] = {"fused_attention_expected": expected, "mask": mask}
     fuse_embeddings(graph, encoder.family, settings.precision)
-    quantization = half = None
     computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
-        graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit)
-    elif settings.precision == "int8":
-        graph, quantization = _to_int8(job, encoder, graph)
-    store_half(graph, computed)
-    return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization, half=half)
-
-
-def _to_int8(job: _Job, encoder: Encoder, graph: Any) -> tuple[Any, Quantization]:
-    assert job.search_pairs is not None
-    with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-        exact = Path(scratch) / GRAPH_FILE
-        save_graph(graph, exact, embed_limit=job.settings.embed_limit)
-        check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
-        return search_layers(
-            graph,
-            encoder.reader,
-            job.search_pairs,
-            Path(scratch),
-            budget=job.settings.budget,
-            heads=encoder.heads,
-            progress=job.progress,
+        graph, facts["float32_islands"], facts["largest_half"] = to_half(
+            graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit
         )
+    elif settings.precision == "int8":
+        assert job.search_pairs is not None
+        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
+            exact = Path(scratch) / GRAPH_FILE
+            save_graph(graph, exact, embed_limit=settings.embed_limit)
+            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
+            graph, facts["quantization"] = search_layers(
+                graph,
+                encoder.reader,
+                job.search_pairs,
+                Path(scratch),
+                budget=settings.budget,
+                heads=encoder.heads,
+                progress=job.progress,
+            )
+    store_half(graph, computed)
+    strip_notes(graph)
+    return graph, facts
+
+
+def _fused_attention(graph: Any) -> int:
+    fused = count_fused_nodes(graph)
+    return sum(fused.get(name, 0) for name in FUSED_ATTENTION)
 
 
 def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> ExportReport:
     """beside_model: the folder holds the encoder already, and others may write to it."""
     read_exports(folder)  # replacing a damaged one would lose what it says of the other graphs
     traced = with_normalization(job.encoder, job.settings.normalize)
-    made = _make(job, traced)
-    strip_notes(made.graph)
+    graph, facts = _make(job, traced)
     path = folder / GRAPH_FILES[job.settings.precision]
     # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as target:
-        data = save_graph(made.graph, target, embed_limit=job.settings.embed_limit)
-        report = _report(job, traced, made, target, data, model_digests(folder))
+        data = save_graph(graph, target, embed_limit=job.settings.embed_limit)
+        report = _report(job, traced, graph, facts, (target, data), model_digests(folder))
         record.write_text(record_with(folder, report), encoding="utf-8")
         if beside_model:
             _check_unreplaced(job, folder)
@@ -216,12 +207,17 @@ def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> Expo
 
 
 def _report(
-    job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | None, model: dict[str, str]
+    job: _Job,
+    traced: Encoder,
+    graph: Any,
+    facts: dict[str, Any],
+    files: tuple[Path, Path | None],
+    model: dict[str, str],
 ) -> ExportReport:
-    """Check a written graph, with its weights in `data` or in its own file, and say what is in it; model: digests."""
-    encoder, settings = job.encoder, job.settings
-    checks = check_graph(graph, traced, precision=settings.precision, progress=job.progress)
-    exported = OnnxEncoder(graph, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
+    """Check a written graph, and say what is in it; files: its own and that of its weights, model: digests."""
+    encoder, settings, (file, data) = job.encoder, job.settings, files
+    checks = check_graph(file, traced, precision=settings.precision, progress=job.progress)
+    exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
     task = None if job.pairs is None else check_score(traced, exported, job.pairs, precision=settings.precision)
     pairs, runtime = job.search_pairs or job.pairs, require("onnxruntime", extra="cpu")
     # fp32 is shown to be invariant by its checks, to their limit
@@ -237,25 +233,21 @@ def _report(
         pooling=encoder.pooling_name,
         normalized=ends_normalized(traced),
         max_length=encoder.max_length,
-        file=graph.name,
-        file_bytes=sum(file.stat().st_size for file in (graph, data) if file is not None),
-        opset=int(made.graph.opset_imports[""]),
+        file=file.name,
+        file_bytes=sum(part.stat().st_size for part in files if part is not None),
+        opset=int(graph.opset_imports[""]),
         # The GPU build of ONNX Runtime has a name of its own.
         versions={"truncate-kit": __version__}
         | {name: version(name) for name in _VERSIONS}
         | {"onnxruntime": runtime.__version__},
-        fused_attention_expected=made.fused_expected,
-        fused_attention_found=count_fused_attention(made.graph),
-        fused_nodes=count_fused_nodes(made.graph),
-        mask=made.mask,
-        mask_reason=REASONS[made.mask],
-        sha256=digest_of(graph),
+        fused_attention_found=_fused_attention(graph),
+        fused_nodes=count_fused_nodes(graph),
+        sha256=digest_of(file),
         checks=checks,
         task=task,
         invariance=invariance,
-        quantization=made.quantization,
-        half=made.half,
         weights_file=None if data is None else data.name,
         weights_sha256=None if data is None else digest_of(data),
         model_sha256=model,
+        **facts,
     )

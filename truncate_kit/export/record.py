@@ -6,11 +6,10 @@ not found out.
 
 import json
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
-from truncate_kit.export.export_report import ExportReport, Exports
 from truncate_kit.files import digest_of
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.models.digest import MODULES, digest_in, is_weights, model_digests
@@ -19,22 +18,117 @@ from truncate_kit.precisions import (
     GRAPH_FILES,
     PRECISIONS,
     Precision,
+    Target,
     check_graph_precision,
     other_graph,
     precisions_for,
 )
-from truncate_kit.results import check_format, digest_of_values
+from truncate_kit.results import Result, check_format, digest_of_values
 
 REPORT_FILE = EXPORT_RECORD
+# Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO.
 _READ = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
-"""Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
 _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore(Result):
+    """Correlations (× 100) on graded pairs, of the encoder in torch and of its graph."""
+
+    data: str
+    num_pairs: int
+    spearman_before: float
+    spearman_after: float
+    pearson_before: float
+    pearson_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariance(Result):
+    """How far the vector of a text depends on what it is run with: a batch of like lengths, or much padding."""
+
+    data: str
+    num_texts: int
+    num_pairs: int
+    batch_difference: float  # largest change of an entry of the unit vector
+    batch_cosine: float  # lowest similarity to the text run alone
+    padding_difference: float
+    padding_cosine: float
+    spearman_alone: float  # × 100
+    spearman_batched: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization(Result):
+    """What is in int8 and how that was found; Spearman points are those lost against the float graph."""
+
+    layers: int  # number of those that int8 could take over
+    # Those that stay in float32, with the mean squared distance of unit vectors when that layer alone is in int8; None
+    # where they are no numbers.
+    in_float: dict[str, float | None]
+    weight_bits: int  # 7 where the processor lacks the instructions
+    instructions: str | None  # of the processor for int8, None without them
+    budget: float  # points that may be lost on the pairs searched on
+    searched_on: str
+    num_pairs: int
+    drop_all_int8: float | None  # points lost with every layer in int8, None where the score is undefined
+    drop: float  # points lost as exported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport(Result):
+    """One exported graph."""
+
+    model: str
+    encoder: str  # digest, see `encoder_digest`
+    precision: Precision
+    target: Target
+    family: str
+    layers: int
+    width: int
+    pooling: str
+    normalized: bool
+    max_length: int
+    file: str
+    file_bytes: int  # of the graph with its weights
+    opset: int
+    versions: dict[str, str]
+    fused_attention_expected: int  # number of nodes that should hold a whole attention
+    fused_attention_found: int  # number of those that do
+    fused_nodes: dict[str, int]  # ONNX Runtime's own operators in the graph, with their number
+    mask: str  # the form in which attention gets the padding, see `set_mask`
+    sha256: str
+    # By comparison with the encoder the largest difference over all entries; relative to the largest entry of the
+    # encoder's vectors where they have not length 1. `vector_limit` of the precision is what is allowed.
+    checks: dict[str, float]
+    task: TaskScore | None  # None where no pairs were given
+    # Of the files beside it that hold the model it was made from, by their names.
+    model_sha256: dict[str, str]
+    invariance: Invariance | None = None
+    quantization: Quantization | None = None
+    # In fp16: operators that stay in float32, with their number, and the largest magnitude of any float16 value over
+    # the longest and oddest inputs; float16 ends at 65,504.
+    float32_islands: dict[str, int] | None = None
+    largest_half: float | None = None
+    weights_file: str | None = None  # None where the weights are in the graph's own file
+    weights_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exports(Result):
+    """What export.json holds: one report for each graph in the folder."""
+
+    graphs: tuple[ExportReport, ...]
+
+    def of(self, file: str) -> ExportReport | None:
+        """Return the report on the graph with this file name, None where there is none."""
+        return next((report for report in self.graphs if report.file == file), None)
+
+
 def read_exports(folder: Path) -> Exports:
-    """The reports on the graphs in a folder; none without export.json.
+    """Read the reports on the graphs in a folder; none without export.json.
 
     Raises `ModelError` for one that is damaged, was changed, or has no digest.
     """
@@ -49,55 +143,53 @@ def read_exports(folder: Path) -> Exports:
         raise
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_ALL_ANEW) from error
-    if _DIGEST not in values:
-        raise ModelError(f"{path} has no digest: it was changed.", hint=_ALL_ANEW)
-    if values.pop(_DIGEST) != digest_of_values(values):
+    if values.pop(_DIGEST, None) != digest_of_values(values):
         raise ModelError(f"{path} was changed after the export: its digest is that of something else.", hint=_ALL_ANEW)
     return exports
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
-    """The text of a folder's export.json with one report more; those on graphs that are gone are left out."""
-    before = read_exports(folder).graphs
-    kept = tuple(item for item in before if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
-    return Exports(graphs=kept).with_report(report).sealed_text()
+    """Write a folder's export.json with one report more, as text; those on graphs that are gone are left out."""
+    kept = tuple(
+        item
+        for item in read_exports(folder).graphs
+        if item.file != report.file and item.file in GRAPH_FILES.values() and (folder / item.file).is_file()
+    )
+    return Exports(graphs=(*kept, report)).sealed_text()
 
 
 def check_record(graph: Path) -> ExportReport | None:
-    """The report on a graph, None where there is no export.json beside it.
+    """Return the report on a graph, None where there is no export.json beside it.
 
     Raises `ModelError` where export.json is damaged, was changed, does not know the graph, or describes other bytes
     than those of the graph, its weights, or the model beside it.
     """
-    record = graph.parent / REPORT_FILE
-    if not record.exists():
+    folder = graph.parent
+    if not (folder / REPORT_FILE).exists():
         return None
-    report = read_exports(graph.parent).of(graph.name)
-    command = export_call(precision_of(graph, report) or "fp32")
-    again = f"Export the model again with {command}."
+    report = read_exports(folder).of(graph.name)
+    again = f"Export the model again with {export_call(precision_of(graph, report) or 'fp32')}."
     if report is None:
-        raise ModelError(f"{record} does not know {graph.name}, so that graph was not checked.", hint=again)
+        problem = f"{folder / REPORT_FILE} does not know {graph.name}, so that graph was not checked."
+        raise ModelError(problem, hint=again)
     if report.sha256 != digest_of(graph):
         raise ModelError(
             f"{graph} is not the graph that {REPORT_FILE} beside it describes: one of them was changed.", hint=again
         )
     if report.weights_file is not None:
-        weights = graph.parent / report.weights_file
+        weights = folder / report.weights_file
         if not weights.is_file():
-            raise ModelError(
-                f"{graph} lacks its weights: there is no {weights.name} beside it.",
-                hint=f"Copy that file there, or export the model again with {command}.",
-            )
+            raise ModelError(f"{graph} lacks its weights: there is no {weights.name} beside it.", hint=again)
         if report.weights_sha256 != digest_of(weights):
             raise ModelError(
                 f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed.", hint=again
             )
-    if (changed := _changed_since(graph.parent, report.model_sha256)) is not None:
+    if (changed := _changed_since(folder, report.model_sha256)) is not None:
         raise ModelError(f"{changed} after {graph.name} was made from the model here.", hint=again)
     return report
 
 
-def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
+def _changed_since(folder: Path, known: dict[str, str]) -> str | None:
     """What became of the model in a graph's folder whose files these were; None where it is the same, or not there."""
     for name, digest in known.items():
         file = folder / name
@@ -113,7 +205,7 @@ def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
-    """Whether an undamaged graph of the encoder with this digest is there, with its report."""
+    """Say whether an undamaged graph of the encoder with this digest is there, with its report."""
     try:
         report = check_record(graph) if graph.is_file() else None
     except ModelError:
@@ -122,55 +214,41 @@ def is_graph_of(graph: Path, encoder: str) -> bool:
 
 
 def export_call(precision: str) -> str:
-    """What makes a graph in this precision, for a hint."""
+    """Name what makes a graph in this precision, for a hint."""
     settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
     return f"`export_onnx({settings})`"
 
 
 def check_runnable(graph: Path, device: str) -> ExportReport | None:
-    """`check_record`, and that `cpu` or `cuda` and this processor can run the graph. Raises `DeviceError` as well."""
+    """Do `check_record`, and check that `cpu` or `cuda` and this processor can run the graph.
+
+    Raises `DeviceError` as well, as for an int8 graph on CUDA or one whose products overflow on this processor.
+    """
     report = check_record(graph)
-    check_device(graph, report, device)
-    check_processor(report, narrow=multiplies_narrow())
+    precision = precision_of(graph, report)
+    if precision is not None and device not in PRECISIONS[precision].preference:
+        row = PRECISIONS[precision]
+        if not row.runs_elsewhere:
+            raise DeviceError(f"{graph} is in {precision}: {row.elsewhere}.", hint=other_graph(precision, device))
+    int8 = None if report is None else report.quantization
+    if int8 is not None and int8.weight_bits == 8 and multiplies_narrow():
+        raise DeviceError(
+            f"{graph.name} has weights of 8 bits, made on a processor with {int8.instructions}; this one adds their "
+            "products in 16 bits, which overflow.",
+            hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
+        )
     return report
 
 
-def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
-    """Raise `DeviceError` where a graph with weights of 8 bits meets a `narrow` processor (`multiplies_narrow`)."""
-    if narrow and report is not None and report.quantization is not None and report.quantization.weight_bits == 8:
-        raise DeviceError(
-            f"{report.file} has weights of 8 bits, made on a processor with {report.quantization.instructions}; this "
-            "one adds their products in 16 bits, which overflow.",
-            hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
-        )
-
-
 def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
-    """A graph's precision by its report, else by its name; None where neither says."""
+    """Tell a graph's precision by its report, else by its name; None where neither says."""
     if report is not None:
         return report.precision
     return next((name for name, file in GRAPH_FILES.items() if file == graph.name), None)
 
 
-def check_device(graph: Path, report: ExportReport | None, device: str) -> None:
-    """Raise `DeviceError` for an int8 graph on CUDA.
-
-    Args:
-        graph: The file.
-        report: What is known of it; None where nothing is.
-        device: `cpu` or `cuda`.
-    """
-    precision = precision_of(graph, report)
-    if precision is None or device in PRECISIONS[precision].preference:
-        return
-    if not PRECISIONS[precision].runs_elsewhere:
-        raise DeviceError(
-            f"{graph} is in {precision}: {PRECISIONS[precision].elsewhere}.", hint=other_graph(precision, device)
-        )
-
-
 def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str:
-    """Which graph runs on `cpu` or `cuda`, and what it is made for if that is the other one; for the user."""
+    """Say which graph runs on `cpu` or `cuda`, and what it is made for if that is the other one; for the user."""
     precision = precision_of(graph, report)
     said = f"Graph: {graph}" + (f" ({precision})." if precision else ".")
     if precision is not None and device not in PRECISIONS[precision].preference:
@@ -181,12 +259,12 @@ def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str
 
 
 def graphs_in(folder: Path) -> tuple[Precision, ...]:
-    """The precisions in which a folder holds a graph."""
+    """List the precisions in which a folder holds a graph."""
     return tuple(name for name, file in GRAPH_FILES.items() if (folder / file).is_file())
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """The precision of a folder's graph that suits `cpu` (fp32, else int8) or `cuda` (fp16, else fp32), or None."""
+    """Choose of a folder's graphs the precision that suits `cpu` (fp32, else int8) or `cuda` (fp16, else fp32)."""
     held = graphs_in(folder)
     return next((name for name in precisions_for(device) if name in held), None)
 
@@ -196,7 +274,7 @@ def _other(device: str) -> str:
 
 
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
-    """The graph of a folder in this precision; None takes the `suited_precision` for `cpu` or `cuda`.
+    """Find the graph of a folder in this precision; None takes the `suited_precision` for `cpu` or `cuda`.
 
     Raises `ModelError` where it is not there, `DeviceError` where those that are there suit another device only.
     """

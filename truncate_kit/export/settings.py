@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from truncate_kit.bounds import Bounds, check_numbers
-from truncate_kit.export.graph_files import EMBED_LIMIT
 from truncate_kit.precisions import Precision, Target, check_target
 from truncate_kit.results import Result
 
+EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.export.export_report import ExportReport
-from truncate_kit.export.record import suited_precision
+from truncate_kit.export.record import ExportReport, suited_precision
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.layout import Snippet
 

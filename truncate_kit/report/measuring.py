@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, percentile
 from truncate_kit.cells import NONE, number
-from truncate_kit.export.export_report import ExportReport
+from truncate_kit.export.record import ExportReport
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
@@ -217,8 +217,9 @@ def _marker(name: str) -> str:
 
 def view_export(report: ExportReport) -> View:
     """Show a graph, and how far it is from the encoder in torch."""
-    rows = [(check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks]
-    limit = PRECISIONS[report.precision].score_limit
+    precision = PRECISIONS[report.precision]
+    rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
+    limit = precision.score_limit
     if (task := report.task) is not None:
         spearman = "Spearman", task.spearman_before, task.spearman_after
         for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
@@ -235,12 +236,20 @@ def view_export(report: ExportReport) -> View:
         fused,
     ]
     if (int8 := report.quantization) is not None:
-        names = ", ".join(layer.layer for layer in int8.in_float) or "none"
+        lost = "an undefined score" if int8.drop_all_int8 is None else f"{int8.drop_all_int8:.2f} points"
+        kept = f"with {len(int8.in_float)} in float {int8.drop:.2f}" if int8.in_float else "none had to stay in float"
         bits = "" if int8.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
         few = f" {counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost."
-        sentences.append(f"{int8.why} Layers in float: {names}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}")
-    if (half := report.half) is not None:
-        sentences.append(f"In float16 {half.why} The largest value in float16 is {half.largest_value:,.0f} of 65,504.")
+        sentences.append(
+            f"All layers in int8 cost {lost} on {int8.searched_on}, where {int8.budget:g} are allowed; {kept}. Layers "
+            f"in float: {', '.join(int8.in_float) or 'none'}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}"
+        )
+    if report.float32_islands is not None:
+        scores = f"; so do the attention scores of {report.family}" if "Softmax" in report.float32_islands else ""
+        sentences.append(
+            f"In float16 squares, sums over tokens and all after pooling stay in float32{scores}. The largest value in "
+            f"float16 is {report.largest_half:,.0f} of 65,504."
+        )
     if (found := report.invariance) is not None:
         sentences.append(
             f"The vector of a text in a batch has a cosine of at least {found.batch_cosine:.4f} with that of the text "

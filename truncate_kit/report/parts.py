@@ -6,7 +6,7 @@ from typing import Any
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import NONE, TableCells, number
-from truncate_kit.export.export_report import ExportReport
+from truncate_kit.export.record import ExportReport
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
@@ -26,6 +26,7 @@ from truncate_kit.report.charts import (
 from truncate_kit.report.combination_tables import best_of_sizes_table, effects_table, scores_table
 from truncate_kit.report.frozen_tables import step_table, worst_table
 from truncate_kit.report.layout import TEXTS, Section
+from truncate_kit.report.measuring import view_export
 from truncate_kit.report.sweep_figure import RANKING_WORDS
 from truncate_kit.report.training_tables import check_table, frontier_table, rules_table, sizes_table, sweep_table
 from truncate_kit.results import Result
@@ -190,14 +191,7 @@ def export_part(report: ExportReport) -> Section:
 
 def export_sentences(report: ExportReport) -> tuple[str, ...]:
     """A graph in words."""
-    bounded = [check for check in report.checks if check.limit is not None]
-    within = sum(check.difference <= (check.limit or 0.0) for check in bounded)
-    return (
-        f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
-        f"{report.opset}; {within} of {counted(len(bounded), 'check')} within their limits.",
-        report.fusion_sentence(),
-        *report.precision_sentences(),
-    )
+    return tuple(view_export(report).sentences)
 
 
 def export_table(report: ExportReport) -> TableCells:

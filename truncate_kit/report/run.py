@@ -11,8 +11,7 @@ from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
-from truncate_kit.export.export_report import ExportReport
-from truncate_kit.export.record import read_exports
+from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, real_path
 from truncate_kit.measurement import files_at
 from truncate_kit.methods.bert_lc.result import CombinationReport

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from truncate_kit.cells import TableCells, number
-from truncate_kit.export.export_report import ExportReport
+from truncate_kit.cells import TableCells
+from truncate_kit.export.record import ExportReport
 from truncate_kit.methods.distill.result import (
     Agreement,
     DistillResult,
@@ -13,7 +13,7 @@ from truncate_kit.methods.distill.result import (
     taught_by,
 )
 from truncate_kit.methods.tmft.sweep_result import SweepResult
-from truncate_kit.precisions import PRECISIONS
+from truncate_kit.report.measuring import view_export
 from truncate_kit.wording import counted, in_points, points
 
 
@@ -129,13 +129,5 @@ def _graph_row(
 
 def check_table(report: ExportReport) -> TableCells:
     """One row for each comparison of the graph with torch, and for its score where there is one."""
-    rows: list[tuple[str, ...]] = [
-        (check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks
-    ]
-    limit = PRECISIONS[report.precision].score_limit
-    if (task := report.task) is not None:
-        spearman = "Spearman", task.spearman_before, task.spearman_after
-        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
-            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
-            rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(limit, "g")))
-    return TableCells("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
+    (shown,) = view_export(report).tables
+    return TableCells(shown.title, tuple(shown.columns), [tuple(map(str, row)) for row in shown.rows])

@@ -16,7 +16,7 @@ from torch import Tensor
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph_files import bytes_of_rows, graph_files
+from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.hardware import OtherWork

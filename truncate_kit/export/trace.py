@@ -1,10 +1,10 @@
-"""From an encoder to one ONNX graph: token ids in, sentence vectors out."""
+"""Trace an encoder into one ONNX graph: token ids in, sentence vectors out."""
 
+import copy
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -12,14 +12,54 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, errors_only, first_line, require
-from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
-from truncate_kit.export.scores import SCORE, WithScores
+from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES
 from truncate_kit.models import Encoder
 from truncate_kit.models.encoder import forget_capturing
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.precisions import Target
 
 _FUSING_SINCE = (5, 23)
 LENGTH = 7  # of the texts that are traced, at most
+
+
+def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
+    """Return the encoder as it goes into the graph, sharing its weights.
+
+    normalize: True ends it in unit vectors, False leaves a final Normalize module out, None keeps what it has.
+    """
+    tail = list(encoder.tail)
+    if normalize and not ends_normalized(encoder):
+        tail.append(Normalize())
+    while normalize is False and tail and isinstance(tail[-1], Normalize):
+        tail.pop()
+    changed = copy.copy(encoder)
+    changed._modules = {**encoder._modules, "tail": nn.ModuleList(tail)}
+    return changed
+
+
+def ends_normalized(encoder: Encoder) -> bool:
+    """Say whether the last thing the encoder does is to scale vectors to length 1."""
+    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
+
+
+class WithScores(nn.Module):
+    """An encoder with heads, as it goes into the graph: vectors (n, out), and scores of pairs of them, (n // 2,).
+
+    Text i is scored with text i + n // 2: put the first texts of all pairs before the second ones.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors and scores."""
+        heads = self.encoder.heads
+        assert heads is not None
+        vectors: Tensor = self.encoder(input_ids, attention_mask)
+        half = vectors.shape[0] // 2
+        # Scored all round and cut at the end: kernels choke on no pairs at all, which is what one text has.
+        return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
 def require_fusions(version: str) -> None:
@@ -144,16 +184,12 @@ def _constant_positions(encoder: Encoder) -> Iterator[None]:
     name = "get_rel_embedding"
     tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
     for module, table in tables.items():
-        setattr(module, name, partial(_given, table))
+        setattr(module, name, lambda table=table: None if table is None else table.detach())
     try:
         yield
     finally:
         for module in tables:
             delattr(module, name)
-
-
-def _given(table: Tensor | None) -> Tensor | None:
-    return None if table is None else table.detach()
 
 
 @contextmanager
@@ -178,17 +214,13 @@ def _split_skip_norms(model: Any) -> None:
         epsilon = node.attributes["epsilon"].as_float()
         made.append(ir.node("LayerNormalization", [total, scale, shift], attributes={"axis": -1, "epsilon": epsilon}))
         model.graph.insert_before(node, made)
-        for place, value in ((0, made[-1].outputs[0]), (3, total)):
+        for place, new in ((0, made[-1].outputs[0]), (3, total)):  # where the graph's output stood, under its name
             if place < len(node.outputs):
-                _take_over(node.outputs[place], value)
+                old = node.outputs[place]
+                name, output = old.name, old.is_graph_output()
+                if new.shape is None:
+                    new.shape, new.dtype = old.shape, old.dtype
+                old.replace_all_uses_with(new, replace_graph_outputs=True)
+                if output:
+                    old.name, new.name = f"{name}_split", name
         model.graph.remove(node, safe=True)
-
-
-def _take_over(old: Any, new: Any) -> None:
-    """Let `new` stand wherever `old` stood, under its name where it is the graph's output."""
-    name, output = old.name, old.is_graph_output()
-    if new.shape is None:
-        new.shape, new.dtype = old.shape, old.dtype
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    if output:
-        old.name, new.name = f"{name}_split", name
