@@ -13,6 +13,7 @@ from truncate_kit.methods.tmft.strategies import STRATEGIES, check_strategy
 from truncate_kit.naming import blocks_in_words
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import SEARCH, described
+from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.workspace import LearnedSource, ModelSource
 
 from . import options

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.errors import UsageError
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import DATA_WORDS, SEARCH, find_objective
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.workspace import DataSource
 
 from .options import given, refuse
@@ -51,7 +51,7 @@ def labelled_data(
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """What is learned from, the queries that choose where there are some, and where the former comes from."""
     if row.data == "judged":
-        from truncate_kit.training.judged_pairs import read_judged
+        from truncate_kit.training.tasks import read_judged
 
         refuse("graded pairs", columns=columns, scale=scale)
         assert data is not None
@@ -66,7 +66,7 @@ def labelled_data(
 
 def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":
     from truncate_kit.data import read_retrieval
-    from truncate_kit.training.retrieval_evaluator import check_queries
+    from truncate_kit.training.evaluators import check_queries
 
     if retrieval is None:
         return None

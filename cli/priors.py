@@ -83,7 +83,7 @@ class Priors:
             return None
         from truncate_kit.data import load_words
         from truncate_kit.methods.priors.words import WordPrior
-        from truncate_kit.training.configuration import word_training
+        from truncate_kit.training.settings import word_training
 
         words = load_words(self.words)
         for statement in words.notes:

@@ -23,7 +23,7 @@ from truncate_kit.methods.priors.adapting import AdaptationSettings
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.parallel import Processes
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 
 HUGE = 10**30
 WRONG = [

@@ -23,8 +23,8 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder
 from truncate_kit.origin import Origin, read_origin, was_trained
 from truncate_kit.seen import seen_among
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import cut
+from truncate_kit.training.settings import TrainingSettings
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 

@@ -36,9 +36,9 @@ from truncate_kit.seen import (
     without_seen,
     write_seen,
 )
-from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.cutting import cut
-from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.training.evaluators import choosing_queries
+from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.training.tasks import Teacher
 from truncate_kit.workspace import Workspace
 

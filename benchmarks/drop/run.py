@@ -33,7 +33,7 @@ from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.methods.study.study_result import DROP_POINTS
 from truncate_kit.models import Encoder, load_encoder, random_encoder
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 
 HERE = Path(__file__).parent
 WORK = HERE / "work"  # trials and weights of fine-tuned bases; ignored by git

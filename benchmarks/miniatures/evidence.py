@@ -29,7 +29,7 @@ from truncate_kit.methods.study.loading import load_model
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.models import load_encoder
 from truncate_kit.report.panel import open_panel, whole_axis, write_panel
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 
 HERE = Path(__file__).parent
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once

@@ -51,8 +51,8 @@ from truncate_kit.files import replacing, write_json
 from truncate_kit.methods.priors.masked_head import load_masked_head
 from truncate_kit.methods.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.models import Encoder, load_encoder, random_encoder
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 1000
 VOCABULARY, MAX_LENGTH = 8192, 128

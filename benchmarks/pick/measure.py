@@ -29,9 +29,10 @@ from benchmarks.pick.second_dev import halves
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.methods.tmft.ranking import RankingOrder, RankingWork
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
-from truncate_kit.training.configuration import Precision, TrainingSettings
+from truncate_kit.precisions import Precision
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 
 MEASURED = Path(__file__).parent / "measured.csv"

@@ -30,9 +30,9 @@ from truncate_kit.data import PairSet, PairSplits, TextPair, load_pairs
 from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.picking import Picker
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 
 TRIALS = Path(__file__).parent / "second_dev-trials.csv"

@@ -35,9 +35,9 @@ from truncate_kit.data import PairSet, load_pairs
 from truncate_kit.files import write_json
 from truncate_kit.models import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.training import loop
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.examples import Ids, Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 
 RATE = 2e-5
 BATCH = 32

@@ -23,6 +23,7 @@ from truncate_kit.models import encoder_digest, keep, load_encoder
 from truncate_kit.origin import read_origin
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
+from truncate_kit.training.settings import TrainingSettings
 
 TEXTS = ["the cat sat on the mat", "a dog ran under a tree", "a red cat"]
 BAD = [

@@ -20,7 +20,7 @@ from truncate_kit.methods.distill.result import DistillResult, Frontier, Frontie
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
 from truncate_kit.models import keep, load_encoder
-from truncate_kit.training.retrieval_evaluator import halves
+from truncate_kit.training.evaluators import halves
 from truncate_kit.workspace import ModelSource
 from truncate_kit_cli.distill import _aim, _show
 from truncate_kit_cli.verbosity import VERBOSITY

@@ -19,6 +19,10 @@ from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.writing import write_page
 from truncate_kit.training import configuration, retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training import evaluators
+from truncate_kit.training import settings as configuration
+from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.working_folders import run_lock
 from truncate_kit_cli import finetune
 from truncate_kit_cli.app import main
 from truncate_kit_cli.finetune import _teacher
@@ -371,7 +375,7 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, _, err = run(*command)
     assert code == 1
     assert "19 judged queries: too few" in err
-    monkeypatch.setattr(retrieval_evaluator, "FEWEST_QUERIES", 9)
+    monkeypatch.setattr(evaluators, "FEWEST_QUERIES", 9)
     code, out, err = run(*command)
     assert code == 0, err
     assert "nDCG@10 of half the queries" in out

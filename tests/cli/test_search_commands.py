@@ -22,7 +22,7 @@ from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.report.writing import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.seen import query_keys, write_seen
-from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.training.evaluators import choosing_queries
 from truncate_kit.workspace import Workspace
 
 

@@ -18,7 +18,7 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.training.isolation import isolated
+from truncate_kit.training.distributed import isolated
 from truncate_kit.training.loop import precision
 from truncate_kit_cli.app import main
 

@@ -57,7 +57,7 @@ def _exports(folder: Path) -> Any:
 
 def _trials(folder: Path) -> Any:
     from truncate_kit.training.store import RunStore
-    from truncate_kit.training.trial import Trial
+    from truncate_kit.training.trials import Trial
 
     found = RunStore(folder, STORE).all(Trial)
     if any(trial != _trial(trial.layer) for trial in found.values()):
@@ -65,7 +65,7 @@ def _trials(folder: Path) -> Any:
 
 
 def _trial(layer: int) -> Any:
-    from truncate_kit.training.trial import Trial
+    from truncate_kit.training.trials import Trial
 
     return Trial(layer=layer, seed=0, epochs=1, steps=4, dev_scores=(layer / 7,), best_epoch=1, dev=layer / 7,
                  dev_pearson=1.5, test=2.5, test_pearson=None, seconds=1.0)  # fmt: skip
@@ -80,7 +80,7 @@ def _write_trials(folder: Path) -> None:
 
 
 def _make_rows(folder: Path) -> None:
-    from truncate_kit.training.rows import StoredRows
+    from truncate_kit.training.store import StoredRows
 
     stored = StoredRows(folder / "v.npy", {"from": "a"}, num_rows=40, row_bytes=8, chunk=7, header=b"head")
     for start in stored.missing[:-1]:
@@ -88,7 +88,7 @@ def _make_rows(folder: Path) -> None:
 
 
 def _resume_rows(folder: Path) -> None:
-    from truncate_kit.training.rows import StoredRows
+    from truncate_kit.training.store import StoredRows
 
     stored = StoredRows(folder / "v.npy", {"from": "a"}, num_rows=40, row_bytes=8, chunk=7, header=b"head")
     for start in stored.missing:
@@ -98,13 +98,13 @@ def _resume_rows(folder: Path) -> None:
 
 
 def _checkpoint(folder: Path) -> None:
-    from truncate_kit.training.checkpoints import write_checkpoint
+    from truncate_kit.training.loop import write_checkpoint
 
     write_checkpoint(folder / CHECKPOINT, {"weights": {"w": torch.arange(200.0)}, "state": {"scores": [1.0]}})
 
 
 def _read_checkpoint(folder: Path) -> Any:
-    from truncate_kit.training.checkpoints import read_checkpoint
+    from truncate_kit.training.loop import read_checkpoint
 
     found = read_checkpoint(folder / CHECKPOINT, torch.device("cpu"))
     return found["weights"]["w"].tolist(), found["state"]

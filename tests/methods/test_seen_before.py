@@ -21,7 +21,7 @@ from truncate_kit.report.card import contrastive_card
 from truncate_kit.report.run import read_run
 from truncate_kit.report.writing import write_page
 from truncate_kit.seen import keys_of, pair_keys
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Teacher
 
 ONCE = TrainingSettings(epochs=1)

@@ -38,9 +38,9 @@ from truncate_kit.report.origins import origins
 from truncate_kit.report.run import read_run
 from truncate_kit.report.sections import against, speed
 from truncate_kit.report.writing import PageReport, write_page
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.workspace import DataSource, LearnedSource, ModelSource, Workspace
 from truncate_kit_cli.app import app
 

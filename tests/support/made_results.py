@@ -41,9 +41,9 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.trials import Trial
 
 MACHINE = Machine(
     processor="Test",

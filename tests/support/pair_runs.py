@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.examples import Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 
 TEXTS = [f"the {'cat ' * (n % 7)}sat {'on ' * (n % 3)}mat" for n in range(40)]
 

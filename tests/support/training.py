@@ -3,7 +3,7 @@
 import torch
 
 from truncate_kit.models import Encoder
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(epochs=3, batch_size=8, learning_rate=2e-3)
 SHORT = TrainingSettings(epochs=2, batch_size=32, learning_rate=2e-3)

@@ -11,12 +11,9 @@ import torch
 from truncate_kit.errors import FileProblemError
 from truncate_kit.models import load_encoder
 from truncate_kit.results import FORMAT, Result, sealed, unsealed
-from truncate_kit.training.checkpoints import read_checkpoint, write_checkpoint
-from truncate_kit.training.journal import Journal
-from truncate_kit.training.rows import StoredRows
-from truncate_kit.training.store import RunStore
-from truncate_kit.training.trial import Trial
-from truncate_kit.workspace import DataSource, ModelSource, Workspace
+from truncate_kit.training.loop import read_checkpoint, write_checkpoint
+from truncate_kit.training.store import Journal, RunStore, StoredRows
+from truncate_kit.training.trials import Trial
 
 KEY = "0" * 64
 TRIAL = Trial(
@@ -90,7 +87,7 @@ def test_a_result_that_was_changed_or_is_of_a_later_format_is_not_read(tmp_path)
     file.write_text(json.dumps(sealed(GOOD.to_dict()) | {"format": FORMAT + 1}))
     with pytest.raises(FileProblemError, match="another version"):
         Everything.read(file)
-    for version in (True, "2", None, 1.5):
+    for version in (0, -1, True, "2", None, 1.5):
         with pytest.raises(ValueError, match="format"):
             unsealed({"format": version}, file)
     for text in ("[" * 100_000, "[1]", "null"):
@@ -107,25 +104,7 @@ def test_a_damaged_line_of_records_is_left_out_and_never_another_record(tmp_path
     for copy in damaged(content, 600):
         journal.file.write_bytes(copy)
         found, _ = journal.read()
-        # The first line alone may be taken for one of the first format, where its checksum has lost its name.
-        assert all(record in written for record in found[1:])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"dev": "much"}, {"dev": None}, {"layer": "3"}, {"layer": 3.0}, {"layer": 4}, {"layer": -3}, {"seed": 2},
-        {"seed": True}, {"epochs": 3}, {"epochs": 0}, {"dev_scores": 71.5}, {"dev_scores": [None]}, {"kind": "Ranking"},
-        {"best_epoch": 0}, {"stopped_after": 1}, {"test": [68.0]}, {"seconds": {}}, {"kind": 5},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_record_of_another_place_or_type_is_computed_again(tmp_path, wrong):
-    store = RunStore(tmp_path, KEY)
-    values = {"store": store.key, "name": TRIAL.name, "kind": "Trial"} | TRIAL.to_dict()
-    Journal(tmp_path / "trials.jsonl").append(values | wrong)
-    assert store.read(TRIAL.name, Trial) is None
-    assert "computed again" in store.notes[0]
+        assert all(record in written for record in found)
 
 
 def test_a_damaged_checkpoint_is_never_continued(tmp_path):
@@ -140,9 +119,6 @@ def test_a_damaged_checkpoint_is_never_continued(tmp_path):
         path.write_bytes(copy)
         with pytest.raises(FileProblemError, match=r"c\.checkpoint is damaged"):
             read_checkpoint(path, cpu)
-    torch.save(values | {"format": FORMAT}, path)  # as an earlier version wrote them
-    with pytest.raises(FileProblemError, match="another version"):
-        read_checkpoint(path, cpu)
 
 
 @pytest.mark.parametrize("other", ["0123/layer1-seed1.checkpoint", "4567/layer1-seed0.checkpoint"])
@@ -169,26 +145,10 @@ def test_damaged_weights_of_a_run_are_as_good_as_gone(tmp_path, tiny_folder):
     again = RunStore(tmp_path, KEY)
     assert not again.has_weights(TRIAL.name)
     assert again.load(TRIAL.name, load_encoder) is None
-    assert "damaged" in again.notes[0]
     with again.open():
         again.write_encoder(TRIAL.name, TRIAL, encoder)
         again.forget_weights(())
         assert {path.name for path in again.folder.iterdir()} == {".lock", ".unfinished"}
-
-
-def test_weights_of_another_run_are_not_taken_for_its_own_with_or_without_their_seal(tmp_path, tiny_folder):
-    encoders, stores = map(load_encoder, (tiny_folder("bert"), tiny_folder("electra"))), []
-    for key, encoder in zip((KEY, "1" * 64), encoders, strict=True):
-        stores.append(RunStore(tmp_path, key))
-        with stores[-1].open():
-            stores[-1].write_encoder(TRIAL.name, TRIAL, encoder)
-    own, other = (store.folder for store in stores)
-    shutil.copytree(other / TRIAL.name, own / TRIAL.name, dirs_exist_ok=True)
-    shutil.copy(other / f"{TRIAL.name}.sha256", own)
-    assert not RunStore(tmp_path, KEY).has_weights(TRIAL.name)
-    (own / f"{TRIAL.name}.sha256").unlink()
-    assert not RunStore(tmp_path, KEY).has_weights(TRIAL.name)
-    assert RunStore(tmp_path, "1" * 64).has_weights(TRIAL.name)
 
 
 def test_a_tensor_of_another_store_is_computed_again(tmp_path):
@@ -197,7 +157,6 @@ def test_a_tensor_of_another_store_is_computed_again(tmp_path):
     other.tensor("states", lambda: torch.zeros(3))
     shutil.copy(other.folder / "states.safetensors", own.folder)
     assert torch.equal(own.tensor("states", lambda: torch.ones(3)), torch.ones(3))
-    assert "damaged" in own.notes[0]
 
 
 def test_a_changed_tensor_is_computed_again(tmp_path):
@@ -232,38 +191,3 @@ def test_rows_resumed_over_damage_end_with_the_same_bytes(tmp_path):
     for copy in damaged(kept, 60):
         notes.write_bytes(copy)
         assert fill() == whole
-
-
-def test_a_workspace_passes_over_what_is_damaged_and_refuses_what_is_later(tmp_path, caplog):
-    place = Workspace(tmp_path)
-    place.remember(ModelSource("mini-bert"), DataSource("pairs.csv", scale=(0.0, 5.0)))
-    file = tmp_path / "workspace.json"
-    content, noted = file.read_bytes(), place.remembered()
-    for copy in damaged(content, 200):
-        file.write_bytes(copy)
-        try:
-            assert place.remembered() in (noted, type(noted)())
-        except FileProblemError as error:
-            assert "another version" in str(error)  # noqa: PT017
-    assert "passed over" in caplog.text
-    file.write_text('{"format": 99}')
-    with pytest.raises(FileProblemError, match="another version"):
-        place.remembered()
-
-
-@pytest.mark.parametrize("version", [[[]], "2", None, True, -1, 0, 1.5])
-def test_a_line_whose_format_is_no_version_says_nothing_of_the_others(tmp_path, version):
-    """Found by the fuzzer."""
-    store = RunStore(tmp_path, KEY)
-    store.write(TRIAL.name, TRIAL)
-    lines = (tmp_path / "trials.jsonl").read_text().splitlines()[1:]
-    first = json.dumps({"store": store.key, "kind": "settings", "format": version})
-    (tmp_path / "trials.jsonl").write_text("\n".join([first, *lines, ""]))
-    assert RunStore(tmp_path, KEY).read(TRIAL.name, Trial) == TRIAL
-
-
-def test_a_line_without_its_checksum_is_left_out(tmp_path):
-    journal = Journal(tmp_path / "trials.jsonl")
-    journal.file.write_text('{"name": "a", "dev": 1.5}\n{"name": "b", "dev": NaN, "crc32": 1}\n')
-    journal.append({"name": "c"})
-    assert journal.read() == ([{"name": "c"}], 2)

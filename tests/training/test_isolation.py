@@ -16,7 +16,7 @@ from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.isolation import isolated
+from truncate_kit.training.distributed import isolated
 
 SETTINGS = SweepSettings(layers="1", seeds=(0,))
 

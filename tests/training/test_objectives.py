@@ -20,12 +20,12 @@ from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES, Budget, Objective, described, find_objective
+from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask
 
 

@@ -14,13 +14,7 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.retrieval_evaluator import (
-    check_queries,
-    choosing_queries,
-    halves,
-    metric_of,
-    scored_as,
-)
+from truncate_kit.training.evaluators import check_queries, choosing_queries, halves, metric_of, scored_as
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -94,27 +88,6 @@ def test_prompts_and_measure_are_those_of_a_search(tiny_folder):
     evaluators = halves(encoder, data)
     halved = sum(evaluator.score(encoder)[0] for evaluator in evaluators) / 2
     assert halved == pytest.approx(evaluate_retrieval(encoder, data, model="tiny").ndcg.value, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "changed"),
-    [
-        ({}, False),
-        (
-            {"similarity_fn_name": "cosine", "prompts": {"query": "", "document": ""}, "default_prompt_name": None},
-            False,
-        ),
-        ({"prompts": {"query": "the big "}}, False),
-        ({"prompts": {"query": "the ", "passage": "a ", "all": "not "}, "default_prompt_name": "all"}, False),
-        ({"prompts": {"query": "the ", "all": "not "}, "default_prompt_name": "all"}, True),
-        ({"similarity_fn_name": "dot"}, True),
-    ],
-)
-def test_runs_are_kept_apart_where_earlier_ones_were_scored_otherwise(tiny_folder, settings, changed):
-    encoder = load_encoder(tiny_folder("bert"))
-    encoder.settings |= settings
-    assert bool(scored_as(a_set(24), encoder)) is changed
-    assert scored_as(word_splits(), encoder) == ""
 
 
 def test_runs_are_kept_apart_by_the_measure_of_the_model(tiny_folder):

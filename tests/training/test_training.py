@@ -13,13 +13,11 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.training import loop
-from truncate_kit.training.batching import bucketed
-from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs, cosine_mse
-from truncate_kit.training.loop import TrainingRun, adamw, precision
+from truncate_kit.training.loop import CompactVocabulary, TrainingRun, adamw, bucketed, precision
+from truncate_kit.training.settings import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask, Teacher
-from truncate_kit.training.vocabulary import CompactVocabulary
 
 
 def graded(encoder, pairs: PairSet) -> Pairs:

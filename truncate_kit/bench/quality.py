@@ -14,7 +14,7 @@ from truncate_kit.evaluation.searching import estimated
 from truncate_kit.models import Encoder
 from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
-from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+from truncate_kit.training.evaluators import RetrievalEvaluator
 from truncate_kit.wording import counted, too_few
 
 

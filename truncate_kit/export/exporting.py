@@ -33,7 +33,7 @@ from truncate_kit.models.pipeline import load_by_any_runtime
 from truncate_kit.models.saving import origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.training.isolation import without_autocast
+from truncate_kit.training.distributed import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

@@ -21,7 +21,7 @@ from truncate_kit.report.distillation import choice, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.trials import Trial
 from truncate_kit.wording import capitalized, counted, harmless, points
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from truncate_kit.report.measuring import view_export
 from truncate_kit.report.sweep_figure import RANKING_WORDS
 from truncate_kit.report.training_tables import check_table, frontier_table, rules_table, sizes_table, sweep_table
 from truncate_kit.results import Result
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.trials import Trial
 from truncate_kit.wording import counted, points
 
 _LONGEST = 80  # characters of a value in a table of fields

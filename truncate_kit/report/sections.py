@@ -29,8 +29,8 @@ from truncate_kit.report.measures import (
 )
 from truncate_kit.report.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.report.run import Run, named
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.wording import capitalized, counted
 
 # What each setting of `finetune` is without its option; without these two it follows the pairs, so they are named.

@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,19 @@ from torch import Tensor, nn
 
 from truncate_kit.errors import DivergedError
 from truncate_kit.hardware import give_back, is_out_of_memory, say_halved
+from truncate_kit.errors import DivergedError, FileProblemError
+from truncate_kit.files import replacing
+from truncate_kit.memory import give_back, is_out_of_memory, say_halved
 from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.batching import BUCKET_BATCHES, bucketed
-from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
-from truncate_kit.training.configuration import TrainingSettings, rate_at
+from truncate_kit.results import FORMAT
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Examples
 from truncate_kit.training.kernels import FasterOnCPU
-from truncate_kit.training.vocabulary import CompactVocabulary
+from truncate_kit.training.settings import TrainingSettings, rate_at
 
+BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, a fresh mix every epoch
 CHECK_EVERY = 32  # steps between two checks that gradients were numbers; each makes the processor wait for a GPU
 CHECKPOINT_SECONDS = 30.0  # between evaluations within an epoch; the end of an epoch is always stored
 
@@ -287,3 +291,109 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
         if device.type == "cpu":
             stack.enter_context(FasterOnCPU())
         yield
+
+
+def bucketed(
+    order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
+) -> list[list[int]]:
+    """Cut a random order into batches, of like length within each stretch of `together` of them; None: as they come."""
+    if together is None:
+        return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+    batches = []
+    stretch = batch_size * together
+    for start in range(0, len(order), stretch):
+        part = list(order[start : start + stretch])
+        places = sorted(part, key=lambda place: lengths[place])
+        cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
+        # A random order of the batches, drawn from the random order of the examples: no second generator to store.
+        first_seen = {place: seen for seen, place in enumerate(part)}
+        batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
+    return batches
+
+
+_DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
+
+
+def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
+    """Write values that `torch.save` takes, followed by their SHA-256: a resumed run trusts every byte of them."""
+    with replacing(path) as target:
+        with target.open("wb") as handle:
+            torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
+        digest = _sha256(target, target.stat().st_size)
+        with target.open("ab") as handle:
+            handle.write(digest)
+
+
+def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """Read what `write_checkpoint` wrote; nothing is unpickled. Raises `FileProblemError` for any other file."""
+    try:
+        size = path.stat().st_size - _DIGEST
+        with path.open("rb") as handle:
+            handle.seek(max(0, size))
+            whole = size > 0 and handle.read() == _sha256(path, size)
+        values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True) if whole else {}
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise unusable(path) from error
+    if values.get("format") != FORMAT or values.get("run") != _run(path):
+        raise unusable(path)
+    return values
+
+
+def unusable(path: Path) -> FileProblemError:
+    """The error for a checkpoint that no run can go on from."""
+    return FileProblemError(
+        f"{path} is damaged, or comes from another run or another version.", hint="Delete it to start this trial again."
+    )
+
+
+def _run(path: Path) -> str:
+    """Whose checkpoint a file is, by its store and its name: that of another seed has the same shapes."""
+    return f"{path.absolute().parent.name}/{path.name}"
+
+
+def _sha256(path: Path, size: int) -> bytes:
+    """Return the SHA-256 of the first `size` bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while size > 0 and (part := handle.read(min(size, 1 << 20))):
+            digest.update(part)
+            size -= len(part)
+    return digest.digest()
+
+
+class CompactVocabulary:
+    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`; token ids stay.
+
+    Args:
+        texts: The token ids of every text that will be encoded before `expand`; another id is an IndexError.
+    """
+
+    def __init__(self, encoder: Encoder, texts: Iterable[Sequence[int]]) -> None:
+        table = encoder.backbone.get_input_embeddings()
+        assert isinstance(table, nn.Embedding)  # true for every family of the table
+        self._table, self._full = table, table.weight.detach()
+        # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays where it is.
+        used = set(range((table.padding_idx or 0) + 1))
+        if encoder.tokenizer is not None and encoder.tokenizer.pad_token_id is not None:
+            used |= set(range(encoder.tokenizer.pad_token_id + 1)) if encoder.tokenizer.pad_token_id < 1000 else set()
+            used.add(encoder.tokenizer.pad_token_id)
+        self._kept = torch.tensor(sorted(used.union(*texts)), device=self._full.device)
+        self._row = torch.full((len(self._full),), -1, device=self._full.device)
+        self._row[self._kept] = torch.arange(len(self._kept), device=self._full.device)
+        self._hook = table.register_forward_pre_hook(self._to_rows)
+        self._set(self._full[self._kept])
+
+    def expand(self, decay: float) -> None:
+        """Put all rows back: the trained ones as they are now, the others shrunk by the factor `decay`."""
+        self._hook.remove()
+        full = self._full * decay
+        full[self._kept] = self._table.weight.detach()
+        self._set(full)
+
+    def _to_rows(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+        """Token ids of any shape to their rows in the compact table."""
+        return (self._row[inputs[0]],)
+
+    def _set(self, weight: Tensor) -> None:
+        self._table.weight = nn.Parameter(weight)
+        self._table.num_embeddings = weight.shape[0]

@@ -1,28 +1,36 @@
 """Where runs are kept, so that work that is killed continues and ends with the same result."""
 
+import fcntl
+import json
 import logging
+import os
 import shutil
+import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from truncate_kit.files import local_path, remove_leftovers, replacing, run_lock, unfinished, write_text
+from truncate_kit.errors import FileProblemError, UsageError, cannot_write
+from truncate_kit.files import (
+    local_path,
+    remove_leftovers,
+    replacing,
+    run_lock, unfinished,
+    write_text,
+)
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.digest import Digest, folder_digest
 from truncate_kit.results import FORMAT, Result, check_format
-from truncate_kit.training.journal import RECORDS_FILE, Journal
-from truncate_kit.training.trial import BaseTrial
 
 _SETTINGS = "settings"  # kind of the first line of a store
-_CHECKSUM, _STORE = "sha256", "store"  # in the header of a tensor's file
 
 _logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=Result)
@@ -67,8 +75,8 @@ class RunStore:
     """The runs of one model, data and settings: records, and in a folder of their own weights and checkpoints.
 
     The records of all stores in a folder are lines of one file. A record is written once, when its weights are there,
-    and stays as it is. What cannot be read is as if it had never been there, so that it is computed again; `notes` and
-    the log say so. One process writes a store, between `open` and its end; others may read it.
+    and stays as it is. What cannot be read is computed again; the log says so. One process writes a store, between
+    `open` and its end; others may read it.
 
     Args:
         description: What the first record says of all others.
@@ -78,7 +86,6 @@ class RunStore:
         self.key = key[:16]
         self.folder = local_path(folder).absolute() / self.key  # workers may stand elsewhere
         self.checkpoints = Checkpoints(self.folder)
-        self.notes: list[str] = []
         self._journal = Journal(self.folder.parent / RECORDS_FILE)
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
@@ -104,16 +111,12 @@ class RunStore:
         if self._loaded is None:
             found, damaged = self._journal.read()
             if damaged:
-                self._note(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
+                _logger.warning(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in found if record.get("store") == self.key]
             for version in (record["format"] for record in own if type(record.get("format")) is int):
                 check_format(version, self._journal.file)
             self._loaded = {record["name"]: record for record in own if isinstance(record.get("name"), str)}
         return self._loaded
-
-    def _note(self, text: str) -> None:
-        self.notes.append(text)
-        _logger.warning(text)
 
     def read(self, name: str, kind: type[Record]) -> Record | None:
         """The record of that name, None where there is none."""
@@ -123,13 +126,10 @@ class RunStore:
         try:
             if values.get("kind") != kind.__name__:
                 raise ValueError(f"a record of the kind {values.get('kind')!r}")
-            record = kind.from_dict(values)
-            if isinstance(record, BaseTrial) and not record.belongs_to(name):
-                raise ValueError(f"the record of layer {record.layer}, seed {record.seed}")
-            return record
+            return kind.from_dict(values)
         except (KeyError, ValueError):
             del self._records[name]
-            self._note(f"{self._journal.file}: {name} was damaged and is computed again.")
+            _logger.warning(f"{self._journal.file}: {name} was damaged and is computed again.")
             return None
 
     def all(self, kind: type[Record]) -> dict[str, Record]:
@@ -166,22 +166,22 @@ class RunStore:
         return self.folder / name
 
     def has_weights(self, name: str) -> bool:
-        """Whether the weights of a run are kept, and are as they were written; damaged ones are as good as gone."""
+        """Tell whether the weights of a run are kept and are as they were written; damaged ones are computed again."""
         if not self.weights(name).is_dir():
             return False
         if name not in self._whole:
             try:
                 whole = self._seal(name).read_text(encoding="utf-8") == self._digest(name)
-            except (OSError, ValueError):  # gone, or no text
+            except (OSError, ValueError):
                 whole = False
             if not whole:
-                self._note(f"{self.weights(name)} was damaged: that run is done again.")
+                _logger.warning(f"{self.weights(name)} was damaged: that run is done again.")
                 return False
             self._whole.add(name)
         return True
 
     def _digest(self, name: str) -> str:
-        """What the seal of a run's weights says, which is of no other run's."""
+        """Digest of the weights of a run and of whose they are."""
         digest = Digest()
         digest.add(self.key, name, folder_digest(self.weights(name)))
         return digest.hexdigest()
@@ -197,7 +197,7 @@ class RunStore:
         try:
             return read(self.weights(name))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):
-            self._note(f"{self.weights(name)} was damaged: that run is done again.")
+            _logger.warning(f"{self.weights(name)} was damaged: that run is done again.")
             return None
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
@@ -217,20 +217,19 @@ class RunStore:
                 self._seal(folder.name).unlink(missing_ok=True)
 
     def read_tensor(self, name: str) -> Tensor | None:
-        """The tensor of that name, None where there is none."""
+        """Read the tensor of that name; None if there is none, or it is damaged."""
         path = self._tensor_path(name)
         if not path.exists():
             return None
         try:
             with safe_open(path, "pt") as file:
                 found: Tensor = file.get_tensor(name)
-                notes = file.metadata() or {}
-            if notes.get(_CHECKSUM) == _checksum(found) and notes.get(_STORE) == self.key:
-                return found
-            raise ValueError("another tensor")
-        except (OSError, ValueError, SafetensorError):
-            self._note(f"{path} was damaged.")
-            return None
+                if file.metadata() == self._marks(found):
+                    return found
+        except (OSError, SafetensorError):
+            pass
+        _logger.warning(f"{path} was damaged.")
+        return None
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """The tensor of that name, from its file where it is there, else computed and kept."""
@@ -238,15 +237,173 @@ class RunStore:
         if found is None:
             found = compute()
             with replacing(self._tensor_path(name)) as target:
-                notes = {_CHECKSUM: _checksum(found), _STORE: self.key}
-                save_file({name: found.contiguous()}, target, metadata=notes)
+                save_file({name: found.contiguous()}, target, metadata=self._marks(found))
         return found
+
+    def _marks(self, tensor: Tensor) -> dict[str, str]:
+        """Describe a tensor in the header of its file: its digest and its store."""
+        digest = Digest()
+        digest.add_weights({"": tensor})
+        return {"sha256": digest.hexdigest(), "store": self.key}
 
     def _tensor_path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
 
 
-def _checksum(tensor: Tensor) -> str:
-    digest = Digest()
-    digest.add_weights({"": tensor})
-    return digest.hexdigest()
+RECORDS_FILE = "trials.jsonl"
+"""Where the runs of a workspace are recorded, beside the folders of what they keep."""
+_CHECKSUM = "crc32"  # of a line as it is without it
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """JSON objects, one a line, each with its checksum; several processes may append to one file.
+
+    Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
+    is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
+    left out and counted. The version of the format stands in the first line of each owner.
+    """
+
+    file: Path
+
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """All whole lines, and the number of damaged ones. Raises `FileProblemError` where the file cannot be read."""
+        try:
+            lines = self.file.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return [], 0
+        except OSError as error:
+            raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
+        found = [values for line in lines if (values := _read(line)) is not None]
+        return found, len(lines) - len(found)
+
+    def append(self, *records: dict[str, Any]) -> None:
+        """Write records, a line each. Raises `FileProblemError`."""
+        lines = [_text(values | {_CHECKSUM: zlib.crc32(_text(values))}) + b"\n" for values in records]
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a+b") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)  # else another process would take our half line for a dead one's
+                stream.truncate(_end_of_whole_lines(stream))
+                stream.writelines(lines)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise cannot_write(self.file, error) from error
+
+
+def _end_of_whole_lines(stream: BinaryIO) -> int:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 1))
+    if stream.read(1) in (b"", b"\n"):
+        return size
+    stream.seek(0)
+    return stream.read().rfind(b"\n") + 1
+
+
+def _text(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """The object of a line without its checksum; None where it is damaged."""
+    try:
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            return None
+        checksum = values.pop(_CHECKSUM, None)
+        return values if checksum == zlib.crc32(_text(values)) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+class StoredRows:
+    """A file of rows, and beside it the checksum of every chunk that is finished; whoever opens it holds its folder.
+
+    A chunk is on the disk before its checksum is: what a kill left without one, and what does not fit it, is missing.
+    """
+
+    def __init__(
+        self, file: Path, made_from: dict[str, Any], *, num_rows: int, row_bytes: int, chunk: int, header: bytes = b""
+    ) -> None:
+        """Open the file, or begin it.
+
+        Args:
+            file: The rows; the checksums go into a file of the same name with the ending .jsonl.
+            made_from: All that the bytes depend on.
+            num_rows: Of the whole file.
+            row_bytes: Size of a row.
+            chunk: Rows that are written together.
+            header: Bytes before the first row.
+
+        Raises:
+            UsageError: The rows that are there were made from something else, or the disk is too small.
+            FileProblemError: The file cannot be read or written.
+        """
+        self.file, self.num_rows, self.chunk = file, num_rows, chunk
+        self._row_bytes, self._header = row_bytes, header
+        self._journal = Journal(file.with_suffix(".jsonl"))
+        known, unreadable = self._known(made_from)
+        try:
+            with file.open("a+b") as stream:
+                stream.truncate(min(stream.seek(0, os.SEEK_END), len(header) + num_rows * row_bytes))
+            self._write_at(0, header)
+            wrong = [start for start, checksum in known.items() if zlib.crc32(self._read(start)) != checksum]
+        except OSError as error:
+            raise cannot_write(file, error) from error
+        # First rows of the chunks to be written, and the number of rows that were written before and are missing again.
+        self.missing = [start for start in range(0, num_rows, chunk) if start not in known or start in wrong]
+        self.damaged = min(num_rows, sum(self._rows(start) for start in wrong) + unreadable * chunk)
+        self._check_space()
+
+    def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
+        """The checksums by the first row of their chunks, and the number of those that cannot be read."""
+        if not self.file.exists():  # what it tells of was moved away when it was whole
+            self._journal.file.unlink(missing_ok=True)
+        records, damaged = self._journal.read()
+        settings = next((record for record in records if "made_from" in record), None)
+        chunks = {record["start"]: record["checksum"] for record in records if "start" in record}
+        if settings is None:  # a new file, or one whose origin is lost
+            self._journal.file.unlink(missing_ok=True)
+            self._journal.append({"format": FORMAT, "made_from": made_from})
+            return {}, len(range(0, self.num_rows, self.chunk)) if chunks or damaged else 0
+        check_format(settings.get("format"), self._journal.file)
+        if settings["made_from"] != made_from:
+            raise UsageError(
+                f"{self.file.parent} holds {sum(record.get('rows', 0) for record in records):,} rows of another run: "
+                "of another input, model or option.",
+                hint="Finish that one with its own call, name another file as `out`, or remove that folder.",
+            )
+        return chunks, damaged
+
+    def write(self, start: int, rows: bytes) -> None:
+        """Write the chunk that begins at row `start`, and then its checksum. Raises `FileProblemError`."""
+        try:
+            self._write_at(len(self._header) + start * self._row_bytes, rows)
+        except OSError as error:
+            raise cannot_write(self.file, error) from error
+        self._journal.append({"start": start, "rows": self._rows(start), "checksum": zlib.crc32(rows)})
+
+    def _write_at(self, place: int, content: bytes) -> None:
+        with self.file.open("r+b") as stream:
+            stream.seek(place)
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _read(self, start: int) -> bytes:
+        with self.file.open("rb") as stream:
+            stream.seek(len(self._header) + start * self._row_bytes)
+            return stream.read(self._rows(start) * self._row_bytes)
+
+    def _rows(self, start: int) -> int:
+        return min(self.chunk, self.num_rows - start)
+
+    def _check_space(self) -> None:
+        needed = sum(map(self._rows, self.missing)) * self._row_bytes
+        free = shutil.disk_usage(self.file.parent).free
+        if needed > free:
+            raise UsageError(
+                f"{self.file} needs {needed / 1e9:,.1f} GB more, and {self.file.parent} has {free / 1e9:,.1f} GB left.",
+                hint="Free some space, name another place as `out`, or store less.",
+            )

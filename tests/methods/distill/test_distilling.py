@@ -32,8 +32,7 @@ from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
 from truncate_kit.seen import keys_of, read_seen, unseen
 from truncate_kit.training.distributed import ALONE
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+from truncate_kit.training.evaluators import PairEvaluator, RetrievalEvaluator
 from truncate_kit.training.store import RunStore
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)

@@ -13,7 +13,7 @@ from truncate_kit.methods.frozen.examples import LOSS_FUNCTIONS, log_variance, m
 from truncate_kit.methods.frozen.heads import PairExamples, StatePairs, new_heads, pair_scores
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models.layer_heads import BlockNetworks
-from truncate_kit.training.configuration import rate_at
+from truncate_kit.training.settings import rate_at
 
 
 def test_the_loss_is_the_logarithm_of_the_variance_and_does_not_see_a_shift():

@@ -12,8 +12,8 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 
 WORDS = PairSplits(name="words", train=make_pairs(80, 3), shares=(0.7, 0.15, 0.15))

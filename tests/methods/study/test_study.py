@@ -28,7 +28,7 @@ from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study_figures import draw_pareto
 from truncate_kit.report.study_tables import write_tables
-from truncate_kit.training.configuration import default_learning_rate, word_training
+from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
 from truncate_kit_cli.study import show

@@ -15,7 +15,7 @@ from truncate_kit.methods.study.loading import check_study, load_model, task_dat
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.methods.study.published import check_published, published_name, read_published
 from truncate_kit.methods.study.study_file import read_study
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]

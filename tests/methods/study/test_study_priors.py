@@ -14,9 +14,9 @@ from truncate_kit.methods.study.study_result import StudyResult
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.training import configuration
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training import settings as configuration
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 
 WORD_EPOCHS = 6  # of fifty in the product, and each is stored

@@ -13,8 +13,8 @@ from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.judged_pairs import read_judged
+from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.tasks import read_judged
 
 TASKS = """
     [[tasks]]

@@ -19,10 +19,10 @@ from truncate_kit.models import load_encoder
 from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.statistics import DRAWS
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import best_threshold, f1
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.trials import Trial
 
 # Scores that depend on layer and seed; how well anything learns is not looked at.
 QUICK = TrainingSettings(epochs=1, batch_size=32, learning_rate=2e-3)

@@ -9,7 +9,7 @@ from truncate_kit.analysis.predicting import predicted_drop
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.errors import UsageError
+from truncate_kit.methods.tmft import exits
+from truncate_kit.methods.tmft.exits import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES
@@ -18,9 +20,7 @@ from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.training import exits
-from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
-from truncate_kit.training.journal import Journal
+from truncate_kit.training.store import Journal
 from truncate_kit.training.tasks import LabelledTask
 
 LAYERS = (0, 1, 2, 3)

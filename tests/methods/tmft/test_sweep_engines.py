@@ -18,7 +18,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit_cli.app import main
 
 

@@ -5,8 +5,8 @@ Importing this imports no torch.
 
 from dataclasses import replace
 
-from truncate_kit.training.configuration import BASE_WIDTH, scaled_learning_rate
 from truncate_kit.training.objectives import OBJECTIVES, Budget
+from truncate_kit.training.settings import BASE_WIDTH, scaled_learning_rate
 
 LARGE_WIDTH = 1024
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.results import Result
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.trials import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,18 +25,16 @@ from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
 from truncate_kit.spans import standard_deviation
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
-from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.diverging import DivergedTrials
+from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Examples, Ids
-from truncate_kit.training.isolation import isolated
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.output import output_folder
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.store import RunStore, run_key
-from truncate_kit.training.trial import Trial, trial_name
+from truncate_kit.training.trials import DivergedTrials, Trial, trial_name
 
 StageDone = Callable[[int, float, float], None]
 

@@ -9,8 +9,8 @@ from truncate_kit.methods.contrast.budgets import default_budget
 from truncate_kit.methods.contrast.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings, settle_numbers
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
+from truncate_kit.training.settings import BASE_WIDTH, TrainingSettings, settle_numbers
 
 FEWEST_ROWS = 2
 _TOKENS = Bounds(3, 1_000_000)

@@ -13,9 +13,8 @@ from truncate_kit.methods.distill.result import NEAR, Agreement, HeldOutScores
 from truncate_kit.models import Encoder
 from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
-from truncate_kit.training.evaluators import VectorEvaluator
+from truncate_kit.training.evaluators import RetrievalEvaluator, VectorEvaluator, halves
 from truncate_kit.training.examples import Ids
-from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves
 
 
 class AgreementEvaluator(VectorEvaluator):

@@ -41,7 +41,7 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import distill_card
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
-from truncate_kit.training.retrieval_evaluator import choosing_queries
+from truncate_kit.training.evaluators import choosing_queries
 from truncate_kit.training.store import RunStore
 from truncate_kit.wording import counted
 

@@ -27,13 +27,20 @@ from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.serving.work import Chunk, Encoded, EncodingWork
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.evaluators import Evaluator, PairEvaluator, VectorEvaluator
+from truncate_kit.training.evaluators import (
+    Evaluator,
+    PairEvaluator,
+    RetrievalEvaluator,
+    VectorEvaluator,
+    halves,
+    metric_of,
+)
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves, metric_of
-from truncate_kit.training.rows import StoredRows
-from truncate_kit.training.store import RunStore
+from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.store import RunStore, StoredRows
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.wording import counted
 

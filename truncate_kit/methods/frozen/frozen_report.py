@@ -8,7 +8,7 @@ from truncate_kit.data import Overlap
 from truncate_kit.methods.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
 from truncate_kit.spans import Span
-from truncate_kit.training.trial import BaseTrial
+from truncate_kit.training.trials import BaseTrial
 
 
 def frozen_name(step: str, layer: int, seed: int) -> str:

@@ -35,10 +35,10 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import frozen_card
 from truncate_kit.seen import keys_of, merged
-from truncate_kit.training.diverging import DivergedTrials
-from truncate_kit.training.isolation import isolated
+from truncate_kit.training.distributed import isolated
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.trials import DivergedTrials
 from truncate_kit.wording import counted
 
 MODEL_FOLDER = "frozen"
@@ -210,7 +210,7 @@ class _Run:
             worst=worst_pairs(self.heads(chosen).to(self.base.device), material, chosen.layer),
             overlap=splits_for(data, settings.seeds[0]).overlap,
             seconds=time.perf_counter() - begin,
-            notes=(*material.notes, *self.store.notes),
+            notes=material.notes,
             test_sentences_in_nli=None if nli is None else len({*material.test_pairs.texts()} & {*nli.texts()}),
         )
 

@@ -9,7 +9,7 @@ from truncate_kit.errors import UsageError, known_name
 from truncate_kit.naming import as_text
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import TrainingSettings, settle_numbers
+from truncate_kit.training.settings import TrainingSettings, settle_numbers
 
 if TYPE_CHECKING:
     from truncate_kit.models import Encoder

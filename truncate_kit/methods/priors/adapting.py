@@ -16,10 +16,9 @@ from truncate_kit.models import Encoder, truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.text_lists import listed_texts
-from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate, settle_numbers
-from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.isolation import isolated
+from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate, settle_numbers
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
 

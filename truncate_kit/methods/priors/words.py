@@ -6,8 +6,8 @@ from truncate_kit.data import PairSplits, splits_for
 from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.seen import Keys, keys_of
-from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.wording import counted
 

@@ -22,8 +22,7 @@ from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, Study
 from truncate_kit.methods.study.published import check_published, read_published
 from truncate_kit.methods.tmft.trials import kept_encoder, layers_named
 from truncate_kit.models import Encoder, load_encoder, random_encoder, truncate
-from truncate_kit.training.judged_pairs import read_judged
-from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.training.tasks import LabelledTask, read_judged
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
 

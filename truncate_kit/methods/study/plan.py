@@ -58,7 +58,7 @@ from dataclasses import dataclass
 
 from truncate_kit.methods.priors.adapting import AdaptationSettings
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.settings import TrainingSettings, word_training
 
 _LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each
 

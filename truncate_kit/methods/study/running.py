@@ -22,13 +22,13 @@ from truncate_kit.models import Encoder, paper_parameters
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
-from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.isolation import isolated
-from truncate_kit.training.journal import RECORDS_FILE
-from truncate_kit.training.retrieval_evaluator import scored_as
-from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.distributed import ALONE, Group, isolated
+from truncate_kit.training.evaluators import scored_as
+from truncate_kit.training.store import RECORDS_FILE, RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.training.trial import Trial
+from truncate_kit.training.trials import Trial
+from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
 
 @isolated()

@@ -20,6 +20,7 @@ from truncate_kit.models import kept_config, load_config
 from truncate_kit.naming import blocks_in_words, blocks_named
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
+from truncate_kit.training.settings import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 
 _KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
 _OTHER_NAME = 'Give each its own name = "…".'

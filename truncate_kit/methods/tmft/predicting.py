@@ -5,8 +5,8 @@ from truncate_kit.analysis.predicting import predicted_drop
 from truncate_kit.data import PairSplits
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import Encoder
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.settings import TrainingSettings
 
 
 def sweep_prediction(

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from truncate_kit.errors import UsageError
+from truncate_kit.methods.tmft.exits import MultiExitEvaluator, MultiExitPairs, probe
 from truncate_kit.models import Encoder, truncate
 from truncate_kit.parallel import Send, Steps
 from truncate_kit.progress import Progress
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Pairs
-from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, probe
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Task
 
 RankingName = Literal["multi-exit", "probe"]

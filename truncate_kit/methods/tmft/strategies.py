@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.errors import known_name
 from truncate_kit.methods.tmft.picking import Picker
-from truncate_kit.training.trial import trial_name
+from truncate_kit.training.trials import trial_name
 
 if TYPE_CHECKING:
     from truncate_kit.methods.tmft.ranking import Scores
     from truncate_kit.methods.tmft.trials import TrialRunner
-    from truncate_kit.training.trial import Trial
+    from truncate_kit.training.trials import Trial
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
 FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
@@ -113,7 +113,7 @@ def _exits_cost(among: Candidates) -> int:
 
 
 def _probe_cost(among: Candidates) -> int:
-    from truncate_kit.training.exits import PROBE_PAIRS
+    from truncate_kit.methods.tmft.exits import PROBE_PAIRS
 
     read = min(PROBE_PAIRS, among.runner.task.num_examples)
     return -(-read // among.runner.settings.batch_size) * max(among.layers) // FORWARD_SHARE

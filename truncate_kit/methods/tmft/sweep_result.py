@@ -11,8 +11,8 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.spans import standard_deviation
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.trial import Trial
+from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.trials import Trial
 from truncate_kit.wording import counted, points
 
 if TYPE_CHECKING:

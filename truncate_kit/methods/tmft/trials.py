@@ -14,11 +14,10 @@ from truncate_kit.models.layer_pooling import ConcatPooling
 from truncate_kit.naming import numbers_named
 from truncate_kit.parallel import Engine, Lost, Sequential, Steps
 from truncate_kit.progress import TrialEvent, TrialWatcher
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.diverging import DivergedTrials
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import Task
-from truncate_kit.training.trial import Trial, trial_name
+from truncate_kit.training.trials import DivergedTrials, Trial, trial_name
 
 
 @dataclass(slots=True)

@@ -1,8 +1,12 @@
 """What one training run gave, at one layer with one seed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from truncate_kit.errors import DivergedError
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
@@ -15,14 +19,6 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
         stop_after: Of one that is stopped after that many epochs.
     """
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
-
-
-def _check(trial: "BaseTrial", **least: int) -> None:
-    """Raise ValueError where a number of a record is smaller than it can be."""
-    for name, bound in least.items():
-        value = getattr(trial, name)
-        if value is not None and value < bound:
-            raise ValueError(f"{name} is {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +35,6 @@ class BaseTrial(Result):
     test_pearson: float | None
     seconds: float  # training and evaluation
 
-    def __post_init__(self) -> None:
-        _check(self, layer=0, seed=0, best_epoch=1)
-
-    def belongs_to(self, name: str) -> bool:
-        """Whether a record or file of this name is that of this layer and seed."""
-        return name.endswith(f"{self.layer:02d}-seed{self.seed}")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
@@ -58,14 +47,6 @@ class Trial(BaseTrial):
     # Main dev scores of resamples of the dev pairs, the same for every trial on the same data, so that trials are
     # compared pair by pair; empty where a trial only searches, and in results, which say what came of them.
     dev_draws: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        BaseTrial.__post_init__(self)
-        _check(self, epochs=1, steps=0, stopped_after=1)
-
-    def belongs_to(self, name: str) -> bool:
-        """Whether a record or file of this name is that of this layer, seed and budget."""
-        return name == self.name or ("epochs" not in name and BaseTrial.belongs_to(self, name))
 
     @property
     def name(self) -> str:
@@ -98,3 +79,44 @@ class Trial(BaseTrial):
             stopped_after=epochs,
             dev_draws=(),
         )
+
+
+Finished = TypeVar("Finished")
+
+
+class DivergedTrials:
+    """Collects the trials of one call that diverged, until all have been run."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[str, DivergedError]] = []
+        self._others = 0
+
+    def add(self, name: str, error: DivergedError) -> None:
+        """Note a trial that diverged.
+
+        Args:
+            name: What the error calls the trial, such as `Layer 3, seed 0`.
+            error: That of the trial.
+        """
+        self._found.append((name, error))
+
+    def finished(self, trial: Finished) -> Finished:
+        """The trial, counted among those that did not diverge."""
+        self._others += 1
+        return trial
+
+    def run(self, name: str, trial: Callable[[], Finished]) -> list[Finished]:
+        """What the trial gives, as a list: empty where it diverges."""
+        try:
+            return [self.finished(trial())]
+        except DivergedError as error:
+            self.add(name, error)
+            return []
+
+    def check(self) -> None:
+        """Raises `DivergedError` that names the first one and counts the others, if there is any."""
+        if self._found:
+            name, error = self._found[0]
+            more = f" So did {len(self._found) - 1} more." if len(self._found) > 1 else ""
+            kept = f" What {counted(self._others, 'other trial')} gave is kept." if self._others else ""
+            raise DivergedError(f"{name}: {error}{more}{kept}", hint=error.hint)
