@@ -11,7 +11,6 @@ from truncate_kit.methods.tmft.picking import PICK_RULES, Picker
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.strategies import STRATEGIES, check_strategy
 from truncate_kit.naming import blocks_in_words
-from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import SEARCH, described
 from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.workspace import LearnedSource, ModelSource

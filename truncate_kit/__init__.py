@@ -61,8 +61,8 @@ _NAMES = {  # by module
     "save_encoder truncate",
     "models.states": "layer_states",
     "parallel": "Processes RayCluster",
-    "training.configuration": "TrainingSettings",
-    "training.judged_pairs": "read_judged",
+    "training.settings": "TrainingSettings",
+    "training.tasks": "read_judged",
     "vectors": "VectorFormat",
 }
 _PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}

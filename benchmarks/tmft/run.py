@@ -37,8 +37,6 @@ from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, layers_held, load_encoder, parameters_kept
 from truncate_kit.naming import default_reference
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.models import Encoder, default_reference, layers_held, load_encoder, parameters_kept
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.trials import Trial

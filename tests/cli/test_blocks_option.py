@@ -21,7 +21,6 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, keep, load_encoder
 from truncate_kit.origin import read_origin
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings
 

@@ -17,12 +17,9 @@ from truncate_kit.methods.priors import adapting
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.writing import write_page
-from truncate_kit.training import configuration, retrieval_evaluator
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training import evaluators
 from truncate_kit.training import settings as configuration
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.working_folders import run_lock
 from truncate_kit_cli import finetune
 from truncate_kit_cli.app import main
 from truncate_kit_cli.finetune import _teacher

@@ -21,9 +21,6 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.report.writing import write_page
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.representations import layer_states
-from truncate_kit.serving.encoding import encode_file
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.workspace import ModelSource, Workspace

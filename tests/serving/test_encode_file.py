@@ -20,8 +20,6 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import run_lock
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.training.rows import StoredRows
-from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
 from truncate_kit.training.store import StoredRows
 from truncate_kit.vectors import VectorFormat
 

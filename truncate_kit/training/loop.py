@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import DivergedError
-from truncate_kit.hardware import give_back, is_out_of_memory, say_halved
 from truncate_kit.errors import DivergedError, FileProblemError
 from truncate_kit.files import replacing
-from truncate_kit.memory import give_back, is_out_of_memory, say_halved
+from truncate_kit.hardware import give_back, is_out_of_memory, say_halved
 from truncate_kit.models import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import FORMAT

@@ -23,7 +23,8 @@ from truncate_kit.files import (
     local_path,
     remove_leftovers,
     replacing,
-    run_lock, unfinished,
+    run_lock,
+    unfinished,
     write_text,
 )
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder

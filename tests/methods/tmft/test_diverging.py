@@ -25,9 +25,7 @@ from truncate_kit.models import load_encoder
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trial import Trial
 from truncate_kit.training.trials import Trial
-from truncate_kit.working_folders import is_unfinished
 from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

@@ -26,8 +26,6 @@ from truncate_kit.models import Batch, Encoder, encoder_digest, keep, truncate
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.serving.work import Chunk, Encoded, EncodingWork
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import (
     Evaluator,

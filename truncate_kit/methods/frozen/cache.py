@@ -13,10 +13,7 @@ from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.states import layer_states
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.rows import StoredRows
-from truncate_kit.representations import layer_states
 from truncate_kit.training.store import StoredRows
-from truncate_kit.working_folders import run_lock
 
 CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 

@@ -26,9 +26,7 @@ from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
 from truncate_kit.training.store import RECORDS_FILE, RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trial import Trial
 from truncate_kit.training.trials import Trial
-from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
 
 @isolated()

@@ -18,7 +18,6 @@ from truncate_kit.files import is_there, local_path
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label
 from truncate_kit.models import kept_config, load_config
 from truncate_kit.naming import blocks_in_words, blocks_named
-from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
 from truncate_kit.training.settings import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 
