@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.measurement import first_free
+from truncate_kit.results import first_free
 from truncate_kit.workspace import read_result
 
 from . import options

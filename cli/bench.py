@@ -179,7 +179,6 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
 
 def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -> None:
     """The report into the workspace, with the data it was given, and as JSON, or as tables and sentences."""
-    from truncate_kit.measurement import file_for
     from truncate_kit.report.bench_figure import draw_bench
     from truncate_kit.report.bench_tables import (
         absences,
@@ -187,6 +186,7 @@ def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -
         machine_sentence,
         scored_sentences,
     )
+    from truncate_kit.results import file_for
 
     path = file_for(report, workspace.bench)
     report.write(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import UsageError, known_name
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
-from truncate_kit.measurement import file_for
+from truncate_kit.results import file_for
 
 from .freeze import CODES
 from .options import refuse

@@ -1,9 +1,13 @@
-"""Rank correlations, which values tie, and the draws and intervals of every bootstrap: one rule each."""
+"""Rank correlations, ties, spreads over seeds, and the draws and intervals of every bootstrap: one rule each."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
+
+from truncate_kit.results import Result
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -72,3 +76,21 @@ def interval(values: Sequence[float] | Array, level: float = LEVEL) -> tuple[flo
     """Ends of the percentile interval of resampled values, (resamples,) (Efron and Tibshirani 1993, ch. 13)."""
     low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span(Result):
+    """A score in points over seeds or splits: mean, and standard deviation where there are several."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> "Span":
+        """Of one score or more."""
+        return cls(mean=fmean(scores), std=standard_deviation(scores))
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Of a sample; None for a single value."""
+    return stdev(values) if len(values) > 1 else None

@@ -24,9 +24,8 @@ from benchmarks.records import Records
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval, read_seen
 from truncate_kit.evaluation.classifiers import score_transfer
-from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.evaluation.graded import StsReport, TextEncoder, score_sts
 from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
-from truncate_kit.evaluation.sts import StsReport, score_sts
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

@@ -19,8 +19,7 @@ from benchmarks.common import named_model, new_parser, print_table, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of
 from truncate_kit.data import find_sts, load_pairs
-from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.contrastive_result import LayerWeights
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings

@@ -31,8 +31,7 @@ from benchmarks.layer_attention.rows import training_rows
 from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.data import PairSplits, StsSet, TripletSet, find_sts, load_pairs, raw_texts
-from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.sts import StsScore, score_sts
+from truncate_kit.evaluation.graded import StsScore, evaluate, score_sts
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.contrast.poolings import TABLE_2
 from truncate_kit.methods.contrast.running import finetune_contrastive

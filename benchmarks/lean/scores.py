@@ -4,9 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from truncate_kit.data import find_sts, load_pairs, read_retrieval
-from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.evaluation.graded import TextEncoder, score_sts
 from truncate_kit.evaluation.retrieval import compare
-from truncate_kit.evaluation.sts import score_sts
 
 MEAN_OF = ("STS12", "STS14", "STS15", "SICK-R")
 SEARCHED = {"trecqa": "trecqa-test", "cranfield": "cranfield"}

@@ -16,7 +16,7 @@ import transformers
 
 from benchmarks.common import new_parser, numbers, print_table
 from truncate_kit.data import find_sts
-from truncate_kit.evaluation.sts import StsReport, score_sts
+from truncate_kit.evaluation.graded import StsReport, score_sts
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.results import Result
 

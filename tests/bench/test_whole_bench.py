@@ -23,7 +23,6 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
-from truncate_kit.measurement import file_for
 from truncate_kit.models import (
     encoder_digest,
     load_config,
@@ -35,6 +34,7 @@ from truncate_kit.models import (
 )
 from truncate_kit.models.saving import origin_of
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
+from truncate_kit.results import file_for
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 

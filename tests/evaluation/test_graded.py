@@ -11,8 +11,7 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import PairSplits, PlacedPairs, StsSet, TextPair
 from truncate_kit.errors import DataError, ModelError
-from truncate_kit.evaluation.graded import evaluate, pair_similarities, spearman
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
 from truncate_kit.models import load_encoder
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.vectors import StoredVectors, VectorFormat

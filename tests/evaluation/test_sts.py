@@ -7,7 +7,7 @@ from scipy import stats
 
 from truncate_kit.data import StsSet, TextPair, find_sts
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.sts import StsReport, score_sts
+from truncate_kit.evaluation.graded import StsReport, score_sts
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
 # pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.

@@ -7,7 +7,7 @@ from scipy import stats
 from tests.support.heads import with_heads
 from truncate_kit.data import StsSet, TextPair
 from truncate_kit.evaluation.classifiers import text_features
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.evaluation.graded import score_sts
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]

@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from truncate_kit.measurement import Amounts, Measurement
 from truncate_kit.naming import place_in_words
-from truncate_kit.results import Result
+from truncate_kit.results import Amounts, Measurement, Result
 from truncate_kit.vectors import PRECISIONS, VectorFormat
 from truncate_kit.wording import counted
 

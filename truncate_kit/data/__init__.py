@@ -1,17 +1,17 @@
 """Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
 
 from truncate_kit.data.pairs import BUNDLED as BUNDLED
+from truncate_kit.data.pairs import complete_splits as complete_splits
 from truncate_kit.data.pairs import is_bundled as is_bundled
 from truncate_kit.data.pairs import load_pairs as load_pairs
 from truncate_kit.data.pairs import load_words as load_words
 from truncate_kit.data.pairs import read_pairs as read_pairs
+from truncate_kit.data.pairs import split_pairs as split_pairs
+from truncate_kit.data.pairs import splits_for as splits_for
 from truncate_kit.data.retrieval import SEARCH_METRICS as SEARCH_METRICS
 from truncate_kit.data.retrieval import RetrievalSet as RetrievalSet
 from truncate_kit.data.retrieval import is_retrieval_folder as is_retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval as read_retrieval
-from truncate_kit.data.split import complete_splits as complete_splits
-from truncate_kit.data.split import split_pairs as split_pairs
-from truncate_kit.data.split import splits_for as splits_for
 from truncate_kit.data.suites import LabelledSet as LabelledSet
 from truncate_kit.data.suites import SeenPairs as SeenPairs
 from truncate_kit.data.suites import StsSet as StsSet

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.cells import TableCells
 from truncate_kit.files import local_path
-from truncate_kit.measurement import Measurement
 from truncate_kit.models.digest import model_digest
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result
+from truncate_kit.results import Measurement, Result
 
 if TYPE_CHECKING:
     from truncate_kit.data import RetrievalSet, SeenPairs
@@ -119,7 +118,7 @@ class Suite:
 
 
 def _sts() -> Loaded:
-    from truncate_kit.evaluation.sts import StsReport, run_sts
+    from truncate_kit.evaluation.graded import StsReport, run_sts
 
     return StsReport, run_sts
 

@@ -32,10 +32,9 @@ from truncate_kit.evaluation.searching import (
     side_prompt,
 )
 from truncate_kit.hardware import check_threads
-from truncate_kit.measurement import Amounts
 from truncate_kit.origin import read_origin
 from truncate_kit.progress import ProgressOption, reporter, silent
-from truncate_kit.results import Result
+from truncate_kit.results import Amounts, Result
 from truncate_kit.vectors import VectorFormat, VectorPrecision
 from truncate_kit.wording import counted
 

@@ -10,8 +10,7 @@ from truncate_kit.bounds import SEED, TEXTS, Bounds, check_numbers
 from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.registry import SuiteReport
-from truncate_kit.measurement import Amounts
-from truncate_kit.results import Result
+from truncate_kit.results import Amounts, Result
 
 Layers = tuple[int, ...]
 BASE_LAYERS = 13

@@ -2,7 +2,7 @@
 
 from truncate_kit.cells import TableCells
 from truncate_kit.methods.bert_lc.result import CombinationReport
-from truncate_kit.spans import Span
+from truncate_kit.statistics import Span
 from truncate_kit.wording import points
 
 

@@ -16,11 +16,10 @@ from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, count
 
 if TYPE_CHECKING:
     from truncate_kit.encode import EncodedFile
-    from truncate_kit.evaluation.graded import ModelScore
+    from truncate_kit.evaluation.graded import ModelScore, StsReport
     from truncate_kit.evaluation.mteb import MtebComparison, MtebReport, MtebScore
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
     from truncate_kit.evaluation.searching import Estimate
-    from truncate_kit.evaluation.sts import StsReport
     from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore
 
 _WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from truncate_kit.files import replacing
-from truncate_kit.spans import Span
+from truncate_kit.statistics import Span
 from truncate_kit.wording import harmless
 
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.

@@ -13,14 +13,13 @@ from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, real_path
-from truncate_kit.measurement import files_at
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
-from truncate_kit.results import Result
+from truncate_kit.results import Result, files_at
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.workspace import DataSource, LearnedSource, Workspace, read_result
 

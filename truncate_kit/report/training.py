@@ -30,7 +30,7 @@ from truncate_kit.report.view import (
     Table,
     View,
 )
-from truncate_kit.spans import Span
+from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 from truncate_kit.training.trials import Trial
 from truncate_kit.wording import capitalized, counted, layers_in_words, points

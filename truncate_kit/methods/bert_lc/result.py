@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.results import Result
-from truncate_kit.spans import Span
+from truncate_kit.statistics import Span
 from truncate_kit.wording import counted, layers_in_words
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"

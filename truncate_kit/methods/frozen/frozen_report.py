@@ -7,7 +7,9 @@ from statistics import fmean
 from truncate_kit.data import Overlap
 from truncate_kit.methods.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
-from truncate_kit.spans import Span
+from truncate_kit.statistics import Span
+from truncate_kit.training.trials import BaseTrial
+from truncate_kit.statistics import Span
 from truncate_kit.training.trials import BaseTrial
 
 
