@@ -25,8 +25,6 @@ from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
 from truncate_kit.statistics import standard_deviation
-from truncate_kit.statistics import standard_deviation
-from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import PairEvaluator

@@ -9,8 +9,6 @@ from truncate_kit.methods.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
 from truncate_kit.statistics import Span
 from truncate_kit.training.trials import BaseTrial
-from truncate_kit.statistics import Span
-from truncate_kit.training.trials import BaseTrial
 
 
 def frozen_name(step: str, layer: int, seed: int) -> str:

@@ -13,9 +13,6 @@ from truncate_kit.results import Result
 from truncate_kit.statistics import standard_deviation
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.trials import Trial
-from truncate_kit.statistics import standard_deviation
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.trials import Trial
 from truncate_kit.wording import counted, points
 
 if TYPE_CHECKING:
