@@ -20,7 +20,7 @@ from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
 from truncate_kit.data import read_retrieval
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
-from truncate_kit.methods.distill.learning import TaughtTexts, ids_of, rows_of, student_run, teacher_vectors
+from truncate_kit.methods.distill.learning import TaughtTexts, rows_of, student_run, teacher_vectors
 from truncate_kit.methods.distill.result import Blocks
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size, precision=given.precision)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
-            evaluator = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
+            evaluator = AgreementEvaluator(store.ids_at(held), rows_of(vectors, held.tolist()))
             run = student_run(student, examples, evaluator, settings)
             if variant.muon is not None:
                 run.optimiser = by_muon(run.trained, run.rate, variant.muon)  # type: ignore[assignment]  # has what the loop asks for

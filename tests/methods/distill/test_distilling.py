@@ -22,7 +22,7 @@ from truncate_kit.methods.distill import subsets as search_plan
 from truncate_kit.methods.distill import texts as tryout_texts
 from truncate_kit.methods.distill.agreement import AgreementEvaluator, held_out_scores
 from truncate_kit.methods.distill.distilling import distill
-from truncate_kit.methods.distill.learning import Learning, ids_of
+from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
@@ -171,7 +171,7 @@ def test_every_size_has_its_agreement_with_an_interval(full, learned):
     out, result = learned
     store = TextStore(out / "distillation/texts")
     report = np.random.default_rng(0).permutation(len(store))[:42][21:]
-    ids = ids_of(store, report)
+    ids = store.ids_at(report)
     reported = AgreementEvaluator(ids, full.encode_ids(ids))
     for row in result.candidates:
         model = load_encoder(out / "lean") if row.blocks == result.chosen else keep(full, row.blocks)
@@ -325,8 +325,8 @@ def test_texts_that_score_are_read_anew_by_another_tokenizer(full, texts, learne
         runs = RunStore(tmp_path, "key")
         learning = Learning(full, full, store, vectors, SHORT, data, runs, ALONE, silent)
         scored = learning.evaluator.texts()
-        assert learning._reread(full) == scored
-        ids = learning._reread(other)
+        assert learning.reread(full) == scored
+        ids = learning.reread(other)
         assert len(ids) == len(scored)
         assert max(map(max, ids)) < len(other.tokenizer)
         read = [encoder.tokenizer.batch_decode(rows) for encoder, rows in ((full, scored), (other, ids))]
@@ -421,13 +421,11 @@ def test_what_is_tried_out_is_compared_by_its_nearest_texts(full, learned, tmp_p
     with runs.open():
         start = SubsetScore(blocks=(1, 3), score=0.0)
         student, _ = learning._taught((1, 3), few=True)
-        found = learning._tryout(start)
+        found = learning.try_out(start)
         agreement = learning.evaluator.agreement(student)
         assert (found.overlap, found.low) == (agreement.overlap, agreement.low)
         assert found.learned == learning.evaluator.score(student)[0]
-        runs.write("tryout-blocks1-3", replace(found, low=None))  # as an earlier version did
-        assert learning._tryout(start) == found
-        better = learning._tryout(SubsetScore(blocks=(2, 4), score=100.0))  # learning has made it worse
+        better = learning.try_out(SubsetScore(blocks=(2, 4), score=100.0))  # learning has made it worse
         assert better.overlap == learning.evaluator.agreement(keep(full, (2, 4))).overlap
 
 

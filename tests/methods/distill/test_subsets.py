@@ -1,4 +1,4 @@
-"""The search over subsets of blocks, against models that keep them."""
+"""The search over subsets of blocks, against models that keep them; and which layer's vectors are learned."""
 
 import itertools
 import math
@@ -12,13 +12,15 @@ import torch
 
 from tests.support.families import make_tiny
 from tests.support.pairs import word_splits
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit import find_aim
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.models import keep, load_encoder
 from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.progress import silent
 from truncate_kit.training.evaluators import PairEvaluator
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -28,6 +30,11 @@ def evaluator_of(encoder, count=30):
     texts = [" ".join(WORDS[(place * step) % len(WORDS)] for step in range(2, 4 + place % 9)) for place in range(count)]
     ids = encoder.token_ids([f"{text} {WORDS[place % 15]}" for place, text in enumerate(texts)])
     return AgreementEvaluator(ids, encoder.encode_ids(ids))
+
+
+@pytest.fixture
+def bert(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
 
 
 @pytest.mark.parametrize("name", ["bert", "deberta-v2-convolution", "modernbert", "qwen3", "albert-grouped"])
@@ -51,14 +58,13 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
     assert found.best[-1].score == pytest.approx(100)
 
 
-def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(tiny_folder, monkeypatch):
-    encoder = load_encoder(tiny_folder("bert"))
-    exact = search_subsets(encoder, evaluator_of(encoder))
+def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(bert, monkeypatch):
+    exact = search_subsets(bert, evaluator_of(bert))
     monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
-    beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
+    beam = search_subsets(bert, evaluator_of(bert), beam=3)
     assert not beam.exact
     assert [row.blocks for row in beam.best] == [row.blocks for row in exact.best]
-    narrow = search_subsets(encoder, evaluator_of(encoder), beam=1)
+    narrow = search_subsets(bert, evaluator_of(bert), beam=1)
     assert narrow.tried <= beam.tried
     assert {len(row.blocks) for row in narrow.best} == {1, 2, 3}
 
@@ -77,150 +83,129 @@ class Heard:
         self.said.append(sentence)
 
 
-def test_a_short_search_goes_over_all_texts_and_is_not_announced(tiny_folder):
-    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
-    found = search_subsets(encoder, evaluator_of(encoder), progress=heard)
-    assert (found.exact, found.num_texts, heard.said) == (True, None, [])
+@pytest.mark.parametrize(("seconds", "announced"), [(5.0, 0), (0.0, 1)])
+def test_a_search_that_is_long_is_announced(bert, seconds, announced, monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr(subsets, "SAID_SECONDS", seconds)
+    found = search_subsets(bert, evaluator_of(bert), progress=heard)
+    assert (found.exact, found.num_texts, len(heard.said)) == (True, None, announced)
 
 
-def test_a_long_search_is_announced(tiny_folder, monkeypatch):
-    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
-    monkeypatch.setattr(subsets, "SAID_SECONDS", 0.0)
-    assert search_subsets(encoder, evaluator_of(encoder), progress=heard).exact
-    assert heard.said == ["The search for blocks takes about 1 s: 7 runs of a block over 30 texts."]
-
-
-def test_a_first_score_that_takes_long_makes_no_search_long(tiny_folder, monkeypatch):
-    encoder = load_encoder(tiny_folder("bert"))
-    evaluator = evaluator_of(encoder)
+def test_a_first_score_that_takes_long_makes_no_search_long(bert, monkeypatch):
+    evaluator = evaluator_of(bert)
     score_of, spent = evaluator.score_of, []
 
     def slow_at_first(rows):
-        spent.append(0.0 if spent else 200.0)
+        spent.append(0.0 if spent else 20_000.0)
         return score_of(rows)
 
-    # A clock of which 200 seconds are spent in the first score, so that no test has to wait for a slow processor.
+    # A clock of which hours are spent in the first score, so that no test has to wait for a slow processor.
     monkeypatch.setattr(evaluator, "score_of", slow_at_first)
     monkeypatch.setattr(subsets, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(spent)))
-    assert subsets.plan_search(encoder, evaluator, beam=4).seconds < 200
-    assert spent[0] == 200
+    assert subsets.plan_search(bert, evaluator, beam=4) == (evaluator, None, "")
+    assert spent[0] == 20_000
 
 
-def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
-    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
-    evaluator = evaluator_of(encoder, 90)
+def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(bert, monkeypatch):
+    evaluator, heard = evaluator_of(bert, 90), Heard()
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 40)
     monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
     # No test can wait for a machine that slow: a block is taken to need 100 s in all over 40 texts.
-    monkeypatch.setattr(subsets, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))
-    monkeypatch.setattr(subsets, "SEARCH_SECONDS", 101.0)
-    found = search_subsets(encoder, evaluator, progress=heard)
+    with monkeypatch.context() as patch:
+        patch.setattr(subsets, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))
+        patch.setattr(subsets, "SEARCH_SECONDS", 101.0)
+        found = search_subsets(bert, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)
-    assert heard.said[0].startswith("The search for blocks would take about ")
     assert "cut to 5 tokens, and takes about 2 min: 7 runs of a block over 40 texts." in heard.said[0]
-    texts = evaluator.texts()[:40]
-    smaller = evaluator.fewer(encoder, 40, 5)
+    texts, smaller = evaluator.texts()[:40], evaluator.fewer(bert, 40, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
     for row in found.best:
-        assert row.score == pytest.approx(smaller.score(keep(encoder, row.blocks))[0], abs=1e-3)
+        assert row.score == pytest.approx(smaller.score(keep(bert, row.blocks))[0], abs=1e-3)
+    with monkeypatch.context() as patch:  # at most 16 wide, at four layers
+        patch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)
+        found = search_subsets(bert, evaluator, progress=(heard := Heard()))
+    assert (found.exact, found.num_texts) == (True, 40)
+    assert " GB. So it goes over fewer texts, cut to 5 tokens" in heard.said[0]
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
-    least = search_subsets(encoder, evaluator, progress=(heard := Heard()))
+    least = search_subsets(bert, evaluator, progress=(heard := Heard()))
     assert (least.exact, least.num_texts) == (False, 40)
     assert "and by a beam of 1, and takes" in heard.said[0]
     assert least.best[-1].score == pytest.approx(100)
 
 
-def test_a_search_that_would_hold_too_much_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
-    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
-    evaluator = evaluator_of(encoder, 90)
-    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 40)
-    monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
-    monkeypatch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)  # of width 16, at four layers
-    found = search_subsets(encoder, evaluator, progress=heard)
-    assert (found.exact, found.num_texts) == (True, 40)
-    assert " and 0 GB. So it goes over fewer texts, cut to 5 tokens" in heard.said[0]
-    everything = 4 * 16 * 4 * sum(len(row) for row in evaluator.texts())
-    plan = subsets.plan_search(encoder, evaluator, 8)
-    assert everything <= plan.whole_bytes <= 2 * everything
-
-
-def test_simpler_rules_look_at_a_part_of_many_texts_and_all_of_them_score(tiny_folder, monkeypatch):
-    encoder = load_encoder(tiny_folder("bert"))
-    evaluator = evaluator_of(encoder, 60)
-    monkeypatch.setattr(subsets, "RULED_TEXTS", 25)
-    found = compare_blocks(encoder, evaluator, (2, 3))
-    assert found.best[-1].score == pytest.approx(100)
-    rows = {row.blocks: row.score for rows in found.baselines.values() for row in rows}
-    rules = subsets.baseline_blocks(subsets.changes(subsets._runners(encoder, evaluator.texts()[:25]), 3))
-    assert set(rows) == {kept[size - 1] for kept in rules.values() for size in (2, 3)}
-    for blocks, score in rows.items():
-        assert score == pytest.approx(evaluator.score(keep(encoder, blocks))[0], abs=1e-3)
-
-
-def test_what_a_beam_costs_is_known_before(tmp_path):
+def test_what_a_beam_costs_is_known_before(tmp_path, monkeypatch):
     encoder = load_encoder(make_tiny("bert", tmp_path / "deep", blocks=9))
-    tree, runs = subsets._Tree(encoder, evaluator_of(encoder)), []
-    run = tree._run
-    tree._run = lambda block, states: runs.append(block) or run(block, states)
+    monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
+    run, runs = subsets._Tree.run, []
+    monkeypatch.setattr(subsets._Tree, "run", lambda self, *given: runs.append(given) or run(self, *given))
+    monkeypatch.setattr(subsets, "baseline_blocks", lambda *_: {})
     for beam in (1, 2, 8):
         runs.clear()
-        tried = len(tree.beam_scores(beam, silent))
+        tried = search_subsets(encoder, evaluator_of(encoder), beam=beam).tried
         expected, most = subsets.beam_cost(9, beam)
         assert 0.5 * most <= tried <= most
         assert 0.7 * len(runs) <= expected <= 2 * len(runs)
 
 
-def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    evaluator = evaluator_of(encoder)
-    every, found = search_subsets(encoder, evaluator), compare_blocks(encoder, evaluator, (2, 3))
+def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(bert, monkeypatch):
+    evaluator = evaluator_of(bert, 60)
+    every, found = search_subsets(bert, evaluator), compare_blocks(bert, evaluator, (2, 3))
     rules = {row.blocks for rows in every.baselines.values() for row in rows if len(row.blocks) in (2, 3)}
     assert found.tried == len(rules | {(2, 3)})
     for name, rows in found.baselines.items():
         assert [row.blocks for row in rows] == [row.blocks for row in every.baselines[name][1:]]
         assert [row.score for row in rows] == pytest.approx([row.score for row in every.baselines[name][1:]])
     assert [len(row.blocks) for row in found.best] == [2, 3]
+    monkeypatch.setattr(subsets, "RULED_TEXTS", 25)  # the rules look at a part of many texts, and all of them score
+    rows = {
+        row.blocks: row.score for kept in compare_blocks(bert, evaluator, (2, 3)).baselines.values() for row in kept
+    }
+    rules = subsets.baseline_blocks(subsets._runners(bert, evaluator.texts()[:25]), 3)
+    assert set(rows) == {kept[size - 1] for kept in rules.values() for size in (2, 3)}
+    for blocks, score in rows.items():
+        assert score == pytest.approx(evaluator.score(keep(bert, blocks))[0], abs=1e-3)
 
 
-def test_graded_pairs_are_made_fewer_and_shorter(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), word_splits().dev
-    smaller = PairEvaluator(encoder, pairs).fewer(encoder, 20, 4)
+def test_graded_pairs_are_made_fewer_and_shorter(bert):
+    pairs = word_splits().dev
+    smaller = PairEvaluator(bert, pairs).fewer(bert, 20, 4)
     drawn = np.random.default_rng(0).permutation(len(pairs.pairs))[:10]
-    expected = PairEvaluator(encoder, replace(pairs, pairs=tuple(pairs.pairs[place] for place in drawn)))
-    vectors = encoder.encode_ids([encoder.reader.shortened(row, 4) for row in expected.texts()])
+    expected = PairEvaluator(bert, replace(pairs, pairs=tuple(pairs.pairs[place] for place in drawn)))
+    vectors = bert.encode_ids([bert.reader.shortened(row, 4) for row in expected.texts()])
     assert max(map(len, smaller.texts())) <= 4
-    assert smaller.score(encoder)[0] == pytest.approx(expected.score_of(vectors)[0], abs=1e-3)
+    assert smaller.score(bert)[0] == pytest.approx(expected.score_of(vectors)[0], abs=1e-3)
 
 
-def test_simpler_rules_keep_what_their_papers_say(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    evaluator = evaluator_of(encoder)
-    found = search_subsets(encoder, evaluator).baselines
+def test_simpler_rules_keep_what_their_papers_say(bert):
+    evaluator = evaluator_of(bert)
+    found = search_subsets(bert, evaluator).baselines
     assert [row.blocks for row in found["first"]] == [(1,), (1, 2), (1, 2, 3)]
     assert [row.blocks for row in found["even"]] == [(3,), (2, 3), (1, 2, 3)]
     states: list[list[torch.Tensor]] = [[], [], [], []]
     with torch.inference_mode():
         for ids in evaluator.texts():  # one text at a time: no padding
-            for place, layer in enumerate(encoder.hidden_states(encoder.pad([ids]))):
+            for place, layer in enumerate(bert.hidden_states(bert.pad([ids]))):
                 states[place].append(layer[0].double())
     tokens = [torch.cat(parts) for parts in states]
 
     def cosine(first, second):
         return torch.nn.functional.cosine_similarity(tokens[first], tokens[second], dim=1).clamp(-1, 1)
 
+    def largest(changed):
+        order = sorted((1, 2, 3), key=lambda block: -changed[block - 1])
+        return [tuple(sorted(order[:size])) for size in (1, 2, 3)]
+
     influence = [float(1 - cosine(block - 1, block).mean()) for block in (1, 2, 3)]
-    order = sorted((1, 2, 3), key=lambda block: -influence[block - 1])
-    assert [row.blocks for row in found["block_influence"]] == [tuple(sorted(order[:size])) for size in (1, 2, 3)]
+    assert [row.blocks for row in found["block_influence"]] == largest(influence)
     angles = {(first, last): float(cosine(first, last).arccos().mean()) for first in range(4) for last in range(4)}
     for size, row in enumerate(found["angular"], 1):
         start = min(range(size + 1), key=lambda at: angles[at, at + 3 - size])
         assert row.blocks == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
-        assert row.score == pytest.approx(evaluator.score(keep(encoder, row.blocks))[0], abs=1e-3)
+        assert row.score == pytest.approx(evaluator.score(keep(bert, row.blocks))[0], abs=1e-3)
     pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
     changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
-    order = sorted((1, 2, 3), key=lambda block: -changed[block - 1])
-    assert [row.blocks for row in found["cka"]] == [tuple(sorted(order[:size])) for size in (1, 2, 3)]
+    assert [row.blocks for row in found["cka"]] == largest(changed)
 
 
 def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -238,20 +223,33 @@ def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:
     return hsic(first, second) / math.sqrt(hsic(first, first) * hsic(second, second))
 
 
-def test_no_subset_where_vectors_come_from_several_layers(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    check_blocks(encoder, (1, 3))
+def test_no_subset_where_vectors_come_from_several_layers(bert, tiny_folder):
+    check_blocks(bert, (1, 3))
     with pytest.raises(LayerOutOfRangeError):
-        check_blocks(encoder, (1, 4))
-    encoder.combine_layers((1, 2))
+        check_blocks(bert, (1, 4))
+    bert.combine_layers((1, 2))
     with pytest.raises(ModelError, match="made from several layers"):
-        search_subsets(encoder, evaluator_of(load_encoder(tiny_folder("bert"))))
-    encoder.pool_with(LayerPooling(16, layers=(1, 3)))
+        search_subsets(bert, evaluator_of(load_encoder(tiny_folder("bert"))))
+    bert.pool_with(LayerPooling(16, layers=(1, 3)))
     with pytest.raises(ModelError, match="made from several layers"):
-        check_blocks(encoder)
+        check_blocks(bert)
 
 
-def test_the_best_subset_of_a_size_is_one_that_can_be_held(tiny_folder):
-    encoder = load_encoder(tiny_folder("modernbert"))
-    found = search_subsets(encoder, evaluator_of(encoder))
-    assert next(row.blocks[0] for row in found.best if len(row.blocks) == 2) == 1
+@pytest.fixture(scope="module")
+def electra():
+    return load_encoder("mini-electra-discriminator")
+
+
+def test_the_layer_before_a_predicted_drop_is_learned(electra):
+    texts = list(dict.fromkeys(load_pairs(BUNDLED).texts()[:100]))
+    layer, drop = find_aim(electra, iter(texts))
+    assert layer == max(LOWEST_TAUGHT, drop.last_before) < electra.depth
+    assert find_aim(electra, texts, Budget(blocks=layer + 1))[0] == layer + 1  # as many blocks have to be there
+    assert find_aim(electra, texts, Budget(blocks=f"1,{electra.depth}")) == (None, drop)
+    assert find_aim(load_encoder("mini-bert"), texts) == (None, None)
+    assert find_aim(electra, texts[:2]) == (None, None)  # too few to be analysed
+
+
+def test_a_budget_that_cannot_be_met_is_refused_before_texts_are_read(electra):
+    with pytest.raises(UsageError, match="No lean model has 8 blocks"):
+        find_aim(electra, (pytest.fail("read") for _ in range(1)), Budget(blocks=8))

@@ -3,13 +3,12 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.errors import DataError
 from truncate_kit.methods.distill import learning as teacher
 from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
@@ -89,21 +88,6 @@ def test_queries_alone_are_refused(encoder, tmp_path):
     with pytest.raises(DataError, match=f"There are {len(TEXTS)} queries and no texts") as problem:
         store_texts(encoder, RawTexts(texts=TEXTS[:5], queries=TEXTS), tmp_path / "texts")
     assert "`texts` that these search" in problem.value.hint
-
-
-@pytest.mark.parametrize("name", ["texts", "queries", "exclude"])
-@pytest.mark.parametrize("one", ["texts.txt", Path("texts.txt")])
-def test_the_name_of_a_file_is_not_read_letter_by_letter(name, one):
-    with pytest.raises(UsageError, match="Several texts are needed"):
-        RawTexts(**{"texts": TEXTS, name: one})
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"), [(None, "of the type NoneType"), ("a \ud800", r"half a character \(\\ud800")]
-)
-def test_what_is_no_text_is_refused_by_its_number(wrong, said, encoder, tmp_path):
-    with pytest.raises(UsageError, match=f"Text 3 .*{said}"):
-        store_texts(encoder, RawTexts(texts=[*TEXTS[:2], wrong, *TEXTS]), tmp_path / "texts")
 
 
 def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):

@@ -1,11 +1,11 @@
-"""Distillation from end to end."""
+"""Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
@@ -13,7 +13,7 @@ from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders, unfinished
-from truncate_kit.methods.distill.choosing import Distillation, FewerWords, Wanted, check_budget, check_size
+from truncate_kit.methods.distill.choosing import Distillation, check_budget, check_size
 from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
@@ -24,32 +24,24 @@ from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.seen import without_seen
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as
+from truncate_kit.training.cutting import cut_vocabulary
+from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.isolation import isolated
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
 
-
-class Aim(NamedTuple):
-    """What is to be learned.
-
-    Attributes:
-        layer: For `DistillSettings`; None is the last one.
-        drop: Why, where a drop is predicted. With no layer beside it, the blocks of the budget reach into the drop: the
-            vectors of the model's end are no good aim.
-    """
-
-    layer: int | None = None
-    drop: DropPrediction | None = None
+TEXTS = Path("distillation") / "texts"
+FEWEST_TESTED = 3  # pairs of which there is a correlation
 
 
 def find_aim(
-    encoder: Encoder,
-    texts: Iterable[str],
-    budget: Budget | None = None,
-    *,
-    max_length: int | None = None,
-) -> Aim:
-    """The layer before a predicted drop, or the first one that has the blocks which the budget names.
+    encoder: Encoder, texts: Iterable[str], budget: Budget | None = None, *, max_length: int | None = None
+) -> tuple[int | None, DropPrediction | None]:
+    """Return the layer before a predicted drop, or the first one that has the blocks which the budget names; and why.
+
+    The layer is for `DistillSettings`, None the last one. The drop is None where none is predicted. A drop with no
+    layer beside it: the blocks of the budget reach into it, and the vectors of the model's end are no good aim.
 
     Args:
         encoder: The full model.
@@ -67,13 +59,9 @@ def find_aim(
     with suppress(TruncateKitError):
         drop = predicted_drop(encoder, list(islice(texts, ANALYSED_TEXTS)), max_length=max_length)
     if drop is None or not drop.falls or not drop.from_layer:
-        return Aim()
-    layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [int(budget.blocks or 0)]))
-    return Aim(layer if layer < encoder.depth else None, drop)
-
-
-TEXTS = Path("distillation") / "texts"
-FEWEST_TESTED = 3  # pairs of which there is a correlation
+        return None, None
+    layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [budget.number]))
+    return (layer if layer < encoder.depth else None), drop
 
 
 @isolated()
@@ -117,34 +105,45 @@ def distill(
     out, budget, progress = local_path(out), given_or(Budget, budget, "budget"), reporter(progress)
     settings = given_or(DistillSettings, settings)
     teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
-    raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
-    words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
-    _check(budget, encoder, teacher, words, data)
+    raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
+    raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
+    # All that can be wrong is said before the full model's vectors, which may take hours.
+    check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
+    smallest = teacher if raw.vocabulary is None else cut_vocabulary(teacher, raw.vocabulary)[0]
+    check_size(budget, smallest)
+    if isinstance(data, RetrievalSet):
+        check_queries(data)
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
             held.enter_context(unfinished((out / TEXTS).parent, shared=True))
             store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
-            teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
+            beside = store.folder.parent / store.digest[:16]  # the full model's graph and its vectors of these texts
+            teacher_vectors(teacher, store, beside, engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / TEXTS)
-        vectors = read_vectors(teacher, store, _beside(store))
+        vectors = read_vectors(teacher, store, store.folder.parent / store.digest[:16])
         runs, searches = _stores(out / "trials", encoder, store, settings, data, group)
         if group.leads:
             held.enter_context(runs.open())
             held.enter_context(searches.open())
-        work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
-        wanted = Wanted(budget, out, before, words, searches, chosen_by, left_out)
-        result = group.agree(work.run(wanted) if group.leads else work.help())
-    return cast(DistillResult, result)  # the leading process has one
+        work = Distillation(
+            *(encoder, teacher, store, vectors, settings, data, runs, group, progress),
+            budget=budget,
+            vocabulary=raw.vocabulary,
+            spared=teacher.num_parameters - smallest.num_parameters,
+            searches=searches,
+        )
+        result = work.run(out, before=before, chosen_by=chosen_by, left_out=left_out) if group.leads else work.help()
+        return cast(DistillResult, group.agree(result))  # the leading process has one
 
 
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
 ) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, tuple[str, ...]]:
-    """Return pairs as the seed divides them where each seed does, what was given, and what was left out.
+    """Return pairs as the seed divides them, the pairs as they were given, and how many of the test pairs went.
 
-    Raises `DataError` where there is nothing to choose by.
+    Test pairs that the full model has seen are left out. Raises `DataError` where there is nothing to choose by.
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, ()
@@ -160,7 +159,7 @@ def _divided(
 
 
 def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tuple[str, ...]]:
-    """Without the test pairs that the full model has seen, and how many these were: lean and full are scored on test.
+    """Leave out the test pairs that the full model has seen, and say how many these were.
 
     Of fewer than `FEWEST_TESTED` there is no test.
     """
@@ -178,6 +177,15 @@ def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tupl
     return kept, said
 
 
+def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
+    """Return the texts that choose or report."""
+    if data is None:
+        return ()
+    if isinstance(data, RetrievalSet):
+        return tuple(data.held_out)
+    return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())
+
+
 def _stores(
     folder: Path,
     encoder: Encoder,
@@ -186,54 +194,17 @@ def _stores(
     data: PairSplits | RetrievalSet | None,
     group: Group,
 ) -> tuple[RunStore, RunStore]:
-    """Of what depends on how students learn, and of what does not: scores before learning, and speeds."""
+    """Return stores of what depends on how students learn, and of what does not: scores before it, and speeds."""
+    found = []
     plain = replace(settings, frontier=False)
-    parts = (_settled(plain, encoder, data, texts), texts.digest, *([str(group.size)] if group.size > 1 else []))
-    description = {"model": encoder.name, "distill": plain.to_dict()}
-    runs = RunStore(folder, run_key(encoder, "distill", *parts), description)
     usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
-    parts = (_settled(usual, encoder, data, texts), texts.digest)
-    return runs, RunStore(folder, run_key(encoder, "search", *parts), {"model": encoder.name})
-
-
-def _settled(
-    settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None, texts: TextStore
-) -> str:
-    """The settings, the peak rates where many blocks go and where few do (defaults change), and what is chosen by."""
-    rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
-    # What is computed otherwise than it was: the mean weight of queries is that of all texts, not that of a batch.
-    weighted = settings.query_weight != 1 and texts.counts.num_queries
-    changed = scored_as(data, encoder) + (" weights over all texts" if weighted else "")
-    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{changed}"
-
-
-def _check(
-    budget: Budget,
-    encoder: Encoder,
-    teacher: Encoder,
-    words: FewerWords | None,
-    data: PairSplits | RetrievalSet | None,
-) -> None:
-    """All that can be wrong is said before the full model's vectors, which may take hours."""
-    check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
-    check_size(budget, teacher if words is None else words.smallest)
-    if isinstance(data, RetrievalSet):
-        check_queries(data)
-
-
-def _beside(store: TextStore) -> Path:
-    """Where the full model's graph and its vectors of these texts are."""
-    return store.folder.parent / store.digest[:16]
-
-
-def _without(data: PairSplits | RetrievalSet | None, raw: RawTexts) -> RawTexts:
-    """Raw texts without those that choose or report."""
-    return replace(raw, exclude={*raw.exclude, *_texts_of(data)})
-
-
-def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
-    if data is None:
-        return ()
-    if isinstance(data, RetrievalSet):
-        return tuple(data.held_out)
-    return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())
+    for kind, some in (("distill", plain), ("search", usual)):
+        # The peak rates where many blocks go and where few do: defaults change.
+        rates = [some.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
+        judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
+        parts = [f"{some.to_json()} {rates} {judged}", texts.digest]
+        if kind == "distill" and group.size > 1:
+            parts.append(str(group.size))
+        description = {"model": encoder.name} | ({"distill": some.to_dict()} if kind == "distill" else {})
+        found.append(RunStore(folder, run_key(encoder, kind, *parts), description))
+    return found[0], found[1]

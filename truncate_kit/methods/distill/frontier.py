@@ -3,8 +3,8 @@
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.hardware import OtherWork
-from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
-from truncate_kit.models import Encoder, keep
+from truncate_kit.models import Encoder
 from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
@@ -32,61 +32,39 @@ from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
 ROUNDS, MOST_ROUNDS, SECONDS, TEXTS = 5, 25, 10.0, 128  # small models are timed more often: noise is large for them
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """What each run took in each round.
-
-    Attributes:
-        seconds: One row for each run, one column for each round, (runs, rounds).
-        num_texts: What a run encodes.
-    """
-
-    seconds: Array
-    num_texts: int
-
-    @property
-    def texts_per_second(self) -> tuple[float, ...]:
-        """Of each run, by its median."""
-        return tuple((self.num_texts / np.median(self.seconds, axis=1)).tolist())
-
-    def speedup_intervals(self, reference: int) -> tuple[tuple[float, float], ...]:
-        """The 95 % interval of how many times as fast as the `reference` each run is, by a bootstrap over rounds.
-
-        A round that something else slowed down did so to all runs, so all are drawn from the same rounds.
-        """
-        rounds = self.seconds.shape[1]
-        medians = np.median(self.seconds[:, np.stack(list(draws(rounds, RESAMPLES)))], axis=2)
-        return tuple(interval(row) for row in medians[reference] / medians)
+PRECISIONS = precisions_for("cpu")
+SHARES = (1, 2, 4)
+"""A vector's first dimensions, as divisors of its width."""
+PAIRS = 1000
+Speed = tuple[float, tuple[float, float]]
+"""Texts a second, and the 95 % interval of how many times as fast as the reference that is."""
 
 
 def timed_on(encoder: Encoder) -> str:
-    """What speeds are measured on, for the name of a record: the device, on a CPU with its number of threads."""
+    """Name what speeds are measured on, for a record: the device, on a CPU with its number of threads."""
     device = encoder.device
     if device.type == "cuda":
         return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
     return f"{device.type}-{torch.get_num_threads()}"
 
 
-def time_blocks(
-    encoder: Encoder, subsets: Sequence[Blocks], ids: Sequence[Ids], *, progress: Progress = silent
-) -> tuple[Timings, float | None]:
-    """Timings in torch on the encoder's device of each subset, and what others took of the machine meanwhile.
-
-    The latter as `OtherWork.share` says it.
-    """
-    some = list(ids[:TEXTS])
-    lean = [keep(encoder, blocks, copy_weights=False) for blocks in subsets]
-    others = OtherWork()
-    timings = side_by_side([partial(model.encode_ids, some) for model in lean], len(some), progress=progress)
-    return timings, others.share()
+def time_models(models: Sequence[Encoder], ids: Sequence[Ids], progress: Progress) -> tuple[list[Speed], float | None]:
+    """Time models in torch on their device, against the last one; also return the share that others took meanwhile."""
+    some, others = list(ids[:TEXTS]), OtherWork()
+    runs = [partial(model.encode_ids, some) for model in models]
+    return side_by_side(runs, len(some), reference=-1, progress=progress), others.share()
 
 
-def side_by_side(runs: Sequence[Callable[[], object]], num_texts: int, *, progress: Progress = silent) -> Timings:
-    """Timings of `ROUNDS` rounds or more.
+def side_by_side(
+    runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
+) -> list[Speed]:
+    """Time runs in `ROUNDS` rounds or more, each of which makes every run once: what slows one down slows all.
 
-    Each round makes every run once, so that what slows the machine down slows all.
+    Args:
+        runs: Each encodes `num_texts` texts.
+        num_texts: Their number.
+        reference: Place of the run whose speed is 1.
+        progress: Called after each round.
     """
     seconds: list[list[float]] = [[] for _ in runs]
     started = time.perf_counter()
@@ -99,43 +77,24 @@ def side_by_side(runs: Sequence[Callable[[], object]], num_texts: int, *, progre
             if round_:  # the first one warms up
                 times.append(time.perf_counter() - begin)
         progress("Timing", min(round_, ROUNDS), ROUNDS)
-    return Timings(np.array(seconds), num_texts)
+    return speeds(np.array(seconds), num_texts, reference)
 
 
-PRECISIONS = precisions_for("cpu")
-SHARES = (1, 2, 4)
-"""A vector's first dimensions, as divisors of its width."""
-PAIRS = 1000
+def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
+    """Return the speed of each run, by its median, from the seconds of each round, (runs, rounds).
 
-_Read = tuple[list[Ids], list[Ids]]
-"""Token ids of the texts of `Scored.evaluator` and of those of `Scored.report`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What graphs are scored on.
-
-    Attributes:
-        evaluator: Scores the vectors of its texts.
-        reread: Token ids of the texts of `evaluator` by the tokenizer of another encoder.
-        report: Agreement on texts that choose nothing.
-        reported: Places of these.
+    A round that something else slowed down did so to all runs, so the bootstrap draws the same rounds for all.
     """
-
-    evaluator: VectorEvaluator
-    reread: Callable[[Encoder], list[Ids]]
-    report: AgreementEvaluator
-    reported: list[int]
+    rates = (num_texts / np.median(seconds, axis=1)).tolist()
+    medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
+    return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
 
 
-def measure_frontier(
-    encoders: Sequence[tuple[Blocks, Encoder]],
-    scored: Scored,
-    texts: TextStore,
-    held_out: NDArray[np.int64],
-    *,
-    progress: Progress = silent,
-) -> Frontier:
+_Read = dict[int, tuple[list[Ids], list[Ids]]]
+"""Token ids of the texts that judge and of those that report, by the number of word pieces, all of them first."""
+
+
+def measure_frontier(encoders: Sequence[tuple[Blocks, Encoder]], learning: Learning) -> Frontier:
     """Export each encoder in both precisions, and measure score, speed and size.
 
     No labels are needed for int8: the layers that stay in float are chosen by the full model's own cosines between
@@ -145,21 +104,18 @@ def measure_frontier(
 
     Args:
         encoders: The blocks of each, and the encoder that keeps them; the full model is the first one.
-        scored: What their graphs are scored on.
-        texts: What was learned from and held out.
-        held_out: Places of the texts that were held out.
-        progress: Called after each graph.
+        learning: Has the texts, and what scores.
 
     Raises:
         MissingExtraError: No ONNX Runtime or exporter is installed.
         ModelError: An encoder cannot be exported.
     """
-    begin = time.perf_counter()
-    full = encoders[0][1]
+    begin, full, texts = time.perf_counter(), encoders[0][1], learning.texts
+    held_out = np.concatenate([learning.choosing, learning.reporting])
     cut, pieces, covered = _fewer_words(full, texts, held_out)
-    read = {full.backbone.config.vocab_size: (scored.evaluator.texts(), scored.report.texts())}
+    read: _Read = {full.backbone.config.vocab_size: (learning.evaluator.texts(), learning.report.texts())}
     if cut is not None:
-        own = scored.reread(cut), texts.ids_for(cut, scored.reported)
+        own = learning.reread(cut), texts.ids_for(cut, learning.reporting.tolist())
         judged, reported = ([[pieces[piece] for piece in row] for row in ids] for ids in own)
         read |= {len(pieces): (judged, reported)}
     pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
@@ -170,18 +126,20 @@ def measure_frontier(
                 folder = Path(scratch) / f"{number}-{precision}"
                 export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
                 runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
-                points += _points_of(blocks, precision, runner, scored, read)
+                points += _points_of(blocks, precision, runner, learning.evaluator, read)
                 runners.append(runner)
-                progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
+                learning.progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
         calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some, _ in read.values()]
-        timings = side_by_side(calls, min(TEXTS, len(scored.evaluator.texts())))
+        found = side_by_side(calls, min(TEXTS, len(learning.evaluator.texts())), reference=0)
     graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
-    speed = dict(zip(graphs, zip(timings.texts_per_second, timings.speedup_intervals(0), strict=True), strict=True))
-    timed = _marked([_timed(one, *speed[one.graph]) for one, _ in points])
+    speed = dict(zip(graphs, found, strict=True))
+    timed = [
+        replace(one, texts_per_second=speed[one.graph][0], speedup_interval=speed[one.graph][1]) for one, _ in points
+    ]
     return Frontier(
         points=tuple(
-            one if one.dominated else replace(one, agreement=scored.report.agreement_of(reported))  # takes a second
-            for one, (_, reported) in zip(timed, points, strict=True)
+            one if one.dominated else replace(one, agreement=learning.report.agreement_of(vectors))  # takes a second
+            for one, (_, vectors) in zip(_marked(timed), points, strict=True)
         ),
         words=None if cut is None else len(pieces),
         all_words=full.backbone.config.vocab_size,
@@ -191,7 +149,7 @@ def measure_frontier(
 
 
 def with_earlier(frontier: Frontier, earlier: Sequence[Frontier]) -> Frontier:
-    """The frontier with the points of further blocks that earlier ones measured, of students of the same store.
+    """Add the points of further blocks that earlier frontiers measured, of students of the same store.
 
     Their speeds stand beside the full model's of that time, and are put beside the one of now.
     """
@@ -208,12 +166,12 @@ def with_earlier(frontier: Frontier, earlier: Sequence[Frontier]) -> Frontier:
 
 
 def _marked(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """The points, marked where another one beats them."""
+    """Mark the points that another one beats."""
     return tuple(replace(one, dominated=any(other.beats(one) for other in points)) for one in points)
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
-    """Pairs of texts and the encoder's own cosines as their scores: each text with its nearest one, or a random one.
+    """Pair each text with its nearest one or a random one, and take the encoder's own cosines as scores.
 
     Raises `DataError` below two texts.
     """
@@ -236,17 +194,10 @@ def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
     )
 
 
-def _timed(point: FrontierPoint, rate: float, speedup: tuple[float, float]) -> FrontierPoint:
-    return replace(point, texts_per_second=rate, speedup_interval=speedup)
-
-
 def _points_of(
-    blocks: Blocks, precision: Precision, runner: OnnxEncoder, scored: Scored, read: Mapping[int, _Read]
+    blocks: Blocks, precision: Precision, runner: OnnxEncoder, evaluator: VectorEvaluator, read: _Read
 ) -> list[tuple[FrontierPoint, Tensor]]:
-    """Of one graph, not timed yet, each with its vectors of the texts for the report.
-
-    read: by the number of pieces, all of them first.
-    """
+    """Score the points of one graph, not timed yet, each with its vectors of the texts for the report."""
     all_words = next(iter(read))
     vectors = {kept: tuple(map(runner.encode_ids, both)) for kept, both in read.items()}
     size = sum(file.stat().st_size for file in graph_files(runner.file))
@@ -255,16 +206,15 @@ def _points_of(
     for share in SHARES:
         for kept, (judged, reported) in vectors.items():
             dims = judged.shape[1] // share
-            megabytes = (size - (all_words - kept) * per_word) / 1e6
             point = FrontierPoint(
                 blocks=blocks,
                 precision=precision,
                 dims=dims,
                 words=kept,
-                score=scored.evaluator.score_of(judged[:, :dims])[0],
-                interval=scored.evaluator.interval_of(judged[:, :dims]),
+                score=evaluator.score_of(judged[:, :dims])[0],
+                interval=evaluator.interval_of(judged[:, :dims]),
                 texts_per_second=0.0,
-                megabytes=megabytes,
+                megabytes=(size - (all_words - kept) * per_word) / 1e6,
             )
             found.append((point, reported[:, :dims]))
     return found
@@ -273,9 +223,9 @@ def _points_of(
 def _fewer_words(
     full: Encoder, texts: TextStore, held_out: NDArray[np.int64]
 ) -> tuple[Encoder | None, list[int], float]:
-    """The full model with the pieces alone that texts need that were learned from, and these; None where none can go.
+    """Return the full model with the pieces that texts need that were learned from; None where none can go.
 
-    The last number is the share × 100 of held-out texts that they cover.
+    Beside it these pieces, and the share × 100 of held-out texts that they cover.
     """
     held = {int(place) for place in held_out}
     learned: set[int] = set()

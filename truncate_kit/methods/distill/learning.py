@@ -21,7 +21,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.agreement import AgreementEvaluator
 from truncate_kit.methods.distill.result import Blocks, DistillResult, Student, SubsetScore, Tryout, taught_by
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
-from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts
+from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts, held_out_places
 from truncate_kit.models import Batch, Encoder, encoder_digest, keep, truncate
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
@@ -45,21 +45,28 @@ from truncate_kit.wording import counted
 CHUNK = 4096
 VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
+EVALUATIONS = 20
+"""Evaluations of an epoch."""
+PATIENCE = 10
+"""Learning ends where this number of evaluations, half an epoch, have brought nothing: at the peak of the rate scores
+dip for a while, also where they end higher."""
+LOST = 1.0
+"""Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
 
 
 class TokenWork(EncodingWork):
     """Encoding of texts that are token ids already."""
 
     def perform(self, chunk: Chunk, send: Send) -> Encoded:
-        """Rows as they are stored, in the order of the texts; those that were cut are counted where they are read."""
+        """Return rows as they are stored, in the order of the texts."""
         vectors = self._encoder.encode_ids(chunk.texts)
         return Encoded(self._form.store(vectors).tobytes(), 0)
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
-    """What gives the vectors that are learned: the full model, or the full model cut at a layer before its end.
+    """Return what gives the vectors that are learned: the full model, or the full model cut at a layer before its end.
 
-    Raises `LayerOutOfRangeError`, and `UsageError` where `encoder` is no model that was loaded.
+    Raises `LayerOutOfRangeError`.
     """
     if layer is not None and layer > encoder.depth:
         raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
@@ -67,10 +74,10 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """The encoder's float32 graph on a CPU, made in `folder` where it is not there whole; torch on a GPU.
+    """Return the encoder's float32 graph on a CPU, made in `folder` where it is not there whole; else the encoder.
 
-    The graph runs on as many threads as torch does. Where ONNX Runtime is not installed or the encoder cannot be
-    exported, the encoder itself.
+    The graph runs on as many threads as torch does. On a GPU, where ONNX Runtime is not installed or the encoder cannot
+    be exported, the encoder itself runs.
     """
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
@@ -86,7 +93,7 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def teacher_vectors(
     encoder: Encoder, texts: TextStore, folder: Path, *, engine: Engine | None = None, progress: Progress = silent
 ) -> NDArray[np.float16]:
-    """Vectors (n, out) of all texts in float16, memory-mapped; what a killed run left is taken up.
+    """Compute the vectors (n, out) of all texts in float16, memory-mapped; take up what a killed run left.
 
     Args:
         encoder: The teacher.
@@ -102,13 +109,12 @@ def teacher_vectors(
     runner = fastest(encoder, folder / "full")
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
-    file = folder / VECTORS_FILE
-    stored = StoredRows(file, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
-    missing = set(stored.missing)
+    stored = StoredRows(folder / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
+    missing = sorted(stored.missing)
     done = len(texts) - sum(min(CHUNK, len(texts) - start) for start in missing)
 
     def chunks() -> Iterator[Chunk]:
-        for start in sorted(missing):
+        for start in missing:
             places = range(start, min(start + CHUNK, len(texts)))
             yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
 
@@ -123,26 +129,27 @@ def teacher_vectors(
 
 
 def read_vectors(encoder: Encoder, texts: TextStore, folder: Path) -> NDArray[np.float16]:
-    """What `teacher_vectors` has written to `folder`."""
+    """Map what `teacher_vectors` has written to `folder`."""
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r", shape=(len(texts), width))
 
 
-def rows_of(vectors: NDArray[np.float16], places: list[int]) -> torch.Tensor:
-    """Some of the vectors in float32, (b, out)."""
+def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
+    """Return some of the vectors in float32, (b, out)."""
     return torch.from_numpy(np.asarray(vectors[places], dtype=np.float32))
 
 
-EVALUATIONS = 20
-"""Evaluations of an epoch."""
-
-PATIENCE = 10
-"""Learning ends where this number of evaluations, half an epoch, have brought nothing: at the peak of the rate scores
-dip for a while, also where they end higher."""
-
-
 class TaughtTexts:
-    """Texts with the full model's vectors, both read from the disk."""
+    """Texts with the full model's vectors, both read from the disk.
+
+    Args:
+        texts: All texts.
+        places: Of those that are learned from.
+        vectors: The full model's, of all texts, (n, out).
+        settings: Weights of the parts of the loss.
+        full: The full model and the blocks that the student keeps of it; for the states alone.
+        group: Processes that learn together, each embedding its share of every batch.
+    """
 
     head: nn.Module | None = None
 
@@ -155,36 +162,26 @@ class TaughtTexts:
         full: tuple[Encoder, Blocks] | None = None,
         group: Group = ALONE,
     ) -> None:
-        """What a student learns from.
-
-        Args:
-            texts: All texts.
-            places: Of those that are learned from.
-            vectors: The full model's, of all texts, (n, out).
-            settings: Weights of the parts of the loss.
-            full: The full model and the blocks that the student keeps of it; for the states alone.
-            group: Processes that learn together, each embedding its share of every batch.
-        """
         self._texts, self._places, self._vectors, self._settings = texts, places, vectors, settings
         self._full, self._group = full if settings.states else None, group
-        self._lengths = texts.lengths()[places].tolist()
+        self._lengths: list[int] = texts.lengths()[places].tolist()
         self.separable = not (settings.similarity or self._full)
         # Over all texts: a batch holds texts of like length, and one of queries alone would cancel their weight.
-        share = float((places < texts.counts.num_queries).mean())
+        share = float((places < texts.num_queries).mean())
         self._mean_weight = share * settings.query_weight + 1 - share
 
     def __len__(self) -> int:
         return len(self._places)
 
     def lengths(self) -> list[int]:
-        """Tokens of each text."""
-        return self._lengths  # type: ignore[no-any-return]  # numpy's tolist
+        """Return the tokens of each text."""
+        return self._lengths
 
     def texts(self) -> None:
-        """None: the word embeddings keep all their rows."""
+        """Return None: the word embeddings keep all their rows."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """1 − cosine to the full model's vector, and `similarity` times the difference of all cosines in the batch.
+        """Return 1 − cosine to the full model's vector, and `similarity` times the difference of the batch's cosines.
 
         Every process of the group has the vectors of all, and gradients of its own share.
         """
@@ -201,8 +198,8 @@ class TaughtTexts:
         wanted = rows_of(self._vectors, places).to(found.device)
         found, wanted = (nn.functional.normalize(side, dim=1) for side in (found, wanted))
         distance = 1 - (found * wanted).sum(1)
-        if self._settings.query_weight != 1 and self._texts.counts.num_queries:
-            queries = torch.tensor(places, device=found.device) < self._texts.counts.num_queries
+        if self._settings.query_weight != 1 and self._texts.num_queries:
+            queries = torch.tensor(places, device=found.device) < self._texts.num_queries
             weight = torch.where(queries, self._settings.query_weight, 1.0)
             loss = (weight * distance).mean() / self._mean_weight
         else:
@@ -211,22 +208,22 @@ class TaughtTexts:
             loss = loss + self._settings.similarity * nn.functional.mse_loss(found @ found.T, wanted @ wanted.T)
         if self._full and own:
             tokens = sum(self._lengths[place] for place in batch)
-            loss = loss + self._settings.states * self._distance_of_states(states, inputs, tokens)
+            loss = loss + self._settings.states * _distance_of_states(states, inputs, self._full, tokens)
         return loss
 
-    def _distance_of_states(self, states: Sequence[Tensor], inputs: Batch, tokens: int) -> Tensor:
-        """Mean 1 − cosine between tokens behind the kept blocks and behind the same blocks of the full model.
 
-        tokens: Number of them in the whole batch, of all processes.
-        """
-        assert self._full is not None
-        full, blocks = self._full
-        with torch.no_grad():
-            wanted = full.hidden_states(inputs)
-        real = inputs["attention_mask"].bool()
-        mine = torch.stack([state[real].float() for state in states[1:]])
-        its = torch.stack([wanted[block][real].float() for block in blocks])
-        return (1 - nn.functional.cosine_similarity(mine, its, dim=-1)).sum() / (tokens * len(blocks))
+def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Encoder, Blocks], tokens: int) -> Tensor:
+    """Return the mean 1 − cosine between tokens behind the kept blocks and behind the same blocks of the full model.
+
+    tokens: Number of them in the whole batch, of all processes.
+    """
+    encoder, blocks = full
+    with torch.no_grad():
+        wanted = encoder.hidden_states(inputs)
+    real = inputs["attention_mask"].bool()
+    mine = torch.stack([state[real].float() for state in states[1:]])
+    its = torch.stack([wanted[block][real].float() for block in blocks])
+    return (1 - nn.functional.cosine_similarity(mine, its, dim=-1)).sum() / (tokens * len(blocks))
 
 
 class StudentRun(TrainingRun):
@@ -237,13 +234,13 @@ class StudentRun(TrainingRun):
     """Of 118,000 texts, in batches of 16, padding is 2.5 % of the tokens, and 9.5 % with a quarter of that number."""
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """One stage of `TrainingRun`."""
+        """Train one stage of `TrainingRun`."""
         loss = super().train_stage(progress, task)
         self._end_if_settled()
         return loss
 
     def restore(self, path: Path) -> None:
-        """As `TrainingRun`; a run that had ended does not go on."""
+        """Restore as `TrainingRun`; a run that had ended does not go on."""
         super().restore(path)
         self._end_if_settled()
 
@@ -262,7 +259,7 @@ def student_run(
     *,
     evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """The run that teaches an encoder in place.
+    """Return the run that teaches an encoder in place.
 
     Args:
         student: Is taught.
@@ -287,20 +284,8 @@ def student_run(
     return StudentRun(student, examples, evaluator, training, seed=settings.seed, evaluate_every=every, group=group)
 
 
-def ids_of(texts: TextStore, places: NDArray[np.int64]) -> list[Ids]:
-    """Token ids of some texts."""
-    return [texts.ids(int(place)) for place in places]
-
-
-FEWEST_HELD_OUT = 42
-"""Texts: halves of 21, so that each has the nearest twenty of which the overlap is counted."""
-
-LOST = 1.0
-"""Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
-
-
 class Learning:
-    """What is held out of a distillation, and what has learned or learns now."""
+    """What is held out of a distillation, and what has learned or learns now: all that every process of a group has."""
 
     def __init__(
         self,
@@ -314,92 +299,94 @@ class Learning:
         group: Group,
         progress: Progress,
     ) -> None:
-        """As in `distill`; texts and vectors are there, and the leading process holds `runs`."""
+        """Take what `distill` has; texts and vectors are there, and the leading process holds `runs`."""
         self.encoder, self.teacher, self.settings = encoder, teacher, settings
         self.texts, self.vectors, self.data = texts, vectors, data
         self.runs, self.group, self.progress = runs, group, progress
-        choose, report, self._learned_from = held_out_places(len(texts), settings)
-        self._held_out = np.concatenate([choose, report])
-        self._chosen_by, self._reported = choose.tolist(), report.tolist()
-        self._choose_ids = ids_of(texts, choose)
-        self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
-        self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
+        self.choosing, self.reporting, self.learned_from = held_out_places(len(texts), settings)
+        self.report, by_agreement = self._agreement(self.reporting), self._agreement(self.choosing)
+        self.evaluator: VectorEvaluator = by_agreement
         self.metric, self.full_score = f"agreement with {taught_by(settings)}", 100.0
-        self._queries: RetrievalEvaluator | None = None
+        self.queries: RetrievalEvaluator | None = None  # that report
         if isinstance(data, RetrievalSet):
-            self.evaluator, self._queries = halves(encoder, data)
-            self.metric, self.full_score = metric_of(data), self.evaluator.score(teacher)[0]
+            self.evaluator, self.queries = halves(encoder, data)
+            self.metric = metric_of(data)
         elif data is not None and data.dev is not None:
-            self.evaluator = PairEvaluator(encoder, data.dev)
-            self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(teacher)[0]
-        self._by_agreement = isinstance(self.evaluator, AgreementEvaluator)
+            self.evaluator, self.metric = PairEvaluator(encoder, data.dev), "Spearman × 100 on dev"
+        self.by_agreement = self.evaluator is by_agreement
+        if not self.by_agreement:
+            self.full_score = self.evaluator.score(teacher)[0]
 
-    def _reread(self, encoder: Encoder) -> list[Ids]:
-        """Token ids of the texts of `evaluator` by the tokenizer of another encoder."""
+    def _agreement(self, places: NDArray[np.int64]) -> AgreementEvaluator:
+        return AgreementEvaluator(self.texts.ids_at(places), rows_of(self.vectors, places.tolist()))
+
+    def reread(self, encoder: Encoder) -> list[Ids]:
+        """Tokenise the texts of `evaluator` by the tokenizer of another encoder."""
         if isinstance(self.data, RetrievalSet):
             return halves(encoder, self.data)[0].texts()
         if self.data is not None and self.data.dev is not None:
             return PairEvaluator(encoder, self.data.dev).texts()
-        return self.texts.ids_for(encoder, self._chosen_by)
+        return self.texts.ids_for(encoder, self.choosing.tolist())
 
-    def _tryout(self, one: SubsetScore) -> Tryout:
-        """What one subset gives after learning from few texts, from the store or by learning now."""
+    def try_out(self, one: SubsetScore) -> Tryout:
+        """Return what a subset gives after learning from few texts, from the store or by learning now."""
         name = f"tryout-{run_name(one.blocks)}"
-        found = self.runs.read(name, Tryout)
-        if found is None:
-            self.group.agree((one.blocks, True))
-            student, run = self._taught(one.blocks, few=True)
-            found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))
-            if isinstance(self.evaluator, AgreementEvaluator):
-                counts = student if found.learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
-                agreement = self.evaluator.agreement(counts)
-                found = replace(found, overlap=agreement.overlap, low=agreement.low)
-            found = self.runs.write(name, found)
-        return found
+        if (found := self.runs.read(name, Tryout)) is not None:
+            return found
+        self.group.agree((one.blocks, True))
+        student, run = self._taught(one.blocks, few=True)
+        found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))
+        if isinstance(self.evaluator, AgreementEvaluator):
+            counts = student if found.learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
+            agreement = self.evaluator.agreement(counts)
+            found = replace(found, overlap=agreement.overlap, low=agreement.low)
+        return self.runs.write(name, found)
 
-    def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
-        """The student that keeps these blocks, from the store or by learning now; weights: whether they are needed."""
+    def learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
+        """Return the student that keeps these blocks, from the store or by learning now.
+
+        weights: Whether they are needed.
+        """
         name = run_name(blocks)
         found = self.runs.read(name, Student)
         if found is not None and (self.runs.has_weights(name) or not weights):
             return found
-        if len(blocks) == self.teacher.depth and self._by_agreement:  # the teacher itself
-            agreement = self._report.agreement(self.teacher)
+        if len(blocks) == self.teacher.depth and self.by_agreement:  # the teacher itself
+            agreement = self.report.agreement(self.teacher)
             whole = Student(blocks=blocks, scores=(), best=100.0, agreement=agreement, steps=0, seconds=0.0)
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
-        state = run.state
+        state, best = run.state, max(run.state.scores)
+        if not self.by_agreement:  # where a model's end makes its vectors worse, learning them loses what a cut has
+            as_it_came = keep(self.encoder, blocks)
+            if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
+                student, best = as_it_came, untrained
         record = Student(
             blocks=blocks,
             scores=tuple(state.scores),
-            best=max(state.scores),
-            agreement=self._report.agreement(student),
+            best=best,
+            agreement=self.report.agreement(student),
             steps=min(state.stage * run.interval, run.total),
             seconds=state.seconds,
         )
-        if not self._by_agreement:  # where a model's end makes its vectors worse, learning them loses what a cut has
-            as_it_came = keep(self.encoder, blocks)
-            if (untrained := self.evaluator.score(as_it_came)[0]) > record.best + LOST:
-                student = as_it_came
-                record = replace(record, best=untrained, agreement=self._report.agreement(student))
         return self.runs.write_encoder(name, record, student)
 
     def help(self) -> DistillResult | None:
-        """Learn together with the leading process, as often as it does; None."""
+        """Learn together with the leading process, as often as it does; return None."""
         while (order := self.group.agree(None)) is not None:
             self._taught(order[0], few=order[1])
         return None
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
-        """A student with the weights that learned best, and the run that led there. few: from few short texts."""
+        """Return a student with the weights that learned best, and its run. few: from few short texts."""
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)
-        taught: Taught = self.texts, self._learned_from, self.vectors
-        settings = replace(self.settings, learning_rate=self._rate(blocks))
+        taught: Taught = self.texts, self.learned_from, self.vectors
+        settings = replace(self.settings, learning_rate=self.rate(blocks))
         evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
-        if few and self._few is not None:  # at the usual rate, for there are few steps
+        if few and self.few is not None:  # at the usual rate, for there are few steps
             settings = replace(self.settings, epochs=1)
-            evaluations, checkpoint, taught = 1, None, self._few
+            evaluations, checkpoint, taught = 1, None, self.few
         examples = TaughtTexts(*taught, settings, full, self.group)
         run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
         task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
@@ -407,23 +394,16 @@ class Learning:
         return student, run
 
     @cached_property
-    def _few(self) -> Taught | None:
-        return few_texts(self.teacher, self.texts, self._learned_from, self.vectors)
+    def few(self) -> Taught | None:
+        """The few texts that subsets are tried out on; None where there are too few texts for it."""
+        return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
 
-    def _rate(self, blocks: Blocks) -> float:
+    def rate(self, blocks: Blocks) -> float:
+        """Return the peak rate of learning by these blocks."""
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
 
-def held_out_places(
-    number: int, settings: DistillSettings
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Of that number of texts the places of those that choose, of those that report, and of those learned from."""
-    order = np.random.default_rng(settings.seed).permutation(number)
-    held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
-    return order[: held // 2], order[held // 2 : held], order[held:]
-
-
 def run_name(blocks: Blocks) -> str:
-    """The name of a subset in a store."""
+    """Return the name of a subset in a store."""
     return "blocks" + "-".join(map(str, blocks))

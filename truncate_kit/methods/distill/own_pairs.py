@@ -28,9 +28,9 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
     None where it was not distilled, its texts are gone, or pairs were named before, which say more.
     """
     from truncate_kit.methods.distill.distilling import TEXTS
-    from truncate_kit.methods.distill.learning import held_out_places, teacher_of
+    from truncate_kit.methods.distill.learning import teacher_of
     from truncate_kit.methods.distill.result import DistillResult
-    from truncate_kit.methods.distill.texts import TextStore
+    from truncate_kit.methods.distill.texts import TextStore, held_out_places
     from truncate_kit.models import load_encoder
 
     result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])

@@ -65,6 +65,11 @@ class Budget(Result):
         return 1.0 if self.within is None else self.within
 
     @property
+    def number(self) -> int:
+        """How many blocks are named; 0 where none are."""
+        return len(self.named_blocks or ()) or int(self.blocks or 0)
+
+    @property
     def named_blocks(self) -> tuple[int, ...] | None:
         """The blocks that were named one by one; None where a number or no blocks were given."""
         return None if self.blocks is None or self.blocks.strip().isdecimal() else blocks_named(self.blocks)
