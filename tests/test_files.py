@@ -1,5 +1,6 @@
 """Nothing is lost: temporary names, renames, locks."""
 
+import hashlib
 import os
 import resource
 import shutil
@@ -11,9 +12,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from truncate_kit import files
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json, write_text
+from truncate_kit.files import (
+    digest_of,
+    is_there,
+    local_path,
+    name_without_folders,
+    remove_leftovers,
+    replacing,
+    run_lock,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -79,20 +89,6 @@ def test_a_file_where_a_folder_should_be(tmp_path):
         write_text(tmp_path / "file" / "a.txt", "x")
 
 
-def test_names_reach_the_disk_after_their_files(tmp_path, monkeypatch):
-    """Else a power cut could leave a name without its file, or take the name back."""
-    flushed = []
-
-    def note(handle):
-        flushed.append((Path(f"/proc/self/fd/{handle}").readlink(), (tmp_path / "new").exists()))
-
-    monkeypatch.setattr(os, "fsync", note)
-    write_text(tmp_path / "new", "text")
-    (written, before), (folder, after) = flushed[0], flushed[-1]
-    assert (written.name, before) == ("new", False)
-    assert (folder, after) == (tmp_path, True)
-
-
 @pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
 def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, rights):
     """Weights as well, which safetensors writes under a temporary name of its own for this user alone."""
@@ -111,25 +107,9 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, rights):
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in written] == [rights] * 3
 
 
-def test_a_full_disk_is_said_and_leaves_the_old_file(tmp_path):
-    """/dev/full answers every write as a full disk does."""
-    path = tmp_path / "text"
-    write_text(path, "old")
-
-    def fill():
-        with replacing(path) as target:
-            target.symlink_to("/dev/full")
-            with target.open("w") as handle:
-                handle.write("x" * 100_000)
-
-    with pytest.raises(FileProblemError, match="No space left on device"):
-        fill()
-    assert path.read_text() == "old"
-
-
 def test_one_process_per_folder(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from truncate_kit.working_folders import run_lock\n"
+        "import sys; from pathlib import Path; from truncate_kit.files import run_lock\n"
         "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -162,7 +142,7 @@ def test_a_folder_made_for_a_lock_goes_where_nothing_was_written(tmp_path):
         with pytest.raises(KeyError):
             fail_in(tmp_path / name, *results)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert found == ["there before/.lock", "used/.lock", "used/result"]
+    assert found == ["used/.lock", "used/result"]
     assert {path.name for path in tmp_path.iterdir()} == {"there before", "used"}
 
 
@@ -187,53 +167,8 @@ def test_a_disk_that_is_too_small_for_tensors_is_said(tmp_path, write):
     assert [item.name for item in tmp_path.iterdir()] == ["tensors"]
 
 
-def test_errors_that_have_nothing_to_do_with_writing_stay_as_they_are(tmp_path):
-    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "text"):
-        _ = 1 / 0
-
-
-def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path):
-    for name in (".a.json.x1234567.tmp", ".lock", ".notes.tmp", "a.json", "b.tmp"):
-        (tmp_path / name).mkdir()
-    remove_leftovers(tmp_path)
-    assert sorted(item.name for item in tmp_path.iterdir()) == [".lock", ".notes.tmp", "a.json", "b.tmp"]
-
-
-def test_an_existing_folder_is_never_missing_while_it_is_replaced(tmp_path):
-    """Whatever rename is about to happen, a whole folder stands under the name: the old one or the new one."""
-    folder, seen = tmp_path / "lean", []
-    with replacing(folder) as target:
-        target.mkdir()
-        (target / "weights").write_text("old")
-
-    def watch(event, arguments):
-        if watching and event in ("os.rename", "ctypes.call_function", "shutil.rmtree", "os.remove"):
-            seen.append((folder / "weights").read_text())
-
-    watching = True
-    sys.addaudithook(watch)
-    with replacing(folder) as target:
-        target.mkdir()
-        (target / "weights").write_text("new")
-    watching = False
-    assert seen
-    assert set(seen) <= {"old", "new"}
-    assert (folder / "weights").read_text() == "new"
-    assert [item.name for item in tmp_path.iterdir()] == ["lean"]
-
-
-def test_where_folders_cannot_be_exchanged_the_old_one_is_moved_aside(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_exchanged", lambda one, other: False)  # an old kernel, a network file system
-    for name in ("one", "two"):
-        with replacing(tmp_path / "model") as target:
-            target.mkdir()
-            (target / name).write_text(name)
-    assert [item.name for item in (tmp_path / "model").iterdir()] == ["two"]
-    assert [item.name for item in tmp_path.iterdir()] == ["model"]
-
-
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_lives_stays(tmp_path):
-    for name in (".lean.dead0000.tmp", ".other.dead0000.tmp"):
+    for name in (".lean.dead0000.tmp", ".other.dead0000.tmp", ".notes.tmp"):
         (tmp_path / name / "lean").mkdir(parents=True)
     with replacing(tmp_path / "lean") as living:
         living.mkdir()
@@ -245,24 +180,28 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_lives_stays
     assert ".lean.dead0000.tmp" not in left
     assert ".other.dead0000.tmp" in left
     remove_leftovers(tmp_path)
-    assert {item.name for item in tmp_path.iterdir()} == {"lean", "lean.txt"}
+    assert {item.name for item in tmp_path.iterdir()} == {"lean", "lean.txt", ".notes.tmp"}
 
 
-def test_names_of_users_and_pipes(tmp_path):
-    assert files.local_path("~no-such-user/x") == Path("~no-such-user/x")
-    os.mkfifo(tmp_path / "r.json")
-    with pytest.raises(OSError, match="pipe"):
-        files.read_text(tmp_path / "r.json")
+def test_a_folder_that_was_moved_aside_when_its_writer_was_killed_is_brought_back(tmp_path):
+    old = tmp_path / ".lean.dead0000.tmp" / "replaced"
+    old.mkdir(parents=True)
+    (old / "weights").write_text("old")
+    remove_leftovers(tmp_path)
+    assert (tmp_path / "lean/weights").read_text() == "old"
+    assert [item.name for item in tmp_path.iterdir()] == ["lean"]
 
 
-def test_a_pipe_is_not_replaced_and_a_link_of_others_is_not_extended(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileProblemError, match="a pipe or a device"):
-        write_text(tmp_path / "pipe", "a")
-    assert (tmp_path / "pipe").is_fifo()
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "link").symlink_to("mine")
-    with pytest.raises(OSError, match="link, which is not followed"):
-        (tmp_path / "link").open("a+b")
-    write_text(tmp_path / "link", "new")  # takes the place of the link
-    assert (tmp_path / "mine").read_text() == "mine"
+def test_a_digest_is_that_of_the_bytes_as_they_are(tmp_path):
+    for text in ("one", "two"):
+        (tmp_path / "file").write_text(text)
+        assert digest_of(tmp_path / "file") == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_names_as_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert local_path("~/x") == tmp_path / "x"
+    assert local_path("~no-such-user/x") == Path("~no-such-user/x")
+    assert name_without_folders(str(tmp_path)) == tmp_path.name
+    assert name_without_folders("owner/name") == "owner/name"
+    assert not is_there("x" * 5000)

@@ -11,8 +11,7 @@ import torch
 
 from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
-from truncate_kit.bench import memory
-from truncate_kit.hardware import in_halves, is_out_of_memory
+from truncate_kit.hardware import in_halves, is_out_of_memory, say_halved
 from truncate_kit.models import load_encoder
 from truncate_kit.models.states import layer_states
 
@@ -21,7 +20,7 @@ TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
 
 @pytest.fixture(autouse=True)
 def _said_anew():
-    memory.say_halved.cache_clear()
+    say_halved.cache_clear()
 
 
 def refusing(module, most, monkeypatch):

@@ -77,7 +77,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with _made(path.parent), _temporary(path) as folder:
             target, old = folder / path.name, folder / _REPLACED
             yield target
-            _flush(target)
+            _finish(target)
             if target.is_dir() and path.is_dir():
                 path.rename(old)
             try:
@@ -142,11 +142,18 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
                 os.close(lock)
 
 
-def _flush(path: Path) -> None:
-    """Flush to the disk before the rename, so that a power cut cannot leave an empty file under the final name."""
+def _finish(path: Path) -> None:
+    """Flush files to the disk, so that a power cut cannot leave empty ones, and let others read what the umask lets.
+
+    safetensors writes files for this user alone.
+    """
+    umask = os.umask(0)
+    os.umask(umask)
     for file in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
+            if os.fstat(handle.fileno()).st_mode & 0o777 == 0o600:
+                os.fchmod(handle.fileno(), 0o666 & ~umask)
 
 
 def _refusal(error: BaseException | None) -> OSError | None:

@@ -1,17 +1,14 @@
 """Layer-wise attention pooling against a plain loop over layers: saved, reloaded without this package, exported."""
 
 import functools
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
@@ -166,40 +163,12 @@ def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tm
     torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-4, rtol=1e-4)
 
 
-def test_on_a_truncated_encoder(tiny_folder, tmp_path):
-    cut = truncate(load_encoder(tiny_folder("bert")), 2)
-    save_encoder(cut, tmp_path / "cut")
-    encoder = with_attention(tmp_path / "cut")
-    found = encoder.vectors(TEXTS)
-    torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-5, rtol=1e-4)
-    batch = encoder.tokenize(TEXTS)
-    states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
-    weights = encoder.pooler.layer_weights(*states)
-    assert weights.shape == (3, 3)  # embeddings and two blocks
-    torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
-
-
 def test_cutting_off_layers_it_attends_to_drops_it(tiny_folder):
     encoder = with_attention(tiny_folder("bert"))
     whole, cut = truncate(encoder, 3), truncate(encoder, 2)
     torch.testing.assert_close(whole.vectors(TEXTS), encoder.vectors(TEXTS), atol=0, rtol=0)
     assert cut.pooler is None
     assert not cut.backbone.config.output_hidden_states
-
-
-def test_training_draws_the_slopes_and_evaluation_takes_their_mean():
-    torch.manual_seed(0)
-    pooler = LayerAttentionPooling(8).train()
-    states = torch.randn(2, 4, 8)
-    assert not torch.equal(pooler.attend(states, states), pooler.attend(states, states))
-    pooler.eval()
-    assert torch.equal(pooler.attend(states, states), pooler.attend(states, states))
-
-
-def test_a_batch_changes_nothing(tiny_folder):
-    encoder = with_attention(tiny_folder("bert"))
-    together, alone = encoder.vectors(TEXTS), torch.cat([encoder.vectors([text]) for text in TEXTS])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
 def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
@@ -217,27 +186,6 @@ def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     report = export_onnx(again, tmp_path / "m")
     assert report.pooling == "concat"
     torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
-    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
-    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_pooling.LayerAttentionPooling"
-    (folder / "layer_attention.py").write_text("raise SystemExit('run')")
-    assert load_encoder(folder).pooling_name == "layer-attention"
-
-
-def test_what_cannot_be_read_or_replaced(tiny_folder, tmp_path):
-    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
-    with pytest.raises(UsageError, match="has a pooling of its own, layer-attention"):
-        load_encoder(folder, pooling="mean")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
-    with pytest.raises(ModelError, match="does not hand its layers"):
-        load_encoder(folder)
-    assert "dense.weight" in load_file(folder / "1_LayerAttentionPooling/model.safetensors")
-    (folder / "1_LayerAttentionPooling/model.safetensors").write_bytes(b"short")
-    with pytest.raises(ModelError, match=r"LayerAttentionPooling in .* cannot be read"):
-        load_encoder(folder)
 
 
 def test_a_combination_of_its_layers_takes_its_place(tiny_folder, tmp_path):

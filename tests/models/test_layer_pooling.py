@@ -5,17 +5,16 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from tests.support.heads import with_heads
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
-from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.models.pipeline import Normalize
+from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}
@@ -157,22 +156,6 @@ def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):
     torch.testing.assert_close(lower.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_a_combination_of_its_layers_takes_its_place(tiny_folder):
-    lean = combined(tiny_folder("bert"), (0, 3), "max", "mean")
-    for layers, over in (((1, 3), "mean"), ((0, 2), "max"), ((2,), "max")):
-        found = combined_encoder(lean, layers, over=over).vectors(TEXTS)
-        torch.testing.assert_close(found, plain(tiny_folder("bert"), layers, over, "mean"), atol=1e-5, rtol=1e-4)
-
-
-def test_a_final_normalize_is_kept(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    encoder.tail.append(Normalize())
-    folder = save_encoder(combined_encoder(encoder, (1, 2), over="max"), tmp_path / "m")
-    expected = torch.nn.functional.normalize(plain(tiny_folder("bert"), (1, 2), "max", "mean"))
-    peer = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
-    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
-
-
 def test_through_the_trained_head(tiny_folder, tmp_path):
     encoder, head = load_encoder(tiny_folder("bert"), pooling="max"), load_pooler_head(tiny_folder("bert"))
     folder = save_encoder(combined_encoder(encoder, (0, 2), head=head), tmp_path / "m")
@@ -184,13 +167,6 @@ def test_through_the_trained_head(tiny_folder, tmp_path):
     torch.testing.assert_close(load_encoder(folder).vectors(TEXTS), expected, atol=1e-5, rtol=0)
 
 
-def test_gradients_reach_every_layer_and_the_copied_norm(tiny_folder):
-    encoder = combined(tiny_folder("gpt2"), (0, 1, 3), "max", "mean").train()
-    encoder(**encoder.tokenize(TEXTS)).square().sum().backward()
-    for parameter in (*encoder.backbone.h[0].parameters(), *encoder.pooler.norm.parameters()):
-        assert parameter.grad.abs().max() > 0
-
-
 def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
     folder = save_encoder(combined(tiny_folder("bert"), (1, 2), "max", "mean"), tmp_path / "m")
     assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_pooling.LayerPooling"
@@ -198,51 +174,43 @@ def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
     assert load_encoder(folder).pooling_name == "layer-max"
 
 
+def heads(folder):
+    return with_heads(folder, 3)
+
+
+def attention(folder):
+    encoder = load_encoder(folder)
+    encoder.pool_with(LayerAttentionPooling(16))
+    return encoder
+
+
 @pytest.mark.parametrize(
-    "harm",
+    ("made", "word"),
     [
-        "",
-        "{}",
-        "[]",
-        "3",
-        '{"width": 16}',
-        '{"width": 16, "layers": [], "over": "max", "tokens": "mean"}',
-        '{"width": 16, "layers": [2, 1], "over": "max", "tokens": "mean"}',
-        '{"width": 16, "layers": [-1, 1], "over": "max", "tokens": "mean"}',
-        '{"width": 16, "layers": "12", "over": "max", "tokens": "mean"}',
-        '{"width": 16, "layers": [0, 2], "over": "sum", "tokens": "mean"}',
-        '{"width": 16, "layers": [0, 2], "over": "max", "tokens": ["mean"]}',
-        '{"width": 16, "layers": [0, 2], "norm": "batch"}',
-        '{"width": 16, "layers": [0, 2], "norm": "layer"}',
-        '{"width": 16, "layers": [0, 2], "more": 1}',
+        (lambda folder: combined(folder, (0, 3), "max", "mean"), "layer-max"),
+        (attention, "layer-attention"),
+        (heads, "heads"),
     ],
 )
-def test_a_damaged_configuration_is_one_sentence(tiny_folder, harm, tmp_path):
-    folder = save_encoder(combined(tiny_folder("bert"), (0, 2), "max", "mean"), tmp_path / "m")
-    (folder / "1_LayerPooling/config.json").write_text(harm)
-    with pytest.raises(ModelError, match=r"LayerPooling in .*1_LayerPooling cannot be read: .*\.") as caught:
-        load_encoder(folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_what_does_not_fit_or_cannot_be_replaced(tiny_folder, tmp_path):
-    folder = save_encoder(combined(tiny_folder("gpt2"), (0, 2), "max", "mean"), tmp_path / "m")
-    with pytest.raises(UsageError, match="has a pooling of its own, layer-max"):
-        load_encoder(folder, pooling="cls")
-    place = folder / "1_LayerPooling/config.json"
-    whole = json.loads(place.read_text())
-    for change in ({"layers": [0, 3]}, {"width": 8}):
-        place.write_text(json.dumps(whole | change))
-        with pytest.raises(ModelError, match=r"does not hand its layers|cannot be read"):
+def test_what_does_not_fit_or_cannot_be_replaced(tiny_folder, tmp_path, made, word):
+    folder = save_encoder(made(tiny_folder("bert")), tmp_path / "m")
+    place = next(folder.glob("*_Layer*"))
+    with pytest.raises(UsageError, match=f"has a pooling of its own, {word}"):
+        load_encoder(folder, pooling="max")
+    config, values = folder / "config.json", (place / "config.json").read_text()
+    if word == "heads":
+        (place / "config.json").write_text(values.replace('"exp"', '"cosine"'))
+        with pytest.raises(ModelError, match="no score 'cosine'"):
             load_encoder(folder)
-    place.write_text(json.dumps(whole))
-    assert set(load_file(folder / "1_LayerPooling/model.safetensors")) == {"norm.weight", "norm.bias"}
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
-    with pytest.raises(ModelError, match="does not hand its layers to the LayerPooling"):
+    else:
+        config.write_text(config.read_text().replace('"output_hidden_states": true', '"output_hidden_states": false'))
+        with pytest.raises(ModelError, match="does not hand its layers"):
+            load_encoder(folder)
+    (place / "config.json").write_text(values.replace("16", "8"))
+    with pytest.raises(ModelError, match=r"does not hand its layers|cannot be read"):
         load_encoder(folder)
-    (folder / "1_LayerPooling/model.safetensors").write_bytes(b"short")
-    with pytest.raises(ModelError, match="cannot be read"):
+    (place / "config.json").write_text('{"more": 1}')
+    with pytest.raises(ModelError, match=f"{place.name} cannot be read"):
         load_encoder(folder)
     for layers, width in (((0, 4), 16), ((0, 2), 8)):
         with pytest.raises(ModelError, match="does not fit"):

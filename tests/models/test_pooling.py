@@ -8,9 +8,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.families import TEXTS
-from truncate_kit.errors import UsageError
 from truncate_kit.models import load_encoder
-from truncate_kit.models.encoder import POOLING_MODES, check_pooling
+from truncate_kit.models.encoder import POOLING_MODES
 from truncate_kit.models.layer_pooling import pool
 
 PLAIN = {
@@ -40,12 +39,6 @@ def test_a_text_without_tokens_is_zeros_alone_as_among_others(name, tiny_folder)
     encoder = load_encoder(tiny_folder(name))  # some tokenizers of decoders make no token of an empty text
     assert torch.equal(encoder.encode_ids([[]]), torch.zeros(1, encoder.vector_width))
     assert torch.equal(encoder.encode_ids([[5, 6, 7], []])[1], torch.zeros(encoder.vector_width))
-
-
-def test_unknown_pooling_names_the_known_ones():
-    with pytest.raises(UsageError, match="no pooling 'average'") as problem:
-        check_pooling("average")
-    assert "mean, cls, max, last" in problem.value.hint
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTra
 
 from tests.support.families import SPECIAL, TINY_CONFIGS
 from tests.support.word_pieces import KINDS, make_splitting, sentences
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError
 from truncate_kit.models import encoder_digest, keep_words, load_encoder, save_encoder
 from truncate_kit.models.vocabulary import kept_pieces, piece_ids
 
@@ -101,11 +101,6 @@ def test_the_prompts_of_a_model_are_kept(tmp_path):
     assert set(ids) <= set(kept_pieces(encoder, ()))
     encoder.settings = {}
     assert not set(ids) <= set(kept_pieces(encoder, ()))
-
-
-def test_the_name_of_a_file_is_not_split_into_letters(tiny_folder):
-    with pytest.raises(UsageError, match="not one str"):
-        keep_words(load_encoder(tiny_folder("bert")), "texts.txt")
 
 
 def test_a_vocabulary_of_whole_words_is_refused(tiny_folder):

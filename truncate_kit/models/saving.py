@@ -107,7 +107,6 @@ def save_encoder(
         _save_tokenizer(target, encoder)
         with quiet_transformers():
             encoder.backbone.save_pretrained(target)
-        (target / "model.safetensors").chmod((target / "config.json").stat().st_mode)  # else for this user alone
         write_pipeline(target, encoder)
         write_seen(target, encoder.seen)
         texts = {} if model_card is None else {"README.md": model_card}

@@ -1,0 +1,358 @@
+"""Checkpoints in the forms that lie on the hub, and folders that cannot be used or must not be trusted."""
+
+import json
+import pickle
+import resource
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from tests.support.families import TEXTS, TINY_CONFIGS, tiny_tokenizer
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.loading import load_config, load_reader
+
+WEIGHTS = "model.safetensors"
+DENSE = {"in_features": 16, "out_features": 16, "bias": False, "activation_function": "torch.nn.Identity"}
+
+
+@pytest.fixture
+def folder(tiny_folder, tmp_path):
+    """A sentence-transformers folder that ends in a Dense module, an identity."""
+    place = save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "model")
+    (place / "2_Dense").mkdir()
+    edit(place / "2_Dense/config.json", **DENSE)
+    save_file({"linear.weight": torch.eye(16)}, place / "2_Dense" / WEIGHTS)
+    row = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    modules = json.loads((place / "modules.json").read_text())
+    (place / "modules.json").write_text(json.dumps([*modules, row]))
+    return place
+
+
+def edit(file, **values):
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | values))
+
+
+def refill(folder, change):
+    """Write the weights of a folder anew as `change` gives them."""
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def loads_as(folder, reference):
+    return np.abs(load_encoder(folder).encode(TEXTS) - load_encoder(reference).encode(TEXTS)).max()
+
+
+# Forms of checkpoints
+
+
+def old_names(weights):
+    """As checkpoints of the first BERT call the parts of a norm."""
+    return {
+        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in weights.items()
+    }
+
+
+FORMS = {
+    "a buffer of positions": lambda weights: weights | {"embeddings.position_ids": torch.arange(36)[None]},
+    "the model's prefix": lambda weights: {f"bert.{name}": value for name, value in weights.items()},
+    "old names of norms": old_names,
+    "double precision": lambda weights: {name: value.double() for name, value in weights.items()},
+    "no pooler": lambda weights: {name: value for name, value in weights.items() if not name.startswith("pooler")},
+}
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "bin"])
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_under_other_names_are_the_same_model(tiny_folder, tmp_path, form, pickled):
+    folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    refill(folder, FORMS[form])
+    if pickled:
+        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+        (folder / WEIGHTS).unlink()
+    assert loads_as(folder, tiny_folder("bert")) < 1e-6
+
+
+def test_half_precision_and_shards(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    weights = {name: value.to(torch.float16) for name, value in load_file(folder / WEIGHTS).items()}
+    (folder / WEIGHTS).unlink()
+    parts = {f"model-0000{part + 1}-of-00002.safetensors": list(weights)[part::2] for part in range(2)}
+    for name, names in parts.items():
+        save_file({key: weights[key] for key in names}, folder / name, metadata={"format": "pt"})
+    places = {key: name for name, names in parts.items() for key in names}
+    edit(folder / f"{WEIGHTS}.index.json", metadata={"total_size": 1}, weight_map=places)
+    encoder = load_encoder(folder)
+    assert {value.dtype for value in encoder.backbone.parameters()} == {torch.float32}
+    found = encoder.backbone.get_input_embeddings().weight
+    assert torch.equal(found, weights["embeddings.word_embeddings.weight"].float())
+    edit(folder / f"{WEIGHTS}.index.json", weight_map=places | {"pooler.dense.bias": "../other.safetensors"})
+    with pytest.raises(ModelError, match="outside the model's own folder"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "roberta", "distilbert", "mpnet", "albert", "deberta", "deberta-v2", "modernbert"]
+)
+def test_a_model_with_its_pretraining_head(name, tmp_path):
+    torch.manual_seed(0)
+    whole = AutoModelForMaskedLM.from_config(TINY_CONFIGS[name]).eval()
+    whole.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    encoder = load_encoder(tmp_path, pooling="mean")
+    batch = encoder.tokenize(TEXTS)
+    with torch.no_grad():
+        states = whole.base_model(**batch).last_hidden_state
+    weights = batch["attention_mask"].unsqueeze(-1)
+    wanted = (states * weights).sum(1) / weights.sum(1)
+    np.testing.assert_allclose(encoder.encode(TEXTS), wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "qwen2"])
+def test_weights_behind_the_last_block_are_refused(tiny_folder, tmp_path, family, prefixed):
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    if prefixed:
+        prefix = AutoModel.from_pretrained(folder).base_model_prefix
+        refill(folder, lambda weights: {f"{prefix}.{name}": value for name, value in weights.items()})
+        assert loads_as(folder, tiny_folder(family)) < 1e-6
+    config = json.loads((folder / "config.json").read_text())
+    depth = next(name for name in ("n_layers", "n_layer", "num_hidden_layers") if name in config)
+    types = {"layer_types": config["layer_types"][:-1]} if "layer_types" in config else {}
+    edit(folder / "config.json", **{depth: config[depth] - 1}, **types)
+    with pytest.raises(ModelError, match="beside the 2 blocks"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "passed_over"),
+    [
+        ("gpt2", "h.0.attn.bias", True),
+        ("llama", "layers.0.self_attn.rotary_emb.inv_freq", True),
+        ("bert", "encoder.layer.2.attention.self.position_ids", True),
+        ("bert", "encoder.layer.0.crossattention.self.query.weight", True),
+        ("bert", "encoder.layer.1.attention.self.distance_embedding.weight", False),
+        ("roberta", "encoder.layer.0.adapter.down.weight", False),
+        ("qwen3", "layers.2.mlp.up_proj.weight_scale", False),
+    ],
+)
+def test_a_weight_of_a_block_that_its_class_does_not_compute(tiny_folder, tmp_path, family, name, passed_over):
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    refill(folder, lambda weights: weights | {name: torch.ones(3)})
+    if passed_over:
+        assert loads_as(folder, tiny_folder(family)) == 0
+    else:
+        with pytest.raises(ModelError, match=name.replace(".", r"\.")):
+            load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "computed"),
+    [
+        ("modernbert", "absolute", True),
+        ("gte", "rope", True),
+        ("bert", "relative_key", False),
+        ("bert", "alibi", False),
+    ],
+)
+def test_positions_that_a_class_does_not_compute_are_refused(tiny_folder, tmp_path, family, kind, computed):
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    edit(folder / "config.json", position_embedding_type=kind)
+    if computed:
+        assert loads_as(folder, tiny_folder(family)) == 0
+    else:
+        with pytest.raises(ModelError, match="position_embedding_type"):
+            load_encoder(folder)
+
+
+# Folders that cannot be used
+
+
+def without_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+def words_of_another_model(folder):
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["vocab"]["cat"] = 10**9
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+
+
+def nothing_pads(folder):
+    drop = {"pad_token": None, "eos_token": None}
+    edit(folder / "tokenizer_config.json", **drop)
+
+
+def missing(weights):
+    return {name: value for name, value in weights.items() if name != "encoder.layer.1.output.dense.weight"}
+
+
+def not_a_number(weights):
+    weights["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
+    return weights
+
+
+PROBLEMS = {
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "no weights of a form that is read"),
+    "weights cut short": (lambda folder: (folder / WEIGHTS).write_bytes(b"cut" * 9000), "cannot be read"),
+    "a missing weight": (lambda folder: refill(folder, missing), r"lack encoder\.layer\.1\.output\.dense\.weight"),
+    "NaN": (lambda folder: refill(folder, not_a_number), r"encoder\.layer\.0\.output\.dense\.weight .* holds NaN"),
+    "another shape": (lambda folder: edit(folder / "config.json", type_vocab_size=1), "another shape"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "has no config"),
+    "a damaged config": (lambda folder: (folder / "config.json").write_text("{"), "Cannot read"),
+    "a list as config": (lambda folder: (folder / "config.json").write_text("[]"), "not a model configuration"),
+    "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "no row in the family table"),
+    "an impossible size": (lambda folder: edit(folder / "config.json", num_attention_heads=3), "config.json"),
+    "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantised"),
+    "an adapter": (lambda folder: edit(folder / "adapter_config.json", r=8), "holds an adapter"),
+    "no tokenizer": (without_tokenizer, "has no tokenizer"),
+    "a damaged tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be read"),
+    "another tokenizer": (words_of_another_model, "1,000,000,001 entries"),
+    "no padding token": (nothing_pads, "neither a padding nor an end token"),
+    "an unknown activation": (
+        lambda folder: edit(folder / "2_Dense/config.json", activation_function="os.system"), "activation 'system'",
+    ),
+    "a damaged module": (lambda folder: (folder / "2_Dense" / WEIGHTS).write_bytes(b"short"), "cannot be read"),
+    "a module without weights": (lambda folder: (folder / "2_Dense" / WEIGHTS).unlink(), "cannot be read"),
+    "a damaged listing": (lambda folder: (folder / "modules.json").write_text('{"a": 1}'), "is damaged"),
+    "tokens before pooling": (
+        lambda folder: edit(folder / "2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name",
+    ),
+    "cut vectors": (lambda folder: edit(folder / "config_sentence_transformers.json", truncate_dim=4), "truncate_dim"),
+    "a sparse model": (
+        lambda folder: edit(folder / "config_sentence_transformers.json", model_type="SparseEncoder"), "model_type",
+    ),
+    "overrides": (lambda folder: edit(folder / "sentence_bert_config.json", config_args={"a": 1}), "config_args"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_folder_that_cannot_be_used(folder, problem):
+    change, message = PROBLEMS[problem]
+    change(folder)
+    with pytest.raises(ModelError, match=message) as refused:
+        load_encoder(folder)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("config.json", "vocab_size", 2**31),
+        ("config.json", "hidden_size", 2**20),
+        ("2_Dense/config.json", "in_features", 10**8),
+    ],
+)
+def test_sizes_that_the_weights_cannot_fill_are_refused_before_memory_is_taken(folder, file, name, value):
+    edit(folder / file, **{name: value})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError):
+        load_encoder(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def test_names_that_lead_nowhere(tmp_path):
+    (tmp_path / "file").write_text("")
+    for name, message in ((tmp_path / "file", "is a file"), ("./nowhere", "no model folder"), ("a/b/c", "no model")):
+        with pytest.raises(ModelError, match=message):
+            load_encoder(name)
+
+
+def test_settings_that_do_not_suit_the_model(tiny_folder):
+    for options, message in (
+        ({"max_length": 41}, "40 positions"),
+        ({"max_length": 1}, "maximum length of 1"),
+        ({"pooling": "average"}, "no pooling 'average'"),
+        ({"attention": "flash"}, "no attention 'flash'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load_encoder(tiny_folder("bert"), **options)
+
+
+# Folders that must not be trusted
+
+
+@pytest.mark.parametrize("read", [load_encoder, load_config, load_reader])
+@pytest.mark.parametrize("path", ["../secret", "ABSOLUTE", "link"])
+def test_a_module_path_out_of_the_folder_is_refused(folder, read, path):
+    secret = folder.parent / "secret"
+    secret.mkdir()
+    (folder / "link").symlink_to(secret)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = str(secret) if path == "ABSOLUTE" else path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="outside the model's own folder"):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", WEIGHTS, "2_Dense/config.json"])
+def test_a_file_that_links_out_of_the_folder_is_refused(folder, name):
+    secret = folder.parent / "secret"
+    (folder / name).rename(secret)
+    (folder / name).symlink_to(secret)
+    with pytest.raises(ModelError, match=f"{Path(name).name} is a link to .*outside"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+def test_links_of_the_hubs_cache_are_followed_within_its_repository(tiny_folder, tmp_path, place):
+    snapshot, blobs = tmp_path / "models--o--n/snapshots/0123", tmp_path / "models--o--n/blobs"
+    (snapshot / place).mkdir(parents=True)
+    blobs.mkdir()
+    for file in tiny_folder("bert").iterdir():
+        shutil.copy(file, blobs)
+        (snapshot / place / file.name).symlink_to(blobs / file.name)
+    row = {"idx": 0, "name": "0", "path": place, "type": "sentence_transformers.models.Transformer"}
+    (snapshot / "modules.json").write_text(json.dumps([row]))
+    assert loads_as(snapshot, tiny_folder("bert")) == 0
+    config = snapshot / place / "config.json"
+    elsewhere = shutil.copy(config, tmp_path / "config.json")
+    config.unlink()
+    config.symlink_to(elsewhere)
+    with pytest.raises(ModelError, match="outside"):
+        load_encoder(snapshot)
+
+
+class Planted:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.mkdir, (self.place,)
+
+
+@pytest.mark.parametrize("place", ["", "2_Dense"])
+def test_pickled_code_is_not_run(folder, tmp_path, place):
+    (folder / place / WEIGHTS).unlink()
+    content = [Planted(tmp_path / "ran"), torch.zeros(20_000)]
+    (folder / place / "pytorch_model.bin").write_bytes(pickle.dumps(content))
+    with pytest.raises(ModelError):
+        load_encoder(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_code_of_a_folder_is_not_run(family, tiny_folder, tmp_path, caplog):
+    folder, marker = shutil.copytree(tiny_folder(family), tmp_path / "model"), tmp_path / "marker"
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\nclass Evil: pass\n")
+    edit(folder / "config.json", auto_map={"AutoModel": "evil.Evil"}, attn_implementation="owner/kernel")
+    assert loads_as(folder, tiny_folder(family)) == 0
+    assert [record.getMessage().count("is not run") for record in caplog.records] == [1]
+    edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", None]}, tokenizer_class="Evil")
+    try:
+        load_encoder(folder)  # by transformers' own tokenizer if the architecture has one
+    except ModelError as error:
+        assert family == "bert" or "cannot be read" in str(error)  # noqa: PT017
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "evil.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="code of its own"):
+        load_encoder(folder)
+    assert not marker.exists()
