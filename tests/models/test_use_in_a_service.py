@@ -12,11 +12,6 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models import load_encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.report.writing import write_page
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.vectors import VectorFormat
-from truncate_kit.workspace import ModelSource, Workspace
-from truncate_kit_cli.app import main
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]
 MORE = [f"{text} {end}" for text in TEXTS for end in ("", "and a cat", "on the mat", "under a tree", "not red")]
