@@ -125,11 +125,12 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove what killed processes had begun to write in `folder`, or only what was to become the file `name`.
+    """Remove what killed processes had begun to write in `folder`, or only what was to become `name` or `name.*`.
 
     A folder that was moved aside and not replaced yet is brought back.
     """
-    ours = re.compile(rf"\.({re.escape(name) or '.*'})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
+    wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
+    ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
     with contextlib.suppress(OSError):  # there is no such folder
         for left in folder.iterdir():
             if found := ours.fullmatch(left.name):
