@@ -1,44 +1,153 @@
-"""Options that several commands share, and the panels under which `--help` lists all options."""
+"""Settings become options; options that several commands share; parameters of the library in the words of options."""
 
-from functools import partial
+import dataclasses
+import functools
+import inspect
+import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import TruncateKitError, UsageError, known_name
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named
+from truncate_kit.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
 
-Number = TypeVar("Number", int, float)
+if TYPE_CHECKING:
+    from truncate_kit.parallel import Engine
+
+WORKSPACE = Path("exported")
+OTHER_NAMES = {
+    "address": "ray_address",
+    "count": "workers",
+    "cpus": "threads",
+    "extras": "extra",
+    "gpus": "gpus_per_worker",
+    "layers": "layer",
+    "out": "folder",
+    "pairs": "data",
+    "precision": "vectors",
+    "raw": "texts",
+    "rows": "triplets",
+    "search_pairs": "data",
+}
+"""Parameters of the library that the command line has under another name."""
+FUNCTIONS = {
+    "combine": "truncate-kit combine MODEL",
+    "diagnose": "truncate-kit doctor",
+    "export_onnx": "truncate-kit export MODEL --onnx",
+    "finetune": "truncate-kit finetune MODEL",
+    "finetune_contrastive": "truncate-kit contrast MODEL",
+    "finetune_frozen": "truncate-kit freeze MODEL",
+    "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
+    "truncate": "truncate-kit cut MODEL --layer N",
+}
+"""The command that does what a function of the library does."""
+_NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
-def _option(panel: str, text: str, *names: str, **details: Any) -> Any:
-    """An option of a help panel, called like its parameter where no other name is given."""
+def command(*examples: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function a command: parameters that are settings become an option for each of their fields.
+
+    A parameter of the type `Annotated[dict[str, Any], SomeSettings]` gets those values alone that were given.
+
+    Args:
+        examples: Lines at the end of the command's help.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+        groups = {one.name: kind for one in signature.parameters.values() if (kind := _settings_of(one.annotation))}
+        parameters: list[inspect.Parameter] = []
+        for one in signature.parameters.values():
+            if one.name in groups:
+                parameters += [_parameter(field) for field in _options_of(groups[one.name])]
+            else:
+                parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+
+        @functools.wraps(function)
+        def run(**values: Any) -> Any:
+            values = defaults | values
+            for name, kind in groups.items():
+                given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
+                given = {key: value for key, value in given.items() if value is not None}
+                values[name] = kind(**given) if signature.parameters[name].annotation is kind else given
+            return function(**values)
+
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        run.examples = examples  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _settings_of(annotation: Any) -> type | None:
+    found = [one for one in (annotation, *get_args(annotation)[1:]) if dataclasses.is_dataclass(one)]
+    return found[0] if found and isinstance(found[0], type) else None
+
+
+def _options_of(kind: type) -> "list[dataclasses.Field[Any]]":
+    return [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
+
+
+def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
+    """Return the option of a settings field as typer reads it."""
+    details = dict(field.metadata["option"])
+    default, parse = details.pop("default", field.default), details.pop("parse", None)
+    usual = str if parse and default is None else type(field.default if default is None else default)
+    kind = details.pop("kind", usual)
+    name = [details.pop("name")] if "name" in details else []
+    option = typer.Option(*name, help=field.metadata["help"], rich_help_panel=field.metadata["panel"], **details)
+    annotation: Any = Annotated[kind if default is not None else kind | None, option]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
+    """Return the value of a field from what was typed, or given as the value itself. Raises `UsageError`."""
+    parse = field.metadata["option"].get("parse")
+    if parse is None or typed is None:
+        return typed
+    try:
+        return parse(typed)
+    except TruncateKitError:
+        raise
+    except ValueError as error:
+        raise UsageError(
+            f"`{field.name}` {typed!r} is no list of numbers.", hint="Write numbers between commas, such as 1,32."
+        ) from error
+
+
+def option(panel: str, text: str, *names: str, **details: Any) -> Any:
+    """Describe an option of a help panel, called like its parameter where no other name is given."""
     return typer.Option(*names, help=text, rich_help_panel=panel, **details)
 
 
-data_option = partial(_option, "Data")
-layers_option = partial(_option, "Layers")
-training_option = partial(_option, "Training")
-machine_option = partial(_option, "Machine")
-results_option = partial(_option, "Results")
+data_option = functools.partial(option, DATA)
+layers_option = functools.partial(option, LAYERS)
+training_option = functools.partial(option, TRAINING)
+machine_option = functools.partial(option, MACHINE)
+results_option = functools.partial(option, RESULTS)
+
+
+def argument(metavar: str, text: str, **details: Any) -> Any:
+    """Describe an argument."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **details)
+
 
 Model = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
-        show_default=False,
+    argument(
+        "MODEL",
+        "Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
     ),
 ]
 Finished = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model folder, hub name or bundled miniature; by default WORKSPACE/lean.",
-        show_default=False,
-    ),
+    str | None, argument("MODEL", "Model folder, hub name or bundled miniature; by default WORKSPACE/lean.")
 ]
 Data = Annotated[
     str | None,
@@ -56,8 +165,7 @@ PairsOrRetrieval = Annotated[
     ),
 ]
 SearchMetric = Annotated[
-    str | None,
-    data_option("What queries choose by: ndcg (the default), mrr or recall, each at 10."),
+    str | None, data_option("What queries choose by: ndcg (the default), mrr or recall, each at 10.")
 ]
 Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
 Scale = Annotated[str | None, data_option("Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
@@ -69,26 +177,14 @@ Layers = Annotated[
     layers_option("auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."),
 ]
 Blocks = Annotated[str | None, layers_option("Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
-Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
-Rate = Annotated[
-    float | None,
-    training_option(
-        "Peak learning rate; by default 2e-5 at width 768, the TMFT paper's for all models, up to 5e-4 at 128."
-    ),
-]
 VocabularyFrom = Annotated[
     Path | None,
     layers_option(
         "Drop word pieces that these texts never use, lines of a file; texts without them keep their vectors."
     ),
 ]
-Precision = Annotated[str, training_option("fp32, or bf16 autocast where the processor has it.")]
 Device = Annotated[str | None, machine_option("cpu or cuda; an error if it is not there.")]
 Threads = Annotated[int | None, machine_option("CPU threads; by default all cores.", min=1)]
-SharedThreads = Annotated[
-    int | None,
-    machine_option("CPU threads; by default all cores, shared by --workers, and on Ray one for each task.", min=1),
-]
 Graph = Annotated[
     str | None,
     machine_option(
@@ -96,14 +192,6 @@ Graph = Annotated[
         "the CPU fp32, else int8; on CUDA fp16, else fp32."
     ),
 ]
-Engine = Annotated[str, machine_option("Where the work is done: local (this machine) or ray (a Ray cluster).")]
-Workers = Annotated[
-    int | None, machine_option("Processes on this machine that share the work; with --device cuda each has a GPU.")
-]
-RayAddress = Annotated[
-    str | None, machine_option("HOST:PORT of the cluster's head; by default the cluster of this machine.")
-]
-Gpus = Annotated[float | None, machine_option("Ray: such as 1 or 0.5; by default 1 with --device cuda, else none.")]
 Tensorboard = Annotated[
     bool, results_option("Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
 ]
@@ -115,65 +203,129 @@ WorkspaceFolder = Annotated[
         callback=lambda folder: local_path(folder),  # shells leave the "~" of --workspace=~/w
     ),
 ]
-Push = Annotated[
-    str | None, results_option("Upload the lean model to the hub, as a private one.", metavar="OWNER/NAME")
-]
-Public = Annotated[bool, results_option("With --push-to: let everyone see it.", "--public")]
 Json = Annotated[bool, results_option("Print the result as JSON, and nothing else on stdout.", "--json")]
 
-WORKSPACE = Path("exported")
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The options that say where work runs. Raises `UsageError` for some that do not go together.
+
+    threads: CPU threads of each worker on a cluster, of all together on this machine.
+    """
+
+    engine: str = setting(
+        "local",
+        "Where the work is done: local (this machine) or ray (a Ray cluster).",
+        MACHINE,
+    )
+    workers: int | None = setting(
+        None,
+        "Processes on this machine that share the work; with --device cuda each has a GPU.",
+        MACHINE,
+        kind=int,
+    )
+    ray_address: str | None = setting(
+        None, "HOST:PORT of the cluster's head; by default the cluster of this machine.", MACHINE, kind=str
+    )
+    gpus_per_worker: float | None = setting(
+        None, "Ray: such as 1 or 0.5; by default 1 with --device cuda, else none.", MACHINE, kind=float
+    )
+    device: str | None = setting(None, "cpu or cuda; an error if it is not there.", MACHINE, kind=str)
+    threads: int | None = setting(
+        None,
+        "CPU threads; by default all cores, shared by --workers, and on Ray one for each task.",
+        MACHINE,
+        kind=int,
+        min=1,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored."""
+        known_name("engine", self.engine, ("local", "ray"))
+        if self.engine == "local":
+            refuse("--engine ray", ray_address=self.ray_address, gpus_per_worker=self.gpus_per_worker)
+        elif self.workers is not None:
+            raise UsageError(
+                "`workers` counts processes of this machine; a cluster itself decides how many run at once.",
+                hint="Leave out `workers`, or say what each of them needs: `threads`, `gpus_per_worker`.",
+            )
+        if self.on_cuda and self.gpus_per_worker == 0:
+            raise UsageError(
+                f"`gpus_per_worker=0` leaves nothing of `device={self.device}`.", hint="Leave out one of them."
+            )
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether GPUs do the work."""
+        return self.device is not None and self.device.startswith("cuda")
+
+    def open(self) -> "Engine":
+        """Return the engine, to be used in a `with` block; what is not there is said on entering it."""
+        from truncate_kit.parallel import Processes, RayCluster, Sequential
+
+        if self.engine == "ray":
+            gpus = float(self.on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
+            return RayCluster(self.ray_address or "auto", gpus=gpus, cpus=self.threads or 1)
+        return Sequential() if self.workers is None else Processes(self.workers, device=self.device)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """`--push-to` and `--public`. Raises `UsageError` before any work for a name that can be none."""
+
+    push_to: str | None = setting(
+        None, "Upload the lean model to the hub, as a private one.", RESULTS, kind=str, metavar="OWNER/NAME"
+    )
+    public: bool = setting(False, "With --push-to: let everyone see it.", RESULTS, name="--public")
+
+    def __post_init__(self) -> None:
+        if self.push_to is None:
+            refuse("--push-to", public=self.public)
+            return
+        from truncate_kit.pushing import check_hub_name
+
+        check_hub_name(self.push_to)
+
+    def upload(self, folder: Path) -> str | None:
+        """Upload the folder where that was asked for; return a sentence of where it went."""
+        if self.push_to is None:
+            return None
+        from truncate_kit.pushing import push_folder
+
+        done = push_folder(folder, self.push_to, public=self.public)
+        return f"Pushed: {done.url} ({'private' if done.private else 'public'}), commit {done.commit}."
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None: what is left out keeps the default of the settings it goes into."""
+    """Return the values that are not None: what is left out keeps the default of the settings it goes into."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def names_in(text: str | None) -> tuple[str, ...] | None:
-    """What stands between commas; None where nothing was given."""
-    return None if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def whole_numbers_in(text: str, option: str) -> tuple[int, ...]:
-    """The whole numbers between commas. Raises `UsageError` naming the option."""
-    return _converted(text, option, int, "a list of whole numbers", "1,32")
-
-
-def shares_in(text: str, option: str) -> tuple[float, ...]:
-    """The shares between commas. Raises `UsageError` naming the option."""
-    return _converted(text, option, float, "a list of numbers", "0.1,0.5,1")
+    """Return what stands between commas; None where nothing was given."""
+    return None if text is None else names(text)
 
 
 def scale_in(text: str | None) -> tuple[float, ...] | None:
-    """The ends of `--scale`, None where it was not given. Raises `UsageError`."""
-    return None if text is None else _converted(text.replace("..", ","), "--scale", float, "two numbers", "0,5")
-
-
-def _converted(text: str, option: str, kind: type[Number], what: str, example: str) -> tuple[Number, ...]:
+    """Return the ends of `--scale`, None where it was not given. Raises `UsageError`."""
     try:
-        return tuple(kind(part) for part in text.split(","))
+        return None if text is None else numbers(text.replace("..", ","))
     except ValueError as error:
-        raise UsageError(f"{option} {text!r} is not {what}.", hint=f"Write it as {option} {example}.") from error
+        raise UsageError(f"`scale` {text!r} is not two numbers.", hint="Write it as `scale=0,5`.") from error
 
 
 def refuse(goes_with: str, **values: object) -> None:
     """Raise `UsageError` for an option that was given and would be ignored. goes_with: what it needs, in words."""
     for name, value in values.items():
         if value is not None and value is not False:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} goes with {goes_with} only.", hint=f"Leave out {option}.")
-
-
-def blocks_in(text: str | None) -> tuple[int, ...] | None:
-    """The blocks of `--blocks`, None where it was not given. Raises `UsageError`."""
-    return None if text is None else blocks_named(text)
+            raise UsageError(f"`{name}` goes with {goes_with} only.", hint=f"Leave out `{name}`.")
 
 
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
-    """Where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
+    """Return where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
     if layer is not None and blocks is not None:
-        raise UsageError("--layer and --blocks both say what to keep.", hint="Leave out --layer, or --blocks.")
-    return layer if blocks is None else blocks_in(blocks)
+        raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
+    return layer if blocks is None else blocks_named(blocks)
 
 
 def use_threads(threads: int | None) -> None:
@@ -185,3 +337,38 @@ def use_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+_current: Any = None  # the command of typer that runs
+
+
+def speak_for(command: Any) -> None:
+    """Name parameters in messages as the options of this command."""
+    global _current
+    _current = command
+
+
+def in_options(text: str) -> str:
+    """Return a text of the library with its parameters, which stand in backticks, as options of the command.
+
+    `batch_size` becomes --batch-size, `device="cpu"` becomes --device cpu, `truncate()` the command that does it.
+    """
+    options = {parameter.name: parameter for parameter in _current.params} if _current is not None else {}
+
+    def replaced(match: re.Match[str]) -> str:
+        name, value, arguments = match.groups()
+        if arguments is not None:
+            values = "".join(f" --{key} {text}" for key, text in re.findall(r'(\w+)="?(\w+)"?(?=[,)]|$)', arguments))
+            return f"{FUNCTIONS[name]}{values}" if name in FUNCTIONS else match[0]
+        found = options.get(name) or options.get(OTHER_NAMES.get(name, ""))
+        plain = re.sub(r"[\"'()\[\]]", "", value or "").replace(", ", ",")
+        plain = shlex.quote(plain) if plain else ""
+        if found is None:
+            return f"{name.replace('_', ' ')} {plain}".strip()
+        if found.param_type_name == "argument":
+            return str(found.metavar or name.upper())
+        if plain in ("True", "False"):
+            return str((found.opts if plain == "True" else found.secondary_opts or found.opts)[0])
+        return f"{found.opts[-1]} {plain}".strip()
+
+    return _NAMED.sub(replaced, text)

@@ -10,8 +10,8 @@ from truncate_kit.origin import read_origin
 from truncate_kit.workspace import DataSource, ModelSource
 from truncate_kit.workspace import Workspace as Places
 
+from .console import note, say
 from .options import names_in, scale_in
-from .output import note
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
@@ -33,6 +33,11 @@ class Workspace(Places):
     def note(self, *texts: str | None) -> None:
         """Sentences beside the result, on stderr; None says nothing."""
         note(*texts, quiet=self.quiet)
+
+    def say(self, *texts: str) -> None:
+        """Sentences of the result, on stdout."""
+        if not self.quiet:
+            say(*texts)
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False

@@ -20,8 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import truncate_kit
-from truncate_kit_cli.app import PANELS, app
-from truncate_kit_cli.examples import EXAMPLES
+from truncate_kit_cli.app import PANELS, app, examples
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -108,7 +107,7 @@ def command_page(name: str) -> str:
     for panel, rows in panels.items():
         what = "argument" if panel == "Arguments" else "option"
         lines += ["", f"## {panel}", "", f"| {what} | meaning |", "|---|---|", *rows]
-    lines += ["", "## Examples", "", "```sh", *EXAMPLES[name], "```"]
+    lines += ["", "## Examples", "", "```sh", *examples(name), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,6 @@ import pytest
 from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
-from truncate_kit.bounds import Bounds, first_seeds, shown
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.settings import ExportSettings
@@ -23,6 +22,7 @@ from truncate_kit.methods.priors.adapting import AdaptationSettings
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.parallel import Processes
+from truncate_kit.settings import Bounds, first_seeds, shown
 from truncate_kit.training.settings import TrainingSettings
 
 HUGE = 10**30

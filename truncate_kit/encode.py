@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from truncate_kit.bounds import STEPS, check_number, given_or
 from truncate_kit.data import iter_rows
 from truncate_kit.errors import DataError, ModelError, UsageError, cannot_write
 from truncate_kit.export.graph import graph_files
@@ -31,6 +30,7 @@ from truncate_kit.models.pipeline import Normalize, read_pipeline
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import Result
+from truncate_kit.settings import STEPS, check_number, given_or
 from truncate_kit.training.store import StoredRows
 from truncate_kit.vectors import VectorFormat
 

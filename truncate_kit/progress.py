@@ -1,10 +1,9 @@
-"""Callbacks by which long work reports its progress, and bars and a log made of them."""
+"""Callbacks by which long work reports its progress, and bars that draw it."""
 
 import logging
 import math
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -90,7 +89,7 @@ def silent(task: str, done: int, total: int) -> None:
 
 
 def announce(progress: Progress, sentence: str) -> None:
-    """Say what is ahead: by the `say` of `progress` where it has one, as that of the command line; else in the log."""
+    """Say what is ahead: by the `say` of `progress` where it has one, else in the log."""
     getattr(progress, "say", _logger.info)(sentence)
 
 
@@ -101,35 +100,73 @@ WatchOption = TrialWatcher | ProgressOption
 
 
 def reporter(progress: ProgressOption) -> Progress:
-    """What is called as the work goes on."""
+    """Return what is called as the work goes on."""
     if isinstance(progress, bool):
         return Bars() if progress else silent
     return progress
 
 
 def watcher_of(progress: WatchOption) -> TrialWatcher:
-    """Who hears of trials."""
-    return progress if isinstance(progress, TrialWatcher) else _Logging(reporter(progress))
+    """Return the watcher of trials that `progress` stands for."""
+    if isinstance(progress, TrialWatcher):
+        return progress
+    return Bars() if progress is True else _Logging(reporter(progress))
 
 
-class Bars:
-    """A bar for each task that runs, in a terminal or a notebook; begin and end of each in the log, at level INFO."""
+class Bars(TrialWatcher):
+    """A bar for each task that runs, in a terminal or a notebook, and one for all planned trials.
 
-    def __init__(self) -> None:
-        self._bars: dict[str, tuple[Any, float]] = {}
+    Args:
+        say: Takes a line for each trial that ends; by default the log at level INFO, where epochs go in any case.
+        beside: Hears of trials as well.
+    """
+
+    def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
+        self.say, self._beside = say, beside or TrialWatcher()
+        self._bars: dict[str, Any] = {}
+        self._shares: dict[str, tuple[PlannedTrial, float]] = {}  # how much of a planned trial is done
 
     def __call__(self, task: str, done: int, total: int) -> None:
         """See `Progress`."""
+        self.progress(task, done, total)
+
+    def progress(self, task: str, done: int, total: int) -> None:
+        """See `Progress`; a trial counts by the layers that it trains in the bar of all."""
+        if task in self._shares:
+            trial = self._shares[task][0]
+            total = max(1, total * trial.until // trial.epochs)
+            self._shares[task] = trial, done / total
+            costs = {name: max(1, one.layer) for name, (one, _) in self._shares.items()}
+            made = sum(costs[name] * share for name, (_, share) in self._shares.items())
+            self._draw("all trials", int(100 * made), 100 * sum(costs.values()))
+        self._draw(task, done, total)
+
+    def _draw(self, task: str, done: int, total: int) -> None:
         if task not in self._bars:
             _logger.info("%s: step %s of %s.", task, f"{done:,}", f"{total:,}")
-            self._bars[task] = _bar(task, done, total), time.perf_counter()
-        bar, begun = self._bars[task]
+            self._bars[task] = _bar(task, done, total)
+        bar = self._bars[task]
         bar.total = total
         bar.update(done - bar.n)
         if done >= total:
             bar.close()
             del self._bars[task]
-            _logger.info("%s: done after %.1f s.", task, time.perf_counter() - begun)
+            _logger.info("%s: done after %.1f s.", task, bar.format_dict["elapsed"])
+
+    def part(self, name: str) -> None:
+        """Say which part begins."""
+        self._beside.part(name)
+        self.say(f"{name}:")
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        """Begin the bar of all trials anew."""
+        self._shares = {trial.task: (trial, 0.0) for trial in trials} if len(trials) > 1 else {}
+
+    def trial(self, event: TrialEvent) -> None:
+        """Say what became of a trial."""
+        self._beside.trial(event)
+        test = "" if event.test is None else f" Test {event.test:.2f}."
+        (_logger.info if event.kind == "epoch" else self.say)(f"{event}{test}")
 
 
 def _bar(task: str, done: int, total: int) -> Any:

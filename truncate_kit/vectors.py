@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from truncate_kit.bounds import Bounds, check_numbers
-from truncate_kit.errors import ModelError, UsageError, known_name
+from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.results import Result
+from truncate_kit.settings import Bounds, check_settings, setting
 from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
@@ -35,13 +35,12 @@ class VectorFormat(Result):
     this number of first ones; None keeps all. normalize: scale to length 1 after that. Raises `UsageError`.
     """
 
-    precision: VectorPrecision = "float32"
-    dimensions: int | None = None
+    precision: VectorPrecision = setting("float32", choices=PRECISIONS)
+    dimensions: int | None = setting(None, bounds=Bounds(1, 1_000_000))
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        known_name("vector precision", self.precision, PRECISIONS)
-        check_numbers(self, dimensions=Bounds(1, 1_000_000))
+        check_settings(self)
 
     @property
     def dtype(self) -> "np.dtype[Any]":

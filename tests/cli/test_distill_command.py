@@ -12,19 +12,15 @@ from tests.support.files import pairs_file
 from tests.support.made_results import a_distillation
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
-from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill.distilling import TEXTS
+from truncate_kit.methods.distill.distilling import TEXTS, find_aim
 from truncate_kit.methods.distill.frontier import own_pairs
 from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
 from truncate_kit.models import keep, load_encoder
 from truncate_kit.training.evaluators import halves
-from truncate_kit.workspace import ModelSource
-from truncate_kit_cli.distill import _aim, _show
-from truncate_kit_cli.verbosity import VERBOSITY
-from truncate_kit_cli.workspace import Workspace
+from truncate_kit_cli.console import VERBOSITY, show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -102,7 +98,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         DistillResult.read(texts.parent / "exported/lean/distill.json"),
         frontier=Frontier(points=(measured,), words=None, all_words=40, covered=100.0, seconds=1.0),
     )
-    _show(result, Workspace(texts.parent / "exported"))
+    show(result)
     shown = capfd.readouterr().out
     assert "81.50" in shown
     assert shown.count("┏") == 1, "one table; that of the sizes with --verbose"
@@ -113,10 +109,10 @@ def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeyp
     first, second, third = made.frontier.points
     points = (first, replace(second, dominated=True, score=12.34), third)
     result = replace(made, frontier=replace(made.frontier, points=points))
-    _show(result, Workspace(tmp_path))
+    show(result)
     assert "12.34" not in capfd.readouterr().out
     monkeypatch.setattr(VERBOSITY, "verbose", True)  # as --verbose does, without another distillation
-    _show(result, Workspace(tmp_path))
+    show(result)
     line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
     assert "(12.34)" in line
 
@@ -287,28 +283,13 @@ def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, cap
     assert_same(weights[1], weights[0], 1e-3)
 
 
-def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capfd):
+def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:100])))
-    encoder, source = load_encoder("mini-electra-discriminator"), ModelSource("mini-electra-discriminator")
-
-    def aim(layer="auto", **budget):
-        found = _aim(layer, encoder, source, [texts], Budget(**budget), Workspace(tmp_path))
-        return found, " ".join(capfd.readouterr().err.split())
-
-    before, said = aim(blocks="2")
+    encoder, learned = load_encoder("mini-electra-discriminator"), texts.read_text().splitlines()
+    before, drop = find_aim(encoder, learned, Budget(blocks="2"))
     assert 2 <= before < encoder.depth
-    assert f"from layer {before + 1} on" in said
-    assert f"So the vectors of layer {before} are learned; --layer last learns those of the end." in said
-    beyond, said = aim(blocks="1,8")
-    assert beyond is None
-    assert f"truncate-kit cut mini-electra-discriminator --layer {before}" in said
-    assert aim(blocks=str(before + 1))[0] == before + 1  # as many blocks have to be there
-    assert aim("last") == (None, "")
-    assert aim("3") == (3, "")
-    none = _aim("auto", load_encoder("mini-bert"), ModelSource("mini-bert"), [texts], Budget(), Workspace(tmp_path))
-    assert none is None
-    assert not capfd.readouterr().err
-    for name in ("high", "²"):
-        with pytest.raises(UsageError, match=f"'{name}' is no layer"):
-            aim(name)
+    assert drop.from_layer == before + 1
+    assert find_aim(encoder, learned, Budget(blocks="1,8"))[0] is None
+    assert find_aim(encoder, learned, Budget(blocks=str(before + 1)))[0] == before + 1
+    assert find_aim(load_encoder("mini-bert"), learned, Budget())[0] is None

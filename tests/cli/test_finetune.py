@@ -20,10 +20,8 @@ from truncate_kit.report.writing import write_page
 from truncate_kit.training import evaluators
 from truncate_kit.training import settings as configuration
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit_cli import finetune
 from truncate_kit_cli.app import main
-from truncate_kit_cli.finetune import _teacher
-from truncate_kit_cli.priors import Priors
+from truncate_kit_cli.train import Priors, _teacher, finetune
 from truncate_kit_cli.workspace import Workspace
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]

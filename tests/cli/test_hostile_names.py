@@ -65,7 +65,7 @@ def test_what_is_said_of_a_file_that_is_not_there_and_of_columns(evil, capfd, tm
 
 def test_json_has_them_escaped_and_reads_the_same(capfd):
     from truncate_kit.workspace import DataSource
-    from truncate_kit_cli.output import print_json
+    from truncate_kit_cli.console import print_json
 
     name = "a\x1b[2J\u202eb\x9b\u2028größer \udcff"
     print_json(DataSource(name=name))

@@ -6,13 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import run_both
-from truncate_kit_cli import output
-from truncate_kit_cli.output import _side_by_side, _widths, note, say, table
-from truncate_kit_cli.verbosity import Verbosity
+from truncate_kit.report.view import Table
+from truncate_kit_cli import console
+from truncate_kit_cli.console import Verbosity, _side_by_side, note, say
+from truncate_kit_cli.console import table as draw
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
 ROWS = [("0", "1,065,472", "0.974 ± 0.005", "49.60"), ("8 (full model)", "2,651,648", "0.404 ± 0.039", "37.40")]
-WIDTHS = _widths(COLUMNS, ROWS)[0]
+WIDTHS = [14, 10, 13, 8]
+
+
+def table(title, columns, rows, **details):
+    draw(Table(title, columns, rows, **details))
 
 
 def lines_of(capsys):
@@ -23,13 +28,13 @@ def lines_of(capsys):
 @pytest.fixture
 def terminal(monkeypatch):
     """A terminal of a width; how much is said is as it was afterwards."""
-    monkeypatch.setattr("truncate_kit_cli.output.VERBOSITY", Verbosity())
+    monkeypatch.setattr("truncate_kit_cli.console.VERBOSITY", Verbosity())
 
     def of(width: int, *, verbose: bool = False) -> None:
         for stream in ("stdout", "stderr"):
             monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", str(width))
-        output.VERBOSITY.verbose = verbose
+        console.VERBOSITY.verbose = verbose
 
     return of
 
@@ -126,7 +131,7 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
             "The end of this model is expected to",
             "fall: from layer 5 on.",
             "  Do: leave the very last layers out of",
-            "  it.",
+            "it.",
             command,
         ]
 
@@ -134,7 +139,7 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
 def test_status_says_what_everything_is_in_80_columns(capsys, terminal):
     from truncate_kit.precisions import GRAPH_FILES
     from truncate_kit.workspace import Contents, ModelFolder, RunFolder
-    from truncate_kit_cli.status import show
+    from truncate_kit_cli.console import show
 
     terminal(80)
     lean = ModelFolder(
@@ -162,27 +167,6 @@ def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
     terminal(80, verbose=True)
     table("Details", COLUMNS, ROWS, detail=True)
     assert "Details" in capsys.readouterr().out
-
-
-def test_no_page_is_named_where_none_holds_the_table(capsys, terminal):
-    """Not after `status`, or after `evaluate`, whose scores are kept in no workspace."""
-    from truncate_kit.evaluation.graded import ModelScore
-    from truncate_kit.workspace import Contents, ModelFolder
-    from truncate_kit_cli import evaluate, status
-    from truncate_kit_cli.workspace import Workspace
-
-    terminal(70)
-    score = ModelScore(
-        model="lean", runtime="torch", data="stsb/en", split="test", num_pairs=1379, spearman=82.0, pearson=81.0,
-        vectors="float32", dimensions=384, bytes_per_vector=1536,
-    )  # fmt: skip
-    evaluate.show(score, Workspace(Path("exported")))
-    assert capsys.readouterr().err == "More columns and tables: --verbose.\n"
-    terminal(20)
-    output.VERBOSITY.more_said = False
-    lean = ModelFolder(path="exported/lean", origin="mini-bert", file_bytes=10**7, graphs=())
-    status.show(Contents(folder="exported", models=(lean,), runs=(), reports=(), file_bytes=10**7))
-    assert capsys.readouterr().err.split() == ["More", "columns", "and", "tables:", "--verbose."]
 
 
 def test_quiet_says_results_alone(capfd, tmp_path):

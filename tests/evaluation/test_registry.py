@@ -13,8 +13,7 @@ from truncate_kit.cells import TableCells
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
 from truncate_kit.report.origins import origins
 from truncate_kit.report.run import read_run
-from truncate_kit_cli.app import app
-from truncate_kit_cli.schemas import schema_text
+from truncate_kit_cli.app import app, schema_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

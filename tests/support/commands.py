@@ -10,8 +10,7 @@ import jsonschema
 import pytest
 import typer.main
 
-from truncate_kit_cli.app import app, main
-from truncate_kit_cli.schemas import schema_text
+from truncate_kit_cli.app import app, main, schema_text
 
 Capture = pytest.CaptureFixture[str]
 

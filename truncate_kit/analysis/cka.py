@@ -8,11 +8,9 @@ from torch import Tensor
 from truncate_kit.analysis.gram_sums import GramSums, gram_sums
 from truncate_kit.analysis.hsic import normalised, require_positive
 from truncate_kit.analysis.preparing import check_pair, check_states, prepare
+from truncate_kit.analysis.settings import Estimator, Kernel
 from truncate_kit.analysis.streaming import StreamedCKA
 from truncate_kit.errors import UsageError, too_few_texts
-
-Estimator = Literal["debiased", "biased"]
-Kernel = Literal["linear", "rbf"]
 
 # How much slower per operation the layer-by-layer products of tiles run than the tiles' own large products.
 GRAM_OVERHEAD = 4

@@ -7,11 +7,12 @@ import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from truncate_kit.analysis.cka import Estimator, Kernel, checked, cka_from_sums
+from truncate_kit.analysis.cka import checked, cka_from_sums
 from truncate_kit.analysis.curve import Curve, Row
 from truncate_kit.analysis.gram_sums import gram_sums
 from truncate_kit.analysis.hsic import normalised
 from truncate_kit.analysis.preparing import prepare, standardise, without_outliers
+from truncate_kit.analysis.settings import Estimator, Kernel
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.results import Result
 

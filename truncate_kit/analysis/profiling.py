@@ -11,7 +11,6 @@ from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
-from truncate_kit.bounds import given_or
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.evaluation.searching import (
@@ -26,6 +25,7 @@ from truncate_kit.models import Encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.progress import ProgressOption, reporter
+from truncate_kit.settings import given_or
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
 

@@ -1,18 +1,18 @@
 """How layers are measured and compared."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
-from truncate_kit.bounds import BATCH, SEED, Bounds, check_numbers
-from truncate_kit.errors import UsageError
-from truncate_kit.wording import counted
+from truncate_kit.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
 
-if TYPE_CHECKING:  # they come with torch
-    from truncate_kit.analysis.cka import Estimator, Kernel
+if TYPE_CHECKING:  # it comes with torch
     from truncate_kit.models import PoolingMode
 
+Estimator = Literal["debiased", "biased"]
+Kernel = Literal["linear", "rbf"]
 FEWEST_TEXTS = 4
 _COUNT, _LEVEL = Bounds(0, 100_000), Bounds(0, 0.999999, whole=False, above=True)
+_TEXTS = Bounds(FEWEST_TEXTS, 10**12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +38,29 @@ class AnalysisSettings:
         UsageError: There would be too few texts, another number is out of its bounds, or there is no such pooling.
     """
 
-    estimator: "Estimator" = "debiased"
-    kernel: "Kernel" = "linear"
-    outliers: int = 3
-    intervals: int = 10
-    level: float = 0.95
+    estimator: Estimator = setting(
+        "debiased",
+        "Of CKA: debiased, or biased as the TMFT paper's authors have it.",
+        LAYERS,
+        choices=get_args(Estimator),
+    )
+    kernel: Kernel = setting("linear", "Of CKA: linear or rbf.", LAYERS, choices=get_args(Kernel))
+    outliers: int = setting(3, bounds=_COUNT)
+    intervals: int = setting(10, bounds=_COUNT)
+    level: float = setting(0.95, bounds=_LEVEL)
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
-    raw: bool = False
-    max_texts: int | None = 10_000
+    raw: bool = setting(
+        False, "States as the blocks give them, without the final norm some families have.", LAYERS, name="--raw"
+    )
+    max_texts: int | None = setting(10_000, "Number of texts that are drawn if there are more.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
-    seed: int = 0
-    batch_size: int = 64
+    seed: int = setting(0, bounds=SEED)
+    batch_size: int = setting(64, bounds=BATCH)
 
     def __post_init__(self) -> None:
-        check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
+        check_settings(self)
         if self.pooling is not None:
             from truncate_kit.models.encoder import check_pooling
 
             check_pooling(self.pooling)
-        if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:
-            raise UsageError(
-                f"{counted(self.max_texts, 'text is', 'texts are')} too few.",
-                hint=f"Use `max_texts` of {FEWEST_TEXTS} or more; some hundred make CKA steady.",
-            )

@@ -6,9 +6,9 @@ import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from truncate_kit.analysis.cka import Estimator
 from truncate_kit.analysis.compare import without_nan
 from truncate_kit.analysis.curve import Curve
+from truncate_kit.analysis.settings import Estimator
 from truncate_kit.analysis.streaming import StreamedCKA
 
 

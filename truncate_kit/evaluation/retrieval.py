@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.errors import UsageError, require
@@ -35,6 +34,7 @@ from truncate_kit.hardware import check_threads
 from truncate_kit.origin import read_origin
 from truncate_kit.progress import ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
+from truncate_kit.settings import Bounds, check_number
 from truncate_kit.vectors import VectorFormat, VectorPrecision
 from truncate_kit.wording import counted
 

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
 from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.errors import ModelError, UsageError
@@ -18,6 +17,7 @@ from truncate_kit.models import Encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
+from truncate_kit.settings import Bounds, check_number
 from truncate_kit.statistics import RESAMPLES, draws, interval
 from truncate_kit.vectors import Rows, VectorFormat
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 
-from truncate_kit.bounds import SEED, TEXTS, Bounds, check_numbers
 from truncate_kit.cells import NONE, TableCells, number
-from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.registry import SuiteReport
 from truncate_kit.results import Amounts, Result
+from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
 
 Layers = tuple[int, ...]
 BASE_LAYERS = 13
@@ -18,7 +17,7 @@ BASE_LAYERS = 13
 FEWEST_ROWS = 8
 """Training rows of which some are held out to choose layers by; shares that leave fewer are left out."""
 
-_TIMES, _STEPS = Bounds(1, 10_000), Bounds(1, 1_000_000)
+_TIMES, _STEPS, _FRACTION = Bounds(1, 10_000), Bounds(1, 1_000_000), Bounds(0, 1, whole=False, above=True)
 _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
 
 
@@ -49,28 +48,22 @@ class TransferSettings(Result):
         UsageError: The protocol cannot be run so.
     """
 
-    splits: int = 10
-    test_share: float = 0.15
-    inner_splits: int = 10
-    inner_share: float = 0.18
-    max_layers: int | None = None
-    finalists: int = 3
-    fractions: tuple[float, ...] = (1.0,)
-    penalty: float = 10.0
-    tolerance: float = 0.01
-    iterations: int = 200
+    splits: int = setting(10, bounds=_TIMES)
+    test_share: float = setting(0.15, bounds=_PART)
+    inner_splits: int = setting(10, bounds=_TIMES)
+    inner_share: float = setting(0.18, bounds=_PART)
+    max_layers: int | None = setting(None, bounds=_TIMES)
+    finalists: int = setting(3, bounds=_TIMES)
+    fractions: tuple[float, ...] = setting((1.0,), bounds=_FRACTION)
+    penalty: float = setting(10.0, bounds=_ABOVE)
+    tolerance: float = setting(0.01, bounds=_ABOVE)
+    iterations: int = setting(200, bounds=_STEPS)
     head: bool = False
-    max_rows: int | None = None
-    seed: int = 0
+    max_rows: int | None = setting(None, bounds=TEXTS)
+    seed: int = setting(0, bounds=SEED)
 
     def __post_init__(self) -> None:
-        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise UsageError(
-                "Fractions of the training data lie between 0 and 1.", hint="Give `fractions`, such as 0.1, 0.5 and 1."
-            )
-        check_numbers(self, splits=_TIMES, inner_splits=_TIMES, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
-        check_numbers(self, test_share=_PART, inner_share=_PART, penalty=_ABOVE, tolerance=_ABOVE)
-        check_numbers(self, max_rows=TEXTS, seed=SEED)
+        check_settings(self)
 
     def largest_subset(self, num_layers: int) -> int:
         """Largest number of layers in a subset of a model with this number of layers, embeddings included."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit import __version__
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
 from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
@@ -33,6 +32,7 @@ from truncate_kit.models.pipeline import load_by_any_runtime
 from truncate_kit.models.saving import origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.bounds import BATCH, check_number
 from truncate_kit.errors import DeviceError, ModelError, UsageError, first_line, known_name, require
 from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
@@ -26,6 +25,7 @@ from truncate_kit.models.loading import load_reader
 from truncate_kit.models.model_folder import check_unreplaced, state_of
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.tokenizer import TextReader, padded
+from truncate_kit.settings import BATCH, check_number
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.vectors import Rows, paired_rows
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.bounds import Bounds, check_numbers
 from truncate_kit.precisions import Precision, Target, check_target
 from truncate_kit.results import Result
+from truncate_kit.settings import MACHINE, RESULTS, Bounds, check_settings, setting
 
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)
@@ -27,12 +27,29 @@ class ExportSettings(Result):
             below 0.
     """
 
-    precision: Precision = "fp32"
-    target: Target = "cpu"
-    normalize: bool | None = None
-    budget: float = 0.3
-    embed_limit: int = EMBED_LIMIT
+    precision: Precision = setting(
+        "fp32", "fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.", MACHINE
+    )
+    target: Target = setting(
+        "cpu", "cpu or cuda, whose kernels the graph is for; by default cpu, for fp16 cuda.", MACHINE, default=None
+    )
+    normalize: bool | None = setting(
+        None,
+        "Vectors of length 1, or not; by default as the model does.",
+        RESULTS,
+        kind=bool,
+        name="--normalize/--no-normalize",
+        show_default=False,
+    )
+    budget: float = setting(
+        0.3,
+        "With int8: Spearman points it may cost on dev pairs; by default 0.3.",
+        MACHINE,
+        bounds=_POINTS,
+        default=None,
+    )
+    embed_limit: int = setting(EMBED_LIMIT, bounds=_BYTES)
 
     def __post_init__(self) -> None:
         check_target(self.precision, self.target)
-        check_numbers(self, budget=_POINTS, embed_limit=_BYTES)
+        check_settings(self)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.bounds import BATCH, check_number
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, known_name
 from truncate_kit.hardware import in_halves
 from truncate_kit.models.families import family_of
@@ -20,6 +19,7 @@ from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
 from truncate_kit.models.tokenizer import TextReader, padded
 from truncate_kit.seen import NO_KEYS, Keys
+from truncate_kit.settings import BATCH, check_number
 from truncate_kit.vectors import Rows, paired_rows
 
 Batch = dict[str, Tensor]

@@ -7,11 +7,11 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.record import ExportReport, suited_precision
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.layout import Snippet
+from truncate_kit.settings import shown
 
 _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a saved Pooling
     "pooling_mode_mean_tokens": "vectors = (states * mask).sum(1) / mask.sum(1)",

@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 
-from truncate_kit import bounds
-from truncate_kit.errors import known_name
-from truncate_kit.precisions import Precision, check_training_precision
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
-from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
+from truncate_kit.settings import BATCH, RATE, SHARE, TRAINING, Bounds, check_settings, setting
+from truncate_kit.settings import EPOCHS as EPOCHS_ALLOWED
+from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, SEARCH, Objective, described
 
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
-_NORM = bounds.Bounds(0, math.inf, whole=False, above=True)
+_NORM = Bounds(0, math.inf, whole=False, above=True)
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
+PRECISION_HELP = "fp32, or bf16 autocast where the processor has it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,39 @@ class TrainingSettings(Result):
             same but for rounding.
     """
 
-    objective: str = "cosine"
-    epochs: int = EPOCHS
-    batch_size: int = BATCH_SIZE
-    learning_rate: float | None = None
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    max_gradient_norm: float = 1.0
-    precision: Precision = "fp32"
+    objective: str = setting(
+        "cosine",
+        f"{described('tmft')}; by default cosine, {SEARCH} of a retrieval folder. Classes are scored by macro F1 of "
+        "the likeliest one; the TMFT paper has a threshold.",
+        TRAINING,
+        choices=OBJECTIVES,
+        default=None,
+    )
+    epochs: int = setting(
+        EPOCHS,
+        f"The best on dev is kept; by default {EPOCHS}, {WORD_EPOCHS} for words.",
+        TRAINING,
+        bounds=EPOCHS_ALLOWED,
+        default=None,
+    )
+    batch_size: int = setting(
+        BATCH_SIZE,
+        f"Pairs per step; by default {BATCH_SIZE}, {WORD_BATCH_SIZE} for words.",
+        TRAINING,
+        bounds=BATCH,
+        default=None,
+    )
+    learning_rate: float | None = setting(
+        None,
+        "Peak learning rate; by default 2e-5 at width 768, the TMFT paper's for all models, up to 5e-4 at 128.",
+        TRAINING,
+        bounds=RATE,
+        kind=float,
+    )
+    weight_decay: float = setting(0.01, bounds=SHARE)
+    warmup: float = setting(0.1, bounds=SHARE)
+    max_gradient_norm: float = setting(1.0, bounds=_NORM)
+    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     buckets: bool = True
     compact_vocabulary: bool = True
 
@@ -54,11 +80,7 @@ class TrainingSettings(Result):
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
-        known_name("objective", self.objective, OBJECTIVES)
-        check_training_precision(self.precision)
-        bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
-        bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
-        object.__setattr__(self, "learning_rate", bounds.check_rate(self.learning_rate, "2e-5 or 1e-4"))
+        check_settings(self)
 
     def rate(self, width: int) -> float:
         """The peak rate for a model of that width."""
@@ -67,13 +89,6 @@ class TrainingSettings(Result):
     def settled(self, width: int) -> "TrainingSettings":
         """The same with the rate as a number: what kept trials are found by, since defaults change with versions."""
         return replace(self, learning_rate=self.rate(width))
-
-
-def settle_numbers(settings: object, training: TrainingSettings) -> None:
-    """Replace numbers of numpy in settings that a training was made of by Python's own, which `training` has."""
-    for name in ("epochs", "batch_size", "learning_rate"):
-        if getattr(settings, name) is not None:
-            object.__setattr__(settings, name, getattr(training, name))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:

@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from truncate_kit.bounds import WEIGHT, Bounds, check_number
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair, read_retrieval, splits_for
 from truncate_kit.data.retrieval import FEWEST_QUERIES, has_qrels, with_queries
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models import Encoder
+from truncate_kit.settings import WEIGHT, Bounds, check_number
 from truncate_kit.training.evaluators import (
     RetrievalEvaluator,
     VectorEvaluator,

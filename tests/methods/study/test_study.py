@@ -31,7 +31,7 @@ from truncate_kit.report.study_tables import write_tables
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
-from truncate_kit_cli.study import show
+from truncate_kit_cli.console import show
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PlacedPairs, TextPair, split_pairs
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_threads
@@ -48,6 +47,7 @@ from truncate_kit.models.layer_pooling import LayerPooling, Over
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.states import iter_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.settings import given_or
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
 RANDOM_DRAWS = 100

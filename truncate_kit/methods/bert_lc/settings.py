@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.bounds import Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
+from truncate_kit.settings import DATA, LAYERS, Bounds, check_settings, setting
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
@@ -33,19 +33,34 @@ class CombineSettings(Result):
         UsageError: A value makes no sense, alone or beside another.
     """
 
-    over: str = "mean"
-    head: bool = False
-    up_to: int | None = None
-    search: str = "auto"
-    width: int = 64
-    dev_pairs: int = 350
-    splits: int = 5
+    over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
+    head: bool = setting(False, "Feed the mean through the model's trained pooler head.", LAYERS, name="--head")
+    up_to: int | None = setting(
+        None,
+        "Most layers in a combination; by default all, where BERT-LC has 8 for large models.",
+        LAYERS,
+        bounds=_LAYERS,
+        kind=int,
+        name="--layers-up-to",
+        metavar="SIZE",
+    )
+    search: str = setting(
+        "auto",
+        "exact, beam, or auto: exact up to 27 layers; max and --head try all up to 14 layers, else smaller sizes.",
+        LAYERS,
+        choices=SEARCHES,
+    )
+    width: int = setting(64, "Combinations of each size that a beam keeps.", LAYERS, bounds=_WIDTH, name="--beam-width")
+    dev_pairs: int = setting(
+        350,
+        "Pairs to choose on; the rest is for testing. Pairs with the same two texts stay together.",
+        DATA,
+        bounds=_PAIRS,
+    )
+    splits: int = setting(5, "Random divisions into dev and test.", DATA, bounds=_SPLITS)
 
     def __post_init__(self) -> None:
-        for name, value, known in (("over", self.over, OVER), ("search", self.search, SEARCHES)):
-            if value not in known:
-                raise UsageError(f"`{name}` {value!r} is not known.", hint=f"Use one of: {', '.join(known)}.")
-        check_numbers(self, up_to=_LAYERS, width=_WIDTH, dev_pairs=_PAIRS, splits=_SPLITS)
+        check_settings(self)
         if self.head and self.over == "max":
             raise UsageError("The pooler head takes the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
@@ -24,6 +23,7 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
+from truncate_kit.settings import given_or
 from truncate_kit.statistics import standard_deviation
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group, isolated

@@ -3,18 +3,37 @@
 from dataclasses import dataclass, fields
 from typing import get_args
 
-from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, seeds_of
-from truncate_kit.errors import UsageError, known_name
+from truncate_kit.errors import UsageError
 from truncate_kit.methods.contrast.budgets import default_budget
 from truncate_kit.methods.contrast.poolings import POOLINGS, ContrastivePooling, Over
-from truncate_kit.precisions import Precision
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
-from truncate_kit.training.objectives import OBJECTIVES, objective_names
-from truncate_kit.training.settings import BASE_WIDTH, TrainingSettings, settle_numbers
+from truncate_kit.settings import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    LAYERS,
+    RATE,
+    STEPS,
+    TRAINING,
+    WEIGHT,
+    Bounds,
+    check_seeds,
+    check_settings,
+    seeds_setting,
+    setting,
+)
+from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
+from truncate_kit.training.settings import PRECISION_HELP, TrainingSettings
 
 FEWEST_ROWS = 2
 _TOKENS = Bounds(3, 1_000_000)
 _MASKED, _REPLACED = Bounds(0, 1, whole=False, above=True, below=True), Bounds(0, 1000, whole=False)
+_ROWS, _TEMPERATURE = Bounds(FEWEST_ROWS, 1_000_000), Bounds(0, 10, whole=False, above=True)
+_DROPPED = Bounds(0, 1, whole=False, below=True)
+_NAMES = objective_names("contrast")
+_USUAL_EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in _NAMES)
+_USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in _NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +78,122 @@ class ContrastiveSettings(Result):
         UsageError: A value makes no sense.
     """
 
-    objective: str = "in-batch"
-    pooling: ContrastivePooling = "layer-attention"
-    over: Over = "both"
-    last_cls: bool = True
-    literal: bool = False
-    mlp: bool = True
-    keep_pooler: bool = True
-    layer: int | None = None
-    temperature: float = 0.05
-    hard_negative_weight: float = 0.0
-    replaced_weight: float = 0.005
-    masked_share: float = 0.3
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    max_tokens: int = 64
-    evaluate_every: int | None = 100
-    dropout: float | None = None
-    chunk: int | None = None
-    precision: Precision = "fp32"
-    seeds: tuple[int, ...] = (0, 1, 2)
+    objective: str = setting(
+        "in-batch",
+        f"{described('contrast')}. Of an NLI set the k-th entailment of a premise goes with its k-th contradiction.",
+        TRAINING,
+        choices=_NAMES,
+    )
+    pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
+    over: Over = setting(
+        "both",
+        "Of layer-attention: both (CLS asks, means answer; the default), cls or mean.",
+        LAYERS,
+        choices=get_args(Over),
+        name="--attend",
+        default=None,
+    )
+    last_cls: bool = setting(
+        True,
+        "Of layer-attention: put the last CLS before what it gives (the default).",
+        LAYERS,
+        default=None,
+        show_default=False,
+    )
+    literal: bool = setting(
+        False,
+        "Attention by the printed equations: one weight for each layer, no softmax.",
+        LAYERS,
+        name="--literal",
+    )
+    mlp: bool = setting(True, "A fresh linear layer and tanh after the pooling.", LAYERS)
+    keep_pooler: bool = setting(
+        True,
+        "Use pooler and MLP in training only, then the top CLS (or mean) state.",
+        LAYERS,
+        name="--remove-pooler",
+        default=False,
+        parse=lambda removed: not removed,
+    )
+    layer: int | None = setting(None, "Where the model is cut; by default at the last layer.", LAYERS, kind=int)
+    temperature: float = setting(0.05, "Of the softmax.", TRAINING, bounds=_TEMPERATURE)
+    hard_negative_weight: float = setting(
+        0.0,
+        "Of hard-negatives: added to the logit of an anchor's own negative; the authors' code has 1.",
+        TRAINING,
+        bounds=WEIGHT,
+    )
+    replaced_weight: float = setting(
+        0.005,
+        "Of diffcse: weight of the loss over replaced words, a mean over real tokens; DiffCSE's, too.",
+        TRAINING,
+        bounds=_REPLACED,
+    )
+    masked_share: float = setting(
+        0.3,
+        "Of diffcse: share of the tokens that are hidden, at least one of each text, and replaced by the likeliest "
+        "word, these alone; the default is DiffCSE's, the layer attention paper gives none.",
+        TRAINING,
+        bounds=_MASKED,
+    )
+    epochs: int | None = setting(
+        None,
+        f"By default {_USUAL_EPOCHS}; from the authors' code, SimCSE and DiffCSE, not the paper.",
+        TRAINING,
+        bounds=EPOCHS,
+        kind=int,
+    )
+    batch_size: int | None = setting(
+        None,
+        f"Rows per step; by default {_USUAL_ROWS}; see --learning-rate.",
+        TRAINING,
+        bounds=_ROWS,
+        kind=int,
+    )
+    learning_rate: float | None = setting(
+        None,
+        "Peak learning rate; by default that of the paper's Table 4 from width 768 on; of narrower models 2e-5 times "
+        "768 by the width, at most 1e-4. docs/papers/layer-attention.md has the table.",
+        TRAINING,
+        bounds=RATE,
+        kind=float,
+    )
+    max_tokens: int = setting(
+        64,
+        "Tokens per text; by default 64 of what is learned from, the model's limit elsewhere.",
+        DATA,
+        bounds=_TOKENS,
+        name="--max-length",
+        default=None,
+    )
+    evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
+    dropout: float | None = setting(
+        None,
+        "Share of the units dropped in training, such as 0.1; by default the model's own.",
+        TRAINING,
+        bounds=_DROPPED,
+        kind=float,
+    )
+    chunk: int | None = setting(
+        None,
+        "Texts encoded at a time; any batch in little memory.",
+        TRAINING,
+        bounds=BATCH,
+        kind=int,
+        name="--chunk-size",
+    )
+    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0.")
 
     def __post_init__(self) -> None:
-        known_name("contrastive objective", self.objective, objective_names("contrast"))
-        known_name("pooling", self.pooling, POOLINGS)
-        known_name("attention over", self.over, get_args(Over))
+        check_settings(self)
+        check_seeds(self.seeds)
         if self.pooling != "layer-attention" and (self.over, self.last_cls, self.literal) != ("both", True, False):
             raise UsageError(
                 f"{self.pooling} pooling has no attention to set up.", hint='Use `pooling="layer-attention"`.'
             )
         self._check_removal()
-        self._check_numbers()
         self._check_suits()
-        settle_numbers(self, self.training("bert", BASE_WIDTH))
 
     def _check_removal(self) -> None:
         if self.keep_pooler:
@@ -106,18 +207,6 @@ class ContrastiveSettings(Result):
                 "Without its pooler this model gives CLS states, which attention over means alone never trains.",
                 hint='Keep the pooler, or use `pooling="layer-attention"` with `over="both"` or `last_cls=True`.',
             )
-
-    def _check_numbers(self) -> None:
-        if self.batch_size is not None and self.batch_size < FEWEST_ROWS:
-            hint = "Use a `batch_size` of 2 or more; some hundred are better."
-            raise UsageError(f"A batch of {self.batch_size} row has nothing to contrast with.", hint=hint)
-        if not 0 < self.temperature <= 10:
-            raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
-        check_numbers(self, hard_negative_weight=WEIGHT, replaced_weight=_REPLACED, masked_share=_MASKED)
-        check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
-        object.__setattr__(self, "seeds", seeds_of(self.seeds))
 
     def _check_suits(self) -> None:
         """Raise `UsageError` for a setting that the objective does not have."""

@@ -9,7 +9,6 @@ from typing import cast
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders, unfinished
@@ -22,6 +21,7 @@ from truncate_kit.models import Encoder
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.seen import without_seen
+from truncate_kit.settings import given_or
 from truncate_kit.training.cutting import cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as

@@ -4,20 +4,31 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers, check_rate
 from truncate_kit.errors import UsageError
 from truncate_kit.naming import as_text, blocks_named
-from truncate_kit.precisions import Precision, check_training_precision
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
+from truncate_kit.settings import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    LAYERS,
+    RATE,
+    SEED,
+    TEXTS,
+    TRAINING,
+    WEIGHT,
+    Bounds,
+    check_settings,
+    setting,
+)
+from truncate_kit.training.settings import PRECISION_HELP
 
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
 LOWEST_TAUGHT = 2  # layer whose vectors are learned: of a single block none can be left out
-_SIZE, _HELD_OUT, _LAYER = (
-    Bounds(0, 1e9, whole=False, above=True),
-    Bounds(4, 10_000_000),
-    Bounds(LOWEST_TAUGHT, math.inf),
-)
+_SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
+_HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # of the blocks; one of six was measured, and two of six learn as well at the usual rate
 
@@ -34,10 +45,22 @@ class Budget(Result):
         blocks: A number of blocks (3 or "3"), or which ones ([1, 4, 6], "1,4,6", "1..3,6"); kept as text.
     """
 
-    within: float | None = None
-    speedup: float | None = None
-    megabytes: float | None = None
-    blocks: str | None = None  # a number or a list of them may be given, and becomes text
+    within: float | None = setting(
+        None,
+        "The fewest blocks that lose at most these points; 1 by default. Without --data a point is three points of "
+        "agreement with the full model.",
+        LAYERS,
+        bounds=_POINTS,
+        kind=float,
+    )
+    speedup: float | None = setting(
+        None, "The most blocks that are this number of times as fast.", LAYERS, bounds=_TIMES, kind=float
+    )
+    megabytes: float | None = setting(
+        None, "The most blocks that fit in this size, in float32.", LAYERS, bounds=_SIZE, kind=float
+    )
+    # A number or a list of them may be given, and becomes text.
+    blocks: str | None = setting(None, "How many blocks (3), or which ones (1,4,6).", LAYERS, kind=str)
 
     def __post_init__(self) -> None:
         if self.blocks is not None:
@@ -47,7 +70,7 @@ class Budget(Result):
             raise UsageError(
                 f"`{named[0]}` and `{named[1]}` are two budgets.", hint=f"Leave out `{named[0]}` or `{named[1]}`."
             )
-        check_numbers(self, within=_POINTS, speedup=_TIMES, megabytes=_SIZE)
+        check_settings(self)
         if self.blocks is not None:
             blocks_named(self.blocks)
 
@@ -110,28 +133,53 @@ class DistillSettings(Result):
             earlier run with the same budget has measured stays.
     """
 
-    layer: int | None = None
-    epochs: int = 1
-    batch_size: int = 16
-    learning_rate: float | None = None
-    warmup: float = 0.05
-    similarity: float = 0.0
-    states: float = 0.0
-    train_embeddings: bool = False
-    max_texts: int | None = None
-    held_out: int = 2000
-    query_weight: float = 1.0
-    precision: Precision = "fp32"
-    seed: int = 0
-    frontier: bool = False
+    layer: int | None = setting(None, bounds=_LAYER)
+    epochs: int = setting(
+        1, "Passes over the texts; ends earlier where agreement stops growing.", TRAINING, bounds=EPOCHS
+    )
+    batch_size: int = setting(
+        16, "Texts per step; 64 and more keep a GPU busy, few teach more.", TRAINING, bounds=BATCH
+    )
+    learning_rate: float | None = setting(
+        None,
+        "Peak rate; by default 5e-4 at width 384, up to 1e-3 below, less above; a third where few blocks go.",
+        TRAINING,
+        bounds=RATE,
+        kind=float,
+    )
+    warmup: float = setting(0.05, bounds=_SHARE)
+    similarity: float = setting(
+        0.0, "Weight of the cosines within a batch beside the vectors themselves.", TRAINING, bounds=WEIGHT
+    )
+    states: float = setting(
+        0.0,
+        "Weight of the states behind each kept block; runs the full model at every step.",
+        TRAINING,
+        bounds=WEIGHT,
+    )
+    train_embeddings: bool = setting(
+        False, "Let word and position embeddings learn as well.", TRAINING, name="--train-embeddings"
+    )
+    max_texts: int | None = setting(
+        None,
+        "Learn from the first texts, this number at most, and from all queries.",
+        DATA,
+        bounds=TEXTS,
+        kind=int,
+    )
+    held_out: int = setting(2000, bounds=_HELD_OUT)
+    query_weight: float = setting(1.0, "Weight of a query against a text.", TRAINING, bounds=WEIGHT)
+    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    seed: int = setting(0, bounds=SEED)
+    frontier: bool = setting(
+        False,
+        "Measure graphs of what learned as well, with --blocks of one size: precisions, dimensions, words.",
+        LAYERS,
+        name="--frontier",
+    )
 
     def __post_init__(self) -> None:
-        check_numbers(self, epochs=EPOCHS, batch_size=BATCH, max_texts=TEXTS, held_out=_HELD_OUT, seed=SEED)
-        check_numbers(self, layer=_LAYER, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
-        if not 0 <= self.warmup < 1:
-            raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
-        object.__setattr__(self, "learning_rate", check_rate(self.learning_rate, "5e-4"))
-        check_training_precision(self.precision)
+        check_settings(self)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
         """The peak rate for a model of that width.

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import nn
 
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import local_path
@@ -35,6 +34,7 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import frozen_card
 from truncate_kit.seen import keys_of, merged
+from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key

@@ -4,12 +4,26 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
-from truncate_kit.errors import UsageError, known_name
+from truncate_kit.errors import UsageError
 from truncate_kit.naming import as_text
-from truncate_kit.precisions import Precision
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
-from truncate_kit.training.settings import TrainingSettings, settle_numbers
+from truncate_kit.settings import (
+    BATCH,
+    EPOCHS,
+    LAYERS,
+    RATE,
+    TEXTS,
+    TRAINING,
+    Bounds,
+    check_seeds,
+    check_settings,
+    names,
+    seeds_setting,
+    setting,
+    whole_numbers,
+)
+from truncate_kit.training.settings import PRECISION_HELP, TrainingSettings
 
 if TYPE_CHECKING:
     from truncate_kit.models import Encoder
@@ -20,6 +34,13 @@ SCORES = ("exp", "sigmoid")  # those of `PairScore`, whose module imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's codes of 256 and 512 are a quarter and a half of its model's 1,024
 _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
+
+
+def _code_widths(text: str) -> tuple[int, int]:
+    widths = whole_numbers(text)
+    if len(widths) > 2:
+        raise UsageError(f"`codes` {text} names {len(widths)} widths.", hint="Give one, or one for each half.")
+    return widths[0], widths[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,41 +76,65 @@ class FrozenSettings(Result):
         UsageError: A value makes no sense.
     """
 
-    layers: str = "auto"
-    steps: tuple[str, ...] = STEPS
-    score: str = "exp"
-    loss: str = "log-variance"
-    hidden: int = 64
-    codes: tuple[int, int] | None = None
-    depth: int = 1
-    final_norm: bool = False
-    raw_sentences: int = 20_000
-    epochs: int = 20
-    nli_epochs: int = 3
-    pretraining_epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    precision: Precision = "fp32"
-    seeds: tuple[int, ...] = (0, 1, 2)
+    layers: str = setting(
+        "auto",
+        "Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.",
+        LAYERS,
+        name="--layer",
+    )
+    steps: tuple[str, ...] = setting(
+        STEPS,
+        "Some of cosine,siamese,autoencoder; by default all, the last with --texts only. Encoders of autoencoders go "
+        "on learning, of which the FREEZE report says nothing.",
+        TRAINING,
+        choices=STEPS,
+        parse=names,
+        default=None,
+    )
+    score: str = setting(
+        "exp", "exp (a text has 1 with itself), or sigmoid as in the FREEZE report.", TRAINING, choices=SCORES
+    )
+    loss: str = setting(
+        "log-variance",
+        "log-variance (of what is predicted less what is given), or mse as in all but the last model of the FREEZE "
+        "report.",
+        TRAINING,
+        choices=LOSSES,
+    )
+    hidden: int = setting(64, bounds=_UNITS)
+    codes: tuple[int, int] | None = setting(
+        None,
+        "Code width of the blocks in the lower and in the upper half, or one width for all; by default a quarter and a "
+        "half of the states' width.",
+        TRAINING,
+        bounds=_UNITS,
+        parse=_code_widths,
+        metavar="LOWER[,UPPER]",
+    )
+    depth: int = setting(
+        1,
+        "Layers of each block's network and of its autoencoder's way back; not from the FREEZE report.",
+        TRAINING,
+        bounds=_DEPTH,
+    )
+    final_norm: bool = setting(
+        False,
+        "Apply a decoder's final norm to every block's states, which are else as the block gives them.",
+        LAYERS,
+    )
+    raw_sentences: int = setting(20_000, bounds=TEXTS)
+    epochs: int = setting(20, "The best on dev is kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
+    nli_epochs: int = setting(3, bounds=EPOCHS)
+    pretraining_epochs: int = setting(10, bounds=EPOCHS)
+    batch_size: int = setting(64, "Pairs per step; not from the FREEZE report.", TRAINING, bounds=BATCH)
+    learning_rate: float = setting(1e-3, "Peak learning rate; not from the FREEZE report.", TRAINING, bounds=RATE)
+    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; not from the FREEZE report.")
 
     def __post_init__(self) -> None:
-        known_name("score", self.score, SCORES)
-        known_name("loss", self.loss, LOSSES)
-        object.__setattr__(self, "steps", tuple(self.steps))
-        unknown = [step for step in self.steps if step not in STEPS]
-        if unknown or not self.steps:
-            hint = f"Use some of {', '.join(STEPS)} as `steps`."
-            raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
-        # Its errors are raised before any state is computed.
-        settle_numbers(self, self.training(self.epochs))
+        check_settings(self)
+        check_seeds(self.seeds)
         object.__setattr__(self, "layers", as_text(self.layers))
-        object.__setattr__(self, "seeds", seeds_of(self.seeds))
-        check_numbers(
-            self, hidden=_UNITS, depth=_DEPTH, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS
-        )
-        if self.codes is not None:
-            codes = tuple(check_number("codes", width, _UNITS) for width in self.codes)
-            object.__setattr__(self, "codes", codes)
 
     def check_model(self, encoder: "Encoder") -> None:
         """Raise `UsageError` for settings that say nothing to this model, or that its states are too narrow for."""

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.bounds import given_or
 from truncate_kit.errors import DataError
 from truncate_kit.methods.priors.masked_head import load_masked_head, masked_head_digest
 from truncate_kit.methods.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.models import Encoder, truncate
+from truncate_kit.precisions import TRAINING_PRECISIONS
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
+from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, given_or, setting
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate, settle_numbers
+from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.wording import counted
 
@@ -35,14 +36,14 @@ class AdaptationSettings(Result):
     Ours: the rate of narrow models, a twentieth of the texts held out (`HELD_OUT`) and the best epoch on it kept.
     """
 
-    epochs: int = 10
-    batch_size: int = 256
-    learning_rate: float | None = None  # peak, None is `scaled_learning_rate`
-    precision: str = "fp32"
-    seed: int = 0
+    epochs: int = setting(10, bounds=EPOCHS)
+    batch_size: int = setting(256, bounds=BATCH)
+    learning_rate: float | None = setting(None, bounds=RATE)  # peak, None is `scaled_learning_rate`
+    precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
+    seed: int = setting(0, bounds=SEED)
 
     def __post_init__(self) -> None:
-        settle_numbers(self, self.training())
+        check_settings(self)
 
     def training(self) -> TrainingSettings:
         """The same for the loop; for an impossible value the settings raise `UsageError`."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from truncate_kit.analysis.cka import Estimator, cka_matrix
+from truncate_kit.analysis.cka import cka_matrix
 from truncate_kit.analysis.compare import relative_layers, without_nan
+from truncate_kit.analysis.settings import Estimator
 from truncate_kit.errors import DataError
 from truncate_kit.methods.study.study_result import CKARow
 from truncate_kit.methods.tmft.trials import TrialRunner

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from truncate_kit.bounds import SEEDS, check_number
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SEARCH_METRICS, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
@@ -18,6 +17,7 @@ from truncate_kit.files import is_there, local_path
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label
 from truncate_kit.models import kept_config, load_config
 from truncate_kit.naming import blocks_in_words, blocks_named
+from truncate_kit.settings import SEEDS, check_number
 from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
 from truncate_kit.training.settings import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
@@ -20,6 +19,7 @@ from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.seen import merged, query_keys, seen_before
+from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.evaluators import choosing_queries, scored_as
 from truncate_kit.training.output import output_folder

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.bounds import seeds_of
-from truncate_kit.methods.tmft.picking import DEFAULT_RULE
+from truncate_kit.methods.tmft.picking import DEFAULT_RULE, PICK_RULES
+from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.naming import as_text
 from truncate_kit.results import Result
+from truncate_kit.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
+
+_POINTS = Bounds(0, 100, whole=False)
+_WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in PICK_RULES.values() if row.within)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +29,18 @@ class SweepSettings(Result):
     """
 
     layers: str = "auto"
-    strategy: str | None = None
-    pick: str = DEFAULT_RULE
-    within: float | None = None
-    seeds: tuple[int, ...] = (0, 1, 2)
+    strategy: str | None = setting(
+        None,
+        f"Behind auto: {', '.join(STRATEGIES)}; by default the first.",
+        LAYERS,
+        choices=STRATEGIES,
+        kind=str,
+    )
+    pick: str = setting(DEFAULT_RULE, f"Among trained layers: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES)
+    within: float | None = setting(None, f"Points of --pick; by default {_WITHIN}.", LAYERS, bounds=_POINTS, kind=float)
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper has 5.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_text(self.layers))
-        object.__setattr__(self, "seeds", seeds_of(self.seeds))
+        check_settings(self)
+        check_seeds(self.seeds)

@@ -1,0 +1,292 @@
+"""Commands that make and use models without training: cut, export, encode."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shutil import copyfileobj
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any
+
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.files import local_path
+from truncate_kit.origin import read_origin
+from truncate_kit.precisions import check_target
+from truncate_kit.vectors import VectorFormat
+from truncate_kit.workspace import ModelSource
+
+from . import options
+from .console import progress_bar, show
+from .options import (
+    Machine,
+    Push,
+    argument,
+    command,
+    data_option,
+    layers_option,
+    machine_option,
+    refuse,
+    results_option,
+    use_threads,
+)
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSplits
+    from truncate_kit.training.cutting import CutResult
+
+
+@command(
+    "truncate-kit cut MODEL --layer 6",
+    "truncate-kit cut MODEL --blocks 1..3,6 --vocabulary-from texts.txt",
+)
+def cut(
+    model: options.Model = None,
+    layer: Annotated[int | None, layers_option("The last layer to keep; 0 keeps the embeddings alone.")] = None,
+    blocks: options.Blocks = None,
+    vocabulary_from: options.VocabularyFrom = None,
+    pooling: options.Pooling = None,
+    max_length: options.MaxLength = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    *,
+    push: Push,
+    as_json: options.Json = False,
+) -> None:
+    """Cut a model at a layer or to some blocks, in its vocabulary, or both; save it with a card, without training."""
+    kept = options.kept(layer, blocks)
+    if kept is None and vocabulary_from is None:
+        raise UsageError("Nothing says what to cut.", hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.")
+    workspace = Workspace(folder, quiet=as_json)
+    result = _save_cut(workspace.starting_model(model, pooling, max_length), kept, vocabulary_from, workspace)
+    show(result, as_json=as_json)
+    workspace.say(f"Saved: {workspace.lean}")
+    workspace.note(push.upload(workspace.lean))
+
+
+def _save_cut(
+    source: ModelSource, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
+) -> "CutResult":
+    """Put the cut into the workspace. Raises `UsageError` if a model that is no cut would give way to it.
+
+    kept: a layer or blocks; texts: whose word pieces are kept; None keeps all.
+    """
+    from truncate_kit.data import read_texts
+    from truncate_kit.training.cutting import cut as run
+
+    _check_cut_replaceable(source, workspace)
+    raw = None if texts is None else read_texts(texts)
+    # Once more when it is replaced: loading takes a while, in which another process may have put a trained model there.
+    check = partial(_check_cut_replaceable, source, workspace)
+    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw, check=check)
+    workspace.remember(source, None)
+    return result
+
+
+def _check_cut_replaceable(source: ModelSource, workspace: Workspace) -> None:
+    lean = workspace.lean
+    origin, own = read_origin(lean), Path(source.name).resolve() == lean.resolve()
+    if lean.is_dir() and (origin is None or origin.method != "cut" or own):
+        also = "" if own else f" To cut what {lean} holds, also name it as MODEL."
+        raise UsageError(
+            f"{lean} holds {'that model' if own else 'another model'}, which a cut of {source.name} would replace.",
+            hint=f"Name another folder with --workspace.{also}",
+        )
+
+
+@command("truncate-kit export --onnx", "truncate-kit export --onnx --precision int8 --data pairs.csv")
+def export(
+    model: options.Finished = None,
+    onnx: Annotated[bool, results_option("Write one ONNX graph, from token ids to the vector.", "--onnx")] = False,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    layer: Annotated[int | None, layers_option("Cut the model there first, without training.")] = None,
+    blocks: options.Blocks = None,
+    vocabulary_from: options.VocabularyFrom = None,
+    *,
+    values: Annotated[dict[str, Any], ExportSettings],
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    push: Push,
+    as_json: options.Json = False,
+) -> None:
+    """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
+    kept = options.kept(layer, blocks)
+    if not onnx:
+        raise UsageError("No format is named.", hint="Add --onnx.")
+    precision, target = check_target(values["precision"], values.get("target"))  # before anything is loaded
+    settings = ExportSettings(**values | {"precision": precision, "target": target})
+    if precision != "int8":
+        refuse("--precision int8", budget=values.get("budget"))
+    from truncate_kit.data import RetrievalSet, read_retrieval
+    from truncate_kit.export.exporting import export_onnx
+    from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
+
+    use_threads(threads)
+    workspace = Workspace(folder, quiet=as_json)
+    # What is scored is found before a cut takes the place of what is there.
+    own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
+    named = (data, columns, scale, kept, vocabulary_from)
+    unlabelled: PairSplits | RetrievalSet | None = None
+    if own_model and all(one is None for one in named) and (own := own_pairs_of(workspace)) is not None:
+        workspace.note(*own.statements())
+        unlabelled = own
+    elif (queries := workspace.queries(data)) is not None:
+        refuse("graded pairs", columns=columns, scale=scale)
+        unlabelled = read_retrieval(queries)
+        texts_of(unlabelled)
+    scored, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
+    if precision == "int8" and not isinstance(scored, RetrievalSet):
+        _check_searchable(scored)
+    if kept is not None or vocabulary_from is not None:
+        cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
+        workspace.note(*cut.sentences)
+        model = None
+    _check_replaceable(workspace, model)
+    source = workspace.finished_model(model)
+    place = Path(source.name) if _inside(workspace, source.name) else workspace.lean
+    encoder = workspace.load(source)
+    if isinstance(scored, RetrievalSet):
+        scored = search_pairs_of(encoder, scored)
+        workspace.note(*scored.statements())
+    splits = workspace.unseen(scored, source.name)
+    if precision == "int8" and None in (splits.dev, splits.test):
+        splits = workspace.divided(splits)
+    with workspace.held(), progress_bar(quiet=as_json) as progress:
+        _check_replaceable(workspace, model)  # once more: the model was loaded while others could write
+        report = export_onnx(
+            encoder,
+            place,
+            settings,
+            pairs=splits.evaluation,
+            search_pairs=splits.dev if precision == "int8" else None,
+            progress=progress,
+        )
+    workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, found)
+    show(report, as_json=as_json)
+    workspace.say(f"Exported: {place / report.file}")
+    workspace.note(push.upload(place))
+
+
+def _check_searchable(splits: "PairSplits") -> None:
+    """Raise `UsageError` where there are no dev or no test pairs, and no others to take them out of."""
+    if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
+        raise UsageError(
+            f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
+            f"{' and '.join(name for name, _ in splits.items())}.",
+            hint="Give a folder with both, or one file: it is divided. Or use --precision fp32.",
+        )
+
+
+def _check_replaceable(workspace: Workspace, named: str | None) -> None:
+    """Raise `UsageError` where another model than the lean one would take its place."""
+    lean = workspace.lean
+    if named is not None and lean.is_dir() and not _inside(workspace, named) and not _is_copy(lean, named):
+        raise UsageError(
+            f"{lean} holds another model, which exporting {named} would replace.",
+            hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
+        )
+
+
+def _is_copy(folder: Path, named: str) -> bool:
+    """Return whether a folder holds a copy of the model of this name, as an export left it."""
+    from truncate_kit.models import encoder_digest, load_encoder
+
+    origin = read_origin(folder)
+    if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():
+        return False
+    return encoder_digest(load_encoder(folder)) == origin.source_digest
+
+
+def _inside(workspace: Workspace, named: str) -> bool:
+    """Return whether this is the folder of one of the workspace's models."""
+    models = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
+    return any(model.is_dir() and Path(named).resolve() == model.resolve() for model in models)
+
+
+@command(
+    "truncate-kit encode texts.txt --out vectors.npy",
+    "truncate-kit encode - --model mini-bert --out two.npy < texts.txt",
+)
+def encode(
+    file: Annotated[
+        Path,
+        argument(
+            "FILE",
+            "Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz. - reads lines from "
+            "standard input.",
+        ),
+    ],
+    model: Annotated[
+        str | None, data_option("Folder, hub name, miniature or .onnx file; by default the workspace's lean model.")
+    ] = None,
+    column: Annotated[str | None, data_option("Column of the texts, if no name says it.")] = None,
+    pooling: options.Pooling = None,
+    max_length: options.MaxLength = None,
+    runtime: Annotated[
+        str | None, machine_option("torch or onnx; by default onnx where the model has a graph for the device.")
+    ] = None,
+    graph: options.Graph = None,
+    *,
+    machine: Machine,
+    out: Annotated[Path, results_option("Where the vectors go, row n for text n.")] = Path("vectors.npy"),
+    precision: Annotated[str, results_option("Of the vectors: float32, float16, int8 or binary.")] = "float32",
+    dimensions: options.Dimensions = None,
+    normalize: Annotated[
+        bool | None,
+        results_option(
+            "Scale to length 1 after cutting dimensions, or not; by default as the model does.",
+            "--normalize/--no-normalize",
+            show_default=False,
+        ),
+    ] = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    as_json: options.Json = False,
+) -> None:
+    """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
+    form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
+    from truncate_kit.encode import encode_file, gives_unit_vectors
+    from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
+    from truncate_kit.export.runtime import OnnxEncoder
+
+    use_threads(machine.threads)
+    workspace = Workspace(folder, quiet=as_json)
+    named = workspace.finished_model(model, pooling, max_length)
+    place, inside = local_path(named.name), bool(named.pooling or named.max_length)
+    where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of those that encode
+    if graph is None and runtime != "torch" and not inside:
+        graph = suited_precision(place, where)
+    encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
+    if isinstance(encoder, OnnxEncoder):
+        workspace.note(graph_sentence(encoder.file, encoder.report, where))
+    elif runtime is None and graphs_in(place):
+        why = "a graph has its pooling and its length inside" if inside else f"{place} has no graph for {where}"
+        workspace.note(f"This runs in torch: {why}.")
+    form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
+    with machine.open() as engine, progress_bar(quiet=as_json) as progress, _readable(file) as source:
+        result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress)
+    if result.num_cut and encoder.reader is not None:
+        of = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
+        workspace.note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
+    show(replace(result, source=str(file)), as_json=as_json)
+    workspace.say(f"Saved: {result.file}")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[Path]:
+    """Give the file itself, or a copy of standard input, which is read twice: counted first, then encoded."""
+    if str(file) != "-":
+        yield file
+        return
+    with NamedTemporaryFile(suffix=".txt") as copy:
+        copyfileobj(sys.stdin.buffer, copy)
+        if not copy.tell():
+            raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")
+        copy.flush()
+        try:
+            yield Path(copy.name)
+        except DataError as error:
+            raise DataError(str(error).replace(copy.name, "Standard input"), hint=error.hint) from error

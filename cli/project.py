@@ -1,0 +1,187 @@
+"""Commands about a whole project: demo, study, report, status, doctor."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from truncate_kit.errors import UsageError
+
+from . import options
+from .console import EXIT_PROBLEM, note, progress_bar, say, show, watching
+from .options import Machine, argument, command, machine_option, results_option, use_threads
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.methods.study.study_result import StudyResult
+
+EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
+WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the few thousand texts that come with it
+
+
+@command("truncate-kit demo")
+def demo(
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE
+    / "demo",  # of its own: what the user has made in the usual one stays
+) -> None:
+    """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
+    from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
+    from truncate_kit.naming import DEFAULT_MINIATURE
+    from truncate_kit.report.writing import write_page
+
+    from .measure import analyze, bench
+    from .models import export
+    from .train import distill, finetune
+
+    say(f"1 of 5  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
+    analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
+    say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
+    finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
+    say("\n3 of 5  export --onnx: one graph from token ids to the sentence vector, checked.")
+    export(onnx=True, folder=folder)
+    say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
+    bench(quick=True, threads=threads, folder=folder)
+    say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(folder / 'lean')!r}).")
+    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: half of the blocks learn the vectors of all.")
+    texts = BUNDLED_FOLDER / "train.csv"
+    distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
+    say("")
+    say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
+    say("or, where none drop at its end, or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")
+    say("")
+    for part, what in ((folder, "All of it"), (folder / "distilled", "The BERT")):
+        say(f"{what} on one page, with figures: {write_page(part).page}")
+
+
+@command("truncate-kit study study.toml --workers 2")
+def study(
+    file: Annotated[Path, argument("FILE", "TOML file with models, tasks and, if wanted, priors.")],
+    *,
+    machine: Machine,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    tensorboard: options.Tensorboard = False,
+    as_json: options.Json = False,
+) -> None:
+    """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them.
+
+    The least that FILE may hold:
+
+    \b
+      [[models]]
+      model = "mini-electra-discriminator"
+      [[tasks]]
+      data = "bundled"
+
+    docs/guides/study.md explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
+    each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
+    max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
+    learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, retrieval, search_metric, read_earlier,
+    published, models.
+    """
+    from truncate_kit.methods.study.running import adapt_all, run_study
+    from truncate_kit.methods.study.study_file import read_study
+    from truncate_kit.report.study_tables import PAGE, SCORES
+    from truncate_kit.training.distributed import joined
+
+    from .train import check_shared
+
+    use_threads(machine.threads)
+    plan, out = read_study(file), Workspace(folder).study
+    with joined(machine.device) as (group, place):
+        check_shared(group, any(prior.texts for prior in plan.priors))
+        if group.size > 1:
+            with progress_bar(quiet=as_json or not group.leads) as progress:
+                adapt_all(plan, out, device=place, group=group, progress=progress)
+    if not group.leads:  # only adaptations are shared
+        return
+    with machine.open() as engine, watching(out, tensorboard=tensorboard, quiet=as_json) as watcher:
+        result = run_study(
+            plan,
+            out,
+            progress=watcher,
+            finished=lambda so_far: _write(so_far, out),
+            engine=engine,
+            device=machine.device,
+        )
+    show(result, as_json=as_json)
+    if not as_json:
+        say(f"Saved: {out / PAGE} with figures, {out / SCORES}")
+
+
+def _write(result: "StudyResult", out: Path) -> None:
+    """Write tables and figures of what is there: a study that is stopped leaves those of its finished models."""
+    from truncate_kit.methods.study.study_result import STUDY_FILE
+    from truncate_kit.report.study_tables import write_tables
+
+    result.write(out / STUDY_FILE)
+    write_tables(result, out)
+    show(result, as_json=None, figures=out)
+
+
+@command("truncate-kit report --open", "truncate-kit report A B                             # two workspaces")
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Workspace to tell.")] = options.WORKSPACE,
+    other: Annotated[Path | None, argument("OTHER", "A second one, to compare the two.")] = None,
+    out: Annotated[
+        Path | None, results_option("The file; by default report.html in RUN, or comparison.html for two.")
+    ] = None,
+    open_page: Annotated[bool, results_option("Show it in the browser.", "--open")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
+    from truncate_kit.report.writing import write_page
+
+    found = write_page(run, other, out=out)
+    show(found, as_json=as_json)
+    if open_page:
+        import webbrowser
+
+        if not webbrowser.open(Path(found.page).resolve().as_uri()):
+            note(f"No browser was found here: open {found.page} yourself.", quiet=as_json)
+
+
+@command("truncate-kit status --clean")
+def status(
+    run: Annotated[Path | None, argument("RUN", "Workspace to list, as --workspace.")] = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    clean: Annotated[
+        bool, results_option("Remove weights and tensors that only a repetition of finished runs reads.", "--clean")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
+    from truncate_kit.workspace import clean as remove_spare
+    from truncate_kit.workspace import contents
+
+    if run is not None and folder not in (options.WORKSPACE, run):
+        raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")
+    named = run or folder
+    if named != options.WORKSPACE and not named.is_dir():
+        raise UsageError(f"There is no folder {named}.", hint="Name a workspace that a command has written.")
+    workspace = Workspace(named)
+    show(remove_spare(workspace) if clean else contents(workspace), as_json=as_json)
+
+
+@command("truncate-kit doctor --device cuda --runtime torch")
+def doctor(
+    device: Annotated[str | None, machine_option("What torch and exported graphs have to run on: cpu or cuda.")] = None,
+    runtime: Annotated[str | None, machine_option("Which of them has to run: torch or onnx; by default both.")] = None,
+    extra: Annotated[
+        list[str] | None, machine_option("What has to be installed, such as cpu, gpu or ray; a wrong name lists them.")
+    ] = None,
+    precision: Annotated[
+        str | None, machine_option("What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs).")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what is installed and what really starts here, and what does not fit.
+
+    Exit code 1 when something that was asked for cannot run.
+    """
+    from truncate_kit.doctor import Request, diagnose
+
+    diagnosis = diagnose(Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision))
+    show(diagnosis, as_json=as_json)
+    if not diagnosis.able:
+        raise typer.Exit(EXIT_PROBLEM)
