@@ -19,7 +19,7 @@ DRAWS = 200  # of the dev pairs of a trial: its record keeps the score of each
 
 
 def tied(cosines: Sequence[float]) -> list[float]:
-    """The same to 12 digits, so that pairs of identical texts have one cosine, whatever its rounding, and share a rank.
+    """Round to 12 digits, so that pairs of identical texts have one cosine, whatever its rounding, and share a rank.
 
     The cosine of a vector with itself differs from 1 by 1e-16 at most, and vectors hold 7 digits.
     """
@@ -29,7 +29,7 @@ def tied(cosines: Sequence[float]) -> list[float]:
 def rank_correlations(
     first: Sequence[float], second: Sequence[float], counts: Counts | None = None, *, cells: int = 4_000_000
 ) -> Array:
-    """Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
+    """Return the Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
 
     It is Pearson's of the ranks (Spearman 1904), those of the resample itself: repeats and ties share their mean rank.
     Only equal values tie: of cosines see `tied`. Sums are exact up to 100,000 pairs, so that no order changes them.
@@ -52,7 +52,7 @@ def rank_correlations(
 
 
 def _ranks(values: Sequence[float], counts: Counts) -> Array:
-    """Mean rank of each original value within each resample: a value's copies and its ties lie side by side."""
+    """Return the mean rank of each value within each resample: a value's copies and its ties lie side by side."""
     group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -62,18 +62,18 @@ def _ranks(values: Sequence[float], counts: Counts) -> Array:
 
 
 def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
-    """Places (number,) of what each resample of a bootstrap draws with replacement, the same ones for a seed."""
+    """Return the places (number,) that each resample of a bootstrap draws, the same ones for a seed."""
     generator = np.random.default_rng(seed)
     return (generator.integers(number, size=number) for _ in range(resamples))
 
 
 def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
-    """How often each of `number` is among each of the `draws`: (resamples, number), rows sum to number."""
+    """Return how often each of `number` is among each of the `draws`: (resamples, number), rows sum to number."""
     return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
 
 
 def interval(values: Sequence[float] | Array, level: float = LEVEL) -> tuple[float, float]:
-    """Ends of the percentile interval of resampled values, (resamples,) (Efron and Tibshirani 1993, ch. 13)."""
+    """Return the percentile interval of resampled values, (resamples,) (Efron and Tibshirani 1993, ch. 13)."""
     low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)
 
@@ -87,10 +87,10 @@ class Span(Result):
 
     @classmethod
     def of(cls, scores: Sequence[float]) -> "Span":
-        """Of one score or more."""
+        """Summarise one score or more."""
         return cls(mean=fmean(scores), std=standard_deviation(scores))
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Of a sample; None for a single value."""
+    """Return the standard deviation of a sample; None for a single value."""
     return stdev(values) if len(values) > 1 else None

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from truncate_kit.data import find_sts, find_transfer, read_retrieval, read_seen
+from truncate_kit.data import find_sts, find_transfer, read_retrieval, read_trained_pairs
 from truncate_kit.errors import ColumnsError, DataError
 
 PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
@@ -183,19 +183,19 @@ def test_a_table_that_a_set_holds_twice_is_named(other, tmp_path):
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))
-    seen = read_seen(tmp_path)
+    seen = read_trained_pairs(tmp_path)
     assert frozenset(("a dog", "a cat sat")) in seen
     assert frozenset(("a cat ran", "a dog")) in seen
     assert len(seen) == 4
-    assert read_seen(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {frozenset("xy")}
+    assert read_trained_pairs(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {frozenset("xy")}
     rows = write(tmp_path / "three.csv", "anchor,positive,negative\nx,y,z\n")
-    assert read_seen(rows) == {frozenset("xy"), frozenset("xz"), frozenset("yz")}
+    assert read_trained_pairs(rows) == {frozenset("xy"), frozenset("xz"), frozenset("yz")}
     (tmp_path / "only").mkdir()
     write(tmp_path / "only" / "test.csv", PAIRS)
     with pytest.raises(DataError, match="no train or dev split"):
-        read_seen(tmp_path / "only")
+        read_trained_pairs(tmp_path / "only")
     # as counted beside the data: pairs of STS12 and STS14 in STSB train, in either order
-    train = read_seen(shared_data / "stsb/en/train.csv")
+    train = read_trained_pairs(shared_data / "stsb/en/train.csv")
     counts = {
         one.name: sum(frozenset((pair.first, pair.second)) in train for pair in one.pairs)
         for one in find_sts(shared_data)

@@ -17,7 +17,7 @@ from truncate_kit.data.suites import SeenPairs as SeenPairs
 from truncate_kit.data.suites import StsSet as StsSet
 from truncate_kit.data.suites import find_sts as find_sts
 from truncate_kit.data.suites import find_transfer as find_transfer
-from truncate_kit.data.suites import read_seen as read_seen
+from truncate_kit.data.suites import read_trained_pairs as read_trained_pairs
 from truncate_kit.data.texts import iter_rows as iter_rows
 from truncate_kit.data.texts import iter_texts as iter_texts
 from truncate_kit.data.texts import read_texts as read_texts

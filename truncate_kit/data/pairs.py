@@ -104,7 +104,7 @@ def short_name(path: Path) -> str:
 
 
 def is_bundled(pairs: PairSet) -> bool:
-    """Whether these are pairs of the set that comes with the package, or a part of them."""
+    """Return whether these are pairs of the set that comes with the package, or a part of them."""
     return Path(pairs.path).parent == BUNDLED_FOLDER
 
 
@@ -156,7 +156,7 @@ def hub_name(name: str) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` could be a set on the hub rather than a path that does not exist."""
+    """Return whether `name` could be a set on the hub rather than a path that does not exist."""
     return _HUB_NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
@@ -268,7 +268,7 @@ def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] |
 
 
 def holds_words(folder: Path) -> bool:
-    """Whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
+    """Return whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
     return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
@@ -383,7 +383,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """The splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
+    """Return the splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

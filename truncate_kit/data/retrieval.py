@@ -63,7 +63,7 @@ class RetrievalSet:
 
     @property
     def held_out(self) -> set[str]:
-        """All texts that what is measured with this set may not have learned from, titles without their texts too."""
+        """Return all texts that a measured model may not have learned from, titles without their texts too."""
         named = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
         parts = (part for title, document in named for part in (title, document.removeprefix(title).strip()))
         long = (part for part in parts if len(part.split()) >= FEWEST_WORDS)
@@ -71,28 +71,28 @@ class RetrievalSet:
 
     @property
     def asked(self) -> set[str]:
-        """The queries of this split and of all others but train."""
+        """Return the queries of this split and of all others but train."""
         return {*self.queries, *self.other_queries}
 
     @property
     def relevant(self) -> tuple[frozenset[int], ...]:
-        """The places of the documents that answer each query."""
+        """Return the places of the documents that answer each query."""
         return tuple(map(frozenset, self.relevance))
 
     def fingerprint(self) -> str:
-        """SHA-256 of texts, their names and the grades, in order, and of a metric other than nDCG."""
+        """Return the SHA-256 of texts, their names and the grades, in order, and of a metric other than nDCG."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
         grades = [sorted(grades.items()) for grades in self.relevance]
         metric = [] if self.metric == "ndcg" else [self.metric]
         return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
 
     def queries_fingerprint(self) -> str:
-        """SHA-256 of the queries in order, by which they are divided into those that choose and those that report."""
+        """Return the SHA-256 of the queries in order, by which those that choose are drawn."""
         return hashlib.sha256(json.dumps(self.queries).encode()).hexdigest()
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """The place of the document that each query itself is, None where it is none.
+        """Return the place of the document that each query itself is, None where it is none.
 
         That is one with the id of the query that ends in its text and does not answer it; no query is to find itself.
         """
@@ -105,7 +105,7 @@ class RetrievalSet:
 
 
 def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """The set with some of its queries, under a name that says which.
+    """Keep some of the queries, under a name that says which.
 
     Args:
         data: The set.
@@ -122,7 +122,7 @@ def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that c
 
 
 def is_retrieval_folder(path: str | Path) -> bool:
-    """Whether this is a folder of documents and queries rather than of pairs."""
+    """Return whether this is a folder of documents and queries rather than of pairs."""
     folder = Path(path)
     return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
 
@@ -174,7 +174,7 @@ def read_retrieval(
 
 
 def has_qrels(folder: Path, split: str) -> bool:
-    """Whether a folder has judgements of this split."""
+    """Return whether a folder has judgements of this split."""
     return split in _qrels(folder)
 
 

@@ -69,7 +69,7 @@ class SeenPairs(NamedTuple):
 
 
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
-    """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
+    """Find the semantic similarity sets of a folder, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
     A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16 all
     files but `train` are taken as one set.
@@ -100,7 +100,7 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
     return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
 
 
-def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
+def read_trained_pairs(path: str | Path) -> frozenset[frozenset[str]]:
     """Return the pairs that a model was trained on, each as the set of its two texts.
 
     Args:

@@ -47,12 +47,12 @@ class TripletSet:
         return len(self.rows)
 
     def pairs(self) -> frozenset[frozenset[str]]:
-        """Any two texts of one row, see `pairs_in_rows`."""
+        """Return any two texts of one row, see `pairs_in_rows`."""
         rows = ((row.anchor, row.positive, row.negative) for row in self.rows)
         return pairs_in_rows([text for text in row if text is not None] for row in rows)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the texts, in order."""
+        """Return the SHA-256 of the texts, in order."""
         digest = hashlib.sha256()
         for row in self.rows:  # lengths first, so that no two sets run together to the same bytes
             for text in (row.anchor, row.positive, row.negative):

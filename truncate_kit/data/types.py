@@ -26,18 +26,18 @@ class TextPair:
 
 
 def pairs_in_rows(rows: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
-    """Any two texts of one row, as the set of both, so that their order does not matter."""
+    """Return any two texts of one row, each pair as a set, so that their order does not matter."""
     return frozenset(frozenset(pair) for row in rows for pair in combinations(row, 2))
 
 
 def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
-    """SHA-256 of texts and scores, whatever their order and scale: scores with the same are of the same pairs."""
+    """Return the SHA-256 of texts and scores, whatever their order and scale."""
     lines = sorted(f"{len(one.first)} {float(one.target)!r} {one.first} {one.second}" for one in pairs)
     return hashlib.sha256("\n".join(f"{len(line)} {line}" for line in lines).encode()).hexdigest()
 
 
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
-    """The distinct texts in the order in which they first appear, first text before second."""
+    """Return the distinct texts in the order in which they first appear, first text before second."""
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
 
 
@@ -50,7 +50,7 @@ class PlacedPairs(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """The places of `pairs` among `texts`, which hold them all; None takes their own distinct texts."""
+        """Return the places of `pairs` among `texts`, which hold them all; None takes their own distinct texts."""
         texts = distinct_texts(pairs) if texts is None else list(texts)
         place = {text: index for index, text in enumerate(texts)}
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -95,7 +95,7 @@ class Overlap(Result):
     test_sentences_in_train: int | None  # how many of them train holds as well
 
     def warning(self) -> str | None:
-        """One sentence that says what test shares with train, or None when it shares nothing."""
+        """Return a sentence that says what test shares with train, or None when it shares nothing."""
         if self.train_test is None or not self.test_sentences_in_train:
             return None
         return (
@@ -150,20 +150,20 @@ class PairSet:
         return iter(self.pairs)
 
     def scores(self) -> list[float]:
-        """The scores as they are in the file, one per pair."""
+        """Return the scores as they are in the file, one per pair."""
         return [pair.target for pair in self.pairs]
 
     def scores01(self) -> list[float]:
-        """The scores with the scale's ends moved to 0 and 1, one per pair."""
+        """Return the scores with the scale's ends moved to 0 and 1, one per pair."""
         low, high = self.scale
         return [(pair.target - low) / (high - low) for pair in self.pairs]
 
     def texts(self) -> list[str]:
-        """The distinct texts, see `distinct_texts`."""
+        """Return the distinct texts, see `distinct_texts`."""
         return distinct_texts(self.pairs)
 
     def scale_sentence(self) -> str:
-        """How far the scores reach and how that is known, or which classes there are; one sentence for the user."""
+        """Return a sentence on the scale and how it is known, or on the classes."""
         if self.classes:
             return f"Classes: {', '.join(self.classes)}."
         low, high = self.scale
@@ -184,7 +184,7 @@ class PairSet:
             raise DataError(f"{self.name} holds classes, not scores.", hint="Give pairs with graded scores.")
 
     def fingerprint(self) -> str:
-        """SHA-256 of texts, scores and scale, in order; the same on every machine, whatever the file is called."""
+        """Return the SHA-256 of texts, scores and scale, in order, whatever the file is called."""
         digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
         for name in self.classes:
             digest.update(f"{len(name)} {name}\n".encode())
@@ -216,21 +216,21 @@ class PairSplits:
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
-        """The splits that are there, with their names, in the order train, dev, test."""
+        """Return the splits that are there, with their names, in the order train, dev, test."""
         found = ((name, getattr(self, name)) for name in SPLIT_NAMES)
         return [(name, pairs) for name, pairs in found if pairs is not None]
 
     def texts(self) -> list[str]:
-        """The distinct texts of all splits, see `distinct_texts`."""
+        """Return the distinct texts of all splits, see `distinct_texts`."""
         return distinct_texts(pair for _, pairs in self.items() for pair in pairs)
 
     @property
     def evaluation(self) -> PairSet:
-        """The set to measure on: test where there is one, otherwise dev, otherwise the only set there is."""
+        """Return the set to measure on: test where there is one, otherwise dev, otherwise the only set there is."""
         return self.items()[-1][1]
 
     def split(self, name: str | None) -> PairSet:
-        """The split called `name`; None is `evaluation`. Raises `UsageError` when it is not there."""
+        """Return the split called `name`; None is `evaluation`. Raises `UsageError` when it is not there."""
         if name is None:
             return self.evaluation
         found = dict(self.items())
@@ -241,16 +241,16 @@ class PairSplits:
         return found[name]
 
     def with_split(self, name: str, pairs: Sequence[TextPair]) -> "PairSplits":
-        """The same with other pairs in one of the splits that are there."""
+        """Replace the pairs of one split."""
         return replace(self, **{name: replace(self.split(name), pairs=tuple(pairs))})  # type: ignore[arg-type]  # a field's name
 
     def first(self, count: int) -> "PairSplits":
-        """The first `count` pairs of each split, for a quick try; what is there of fewer stays."""
+        """Keep the first `count` pairs of each split, for a quick try."""
         some = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
         return replace(self, **some)  # type: ignore[arg-type]  # splits by their names
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """The same without training pairs that hold one of `texts`; a note says how many these were.
+        """Leave out training pairs that hold one of `texts`; a note says how many these were.
 
         Raises `DataError` where no pair is left.
         """
@@ -268,12 +268,12 @@ class PairSplits:
 
     @property
     def overlap(self) -> Overlap:
-        """What the splits share; counted on every access."""
+        """Count what the splits share, on every access."""
         pairs = {name: [(pair.first, pair.second) for pair in split] for name, split in self.items()}
         return overlap_of(pairs.get("train"), pairs.get("dev"), pairs.get("test"))
 
     def fingerprint(self) -> str:
-        """SHA-256 over the names and fingerprints of the splits."""
+        """Return the SHA-256 over the names and fingerprints of the splits."""
         parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
         if self.shares not in (None, SHARES):
             parts.append(repr(self.shares))

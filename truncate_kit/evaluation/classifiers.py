@@ -191,7 +191,7 @@ def divisions(labels: Labels, number: int, share: float, seed: int) -> list[tupl
 
 
 def by_class(labels: Labels, part: int) -> bool:
-    """Whether `part` of the rows, and the rest, can hold each class in its share."""
+    """Return whether `part` of the rows, and the rest, can hold each class in its share."""
     counts = np.unique(labels, return_counts=True)[1]
     return bool(counts.min() >= 2 and len(counts) <= part <= len(labels) - len(counts))
 

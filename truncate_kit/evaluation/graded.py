@@ -11,7 +11,7 @@ from scipy.stats import pearsonr
 from torch import Tensor
 
 from truncate_kit.cells import TableCells, number
-from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, TextPair, distinct_texts, find_sts, read_seen
+from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, TextPair, distinct_texts, find_sts, read_trained_pairs
 from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
@@ -58,7 +58,7 @@ class ModelScore(Result):
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
-    """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
+    """Correlate targets with cosines, or with the encoder's own measure if it has one: Spearman and Pearson × 100.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
     or one value only among targets or cosines, and for a score that is no number; `ModelError` where the encoder does
@@ -83,7 +83,7 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
-    """The `Evaluation` of given similarities against given targets."""
+    """Return the `Evaluation` of given similarities against given targets."""
     cosines = tied(cosines)
     check_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
@@ -100,7 +100,7 @@ def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
 
 
 def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None:
-    """As `correlate`, None where it is not defined."""
+    """Return the Spearman of `correlate`, None where it is not defined."""
     try:
         return correlate(cosines, targets).spearman
     except DataError:
@@ -158,7 +158,7 @@ class StsReport(SuiteReport):
     seconds: float
 
     def amounts(self) -> Iterator[Amounts]:
-        """Sets by their pairs."""
+        """Yield sets by their pairs."""
         for row in self.sets:
             yield (row.name,), (row.num_pairs,)
 
@@ -185,9 +185,9 @@ class StsReport(SuiteReport):
 
 
 def run_sts(run: SuiteRun) -> StsReport:
-    """The sets of a folder; without the pairs that the option `seen` names, or those that the model was trained on."""
+    """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
     sets, named = find_sts(run.data), run.options["seen"]
-    seen = run.trained_on() if named is None else SeenPairs(named, read_seen(named))
+    seen = run.trained_on() if named is None else SeenPairs(named, read_trained_pairs(named))
     if seen is not None and named is None:
         how = "scored with and without those pairs (not counting test)"
         run.note(f"{run.model} was trained on or chosen by {seen.name}: {how}.")
@@ -219,7 +219,7 @@ def score_sts(
         sets: As `find_sts` gives them.
         model: Its name in the report.
         runtime: What encodes, for the report.
-        seen: Pairs that the model was trained on, as `read_seen` gives them.
+        seen: Pairs that the model was trained on, as `read_trained_pairs` gives them.
         seen_name: Where these come from; None where nothing is known. With a name, each set is also scored without
             them, in either order of their texts.
         progress: True draws bars and logs; else what is called after each part of the texts.

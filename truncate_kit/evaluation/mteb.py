@@ -57,7 +57,7 @@ class MtebReport(SuiteReport):
     seconds: float
 
     def amounts(self) -> Iterator[Amounts]:
-        """Splits of tasks by their subsets."""
+        """Yield splits of tasks by their subsets."""
         for row in self.scores:
             for split in row.splits:
                 yield (row.task, split), (row.num_subsets,)
@@ -94,7 +94,7 @@ class MtebComparison(SuiteReport):
 
     @classmethod
     def of(cls, full: MtebReport, lean: MtebReport) -> "MtebComparison":
-        """Of two reports on the same tasks in the same order."""
+        """Compare two reports on the same tasks in the same order."""
         return cls(
             full=full,
             lean=lean,
@@ -105,7 +105,7 @@ class MtebComparison(SuiteReport):
         )
 
     def amounts(self) -> Iterator[Amounts]:
-        """Those of either report: both are of the same tasks."""
+        """Yield those of either report: both are of the same tasks."""
         return self.lean.amounts()
 
     def table(self) -> TableCells:
@@ -166,7 +166,7 @@ class MtebEncoder:
         return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
-        """The model's prompt for a task, else for its kind, else for the side; None is the model's default one.
+        """Return the prompt for a task, else for its kind, else for the side; None is the model's default one.
 
         mteb's order of names, then the names of sentence-transformers.
 
@@ -185,13 +185,13 @@ class MtebEncoder:
         return None if side is None else side_prompt(self.encoder, sides[side])
 
     def similarity(self, embeddings1: "ArrayLike", embeddings2: "ArrayLike") -> "Tensor":
-        """How alike each vector of the one side is to each of the other, (n, m)."""
+        """Return how alike each vector of the one side is to each of the other, (n, m)."""
         import torch
 
         return self._measure(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
     def similarity_pairwise(self, embeddings1: "ArrayLike", embeddings2: "ArrayLike") -> "Tensor":
-        """How alike the vectors of each row are, (n,)."""
+        """Return how alike the vectors of each row are, (n,)."""
         import torch
 
         first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
@@ -200,7 +200,7 @@ class MtebEncoder:
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Tasks of `mteb`, by name or as they are, each once.
+    """Find tasks of `mteb`, by name or as they are, each once.
 
     Raises `UsageError` for none, an unknown name, and a task on anything but text; `MissingExtraError` without `mteb`.
     """
@@ -238,7 +238,7 @@ def evaluate_mteb(
     runtime: str = "torch",
     progress: ProgressOption = False,
 ) -> MtebReport:
-    """Main scores of MTEB tasks, computed by the `mteb` package; it keeps no results of its own.
+    """Compute the main scores of MTEB tasks by the `mteb` package, which keeps no results of its own.
 
     Texts get the model's prompts, see `MtebEncoder.prompt`. The data come from the hub or its cache on this machine.
 
@@ -327,7 +327,7 @@ def _load(tasks: Sequence[Any]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings and bars of mteb, datasets and the hub in the block; the report says what matters of them."""
+    """Silence warnings and bars of mteb, datasets and the hub in the block."""
     import datasets
 
     bars = not datasets.are_progress_bars_disabled()

@@ -29,7 +29,7 @@ class MeasuredModel(Result):
 
     @classmethod
     def of(cls, name: str) -> "MeasuredModel | None":
-        """What bears that name now; None where it is no folder."""
+        """Identify the folder of that name; None if there is none."""
         folder = local_path(name)
         return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None
 

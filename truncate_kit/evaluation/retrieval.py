@@ -176,7 +176,7 @@ class RetrievalComparison(Result):
     notes: tuple[str, ...]  # which rows are left out, and why
 
     def row(self, queries: str, index: str, vectors: str = "float32") -> ComparisonRow | None:
-        """The row of one way to search; None where it was left out."""
+        """Return the row of one way to search; None where it was left out."""
         wanted = (queries, index, vectors)
         return next((row for row in self.rows if (row.queries, row.index, row.vectors) == wanted), None)
 
@@ -284,7 +284,7 @@ class RetrievalReport(SuiteReport):
     threads: int
 
     def amounts(self) -> Iterator[Amounts]:
-        """Queries and texts of the data."""
+        """Yield queries and texts of the data."""
         yield (self.data,), (self.num_queries, self.num_texts)
 
     def table(self) -> TableCells:
@@ -324,12 +324,12 @@ class RetrievalReport(SuiteReport):
 
 
 def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
-    """Number of lists for an index of that number of texts: as wanted, or fewer where few texts would fill each."""
+    """Return the number of lists for an index of that many texts: as wanted, or fewer that enough texts fill."""
     return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
 
 
 def run_retrieval(run: SuiteRun) -> RetrievalReport:
-    """The queries of a file among their answers; option: `corpus`, a file of more texts to search."""
+    """Search the answers of a file for its queries; option: `corpus`, a file of more texts to search."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := run.chosen_on(data):
         run.note(chosen_here)
@@ -412,7 +412,7 @@ def score_retrieval(
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
-    """Median seconds of one call per row, after a first one that is not counted."""
+    """Return the median seconds of one call per row, after a first one that is not counted."""
     call(rows[0])
     seconds = []
     for row in rows:

@@ -59,7 +59,7 @@ class _Prompted:
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Vectors of the texts after this prompt, None for the model's default one; each distinct text is encoded once."""
+    """Encode the texts after this prompt, None for the model's default one; each distinct text once."""
     used = encoder if prompt is None else _Prompted(encoder, prompt)
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
@@ -69,7 +69,7 @@ def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[st
 def encode_sides(
     encoder: TextEncoder, queries: Sequence[str], documents: Sequence[str], progress: Progress
 ) -> tuple[Tensor, Tensor]:
-    """Vectors of queries and of documents, each after the model's prompt for its side; each text is encoded once."""
+    """Encode queries and documents, each after the model's prompt for its side; each text is encoded once."""
     asked, searched = (side_prompt(encoder, names) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
     if asked == searched:
         both = encode_prompted(encoder, asked, (*queries, *documents), progress)
@@ -78,13 +78,13 @@ def encode_sides(
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
+    """Return the first prompt of these names that is not empty, else ""; None for a model without prompts."""
     prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """The sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
+    """Return the sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings
 
@@ -117,7 +117,7 @@ class SearchVectors:
 
     @property
     def width(self) -> int:
-        """d."""
+        """Return d."""
         return int(self.documents.shape[1])
 
     def stored(self, form: VectorFormat) -> "SearchVectors":
@@ -145,7 +145,7 @@ class SearchVectors:
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
-    """Vectors of queries and documents with the model's prompt for each side; each distinct text is encoded once.
+    """Encode queries and documents with the model's prompt for each side; each distinct text once.
 
     A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
     a measure that is not known, `DataError` where vectors are no numbers.
@@ -156,7 +156,7 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """How the model's settings compare vectors, a name in `MEASURES`. Raises `ModelError` for one that is not known."""
+    """Return the name in `MEASURES` of how the model's settings compare vectors. Raises `ModelError`."""
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
@@ -166,13 +166,13 @@ def measure_of(encoder: TextEncoder) -> str:
 
 
 def measure_of_lengths(encoder: Encoder) -> str:
-    """The same, but cosine for a model whose vectors all have length 1: their directions are all it compares."""
+    """Return `measure_of`, but cosine for a model whose vectors all have length 1."""
     normalized = any(isinstance(module, Normalize) for module in encoder.tail)
     return "cosine" if normalized else measure_of(encoder)
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
-    """How alike queries (q, d) and documents (n, d) are by a measure of `MEASURES`, (q, n), equal for equal documents.
+    """Compare queries (q, d) and documents (n, d) by a measure of `MEASURES`, (q, n), equal for equal documents.
 
     Products of matrices in float32 differ in the last digit by where a column stands, so they are taken in float64.
     """
@@ -180,7 +180,7 @@ def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
 
 
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:
-    """The places of the `top` documents most like each query, best first; of equally like ones, the earlier first.
+    """Find the `top` documents most like each query, best first; of equally like ones, the earlier first.
 
     Args:
         vectors: Of documents and queries.
@@ -212,7 +212,7 @@ class Nearest:
         self.places = torch.empty(num_queries, 0, dtype=torch.long)  # best first, of equal ones the earlier
 
     def add(self, scores: Tensor, first: int) -> None:
-        """How alike the documents from place `first` on are, (q, n)."""
+        """Take the similarities of the documents from place `first` on, (q, n)."""
         values, indices = _top(scores, min(self._count, scores.shape[1]))
         self._scores, self.places = torch.cat([self._scores, values], 1), torch.cat([self.places, indices + first], 1)
         self._take(self.places.argsort(dim=1))
@@ -223,7 +223,7 @@ class Nearest:
 
 
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row (q, n), best first, and their places; of those equal to the last, the earliest.
+    """Return the `count` largest of each row (q, n), best first, and their places; of equal ones the earliest.
 
     `topk` takes any of these. A sort of all would be right and many times slower.
     """
@@ -241,7 +241,7 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Found:
-    """The first `top` places of each row (q, n) but the query's own; see `search`."""
+    """Return the first `top` places of each row (q, n) but the query's own; see `search`."""
     found = np.full((len(places), top), -1, np.int64)
     for number, row in enumerate(places.tolist()):
         kept = [place for place in row if own is None or place != own[number]][:top]
@@ -273,13 +273,13 @@ class QueryScores:
     recall: Array
 
     def by(self, metric: SearchMetric) -> Array:
-        """The scores by one of `SEARCH_METRICS`."""
+        """Return the scores by one of `SEARCH_METRICS`."""
         scores: Array = getattr(self, metric)
         return scores
 
 
 def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """The scores at the depth of `found`.
+    """Score each query at the depth of `found`.
 
     Args:
         found: At whose depth scores are.
@@ -304,14 +304,14 @@ def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> Que
 
 
 def overlaps(found: Found, others: Found) -> Array:
-    """Share of the documents found for each query that are also among the others found for it, in points."""
+    """Return the share of the documents found for each query that are also among the others found for it, in points."""
     pairs = zip(found.tolist(), others.tolist(), strict=True)
     shared = [(len({*row} & {*other} - {-1}), len({*other} - {-1})) for row, other in pairs]
     return np.array([100 * both / max(1, wanted) for both, wanted in shared])
 
 
 def estimated(values: Array, *, seed: int = 0) -> Estimate:
-    """The mean over the queries, with the percentile interval of a bootstrap: queries are drawn with replacement.
+    """Return the mean over the queries, with the percentile interval of a bootstrap over queries.
 
     Of differences between two models on the same queries this is the paired bootstrap.
     """
@@ -320,7 +320,7 @@ def estimated(values: Array, *, seed: int = 0) -> Estimate:
 
 
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
-    """The scores of each layer at depth `TOP`: its states compared by cosine."""
+    """Score each layer at depth `TOP`: its states compared by cosine."""
     queries = read_queries(data.queries)
     nearest = [Nearest(len(data.queries), TOP) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):

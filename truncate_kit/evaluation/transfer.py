@@ -70,7 +70,7 @@ class TransferSettings(Result):
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
 
     def train_rows(self, rows: int, fraction: float) -> int:
-        """Number of rows to fit on in each division of a set with this number, of which a share is taken."""
+        """Return the number of rows to fit on in each division of a set with this number, of which a share is taken."""
         used = min(rows, self.max_rows or rows)
         return round(fraction * (used - ceil(self.test_share * used)))
 
@@ -130,7 +130,7 @@ class TransferScore(Result):
 
     @property
     def whole(self) -> TransferPoint:
-        """The point with the largest share of the training rows. Raises ValueError where every share was left out."""
+        """Return the point with the largest share of the training rows. Raises ValueError if there is none."""
         return max(self.curve, key=lambda point: point.fraction)
 
 
@@ -153,7 +153,7 @@ class TransferReport(SuiteReport):
     seconds: float
 
     def amounts(self) -> Iterator[Amounts]:
-        """Each share of the training rows of each set: splits, rows, and which vectors were compared."""
+        """Yield each share of the training rows of each set: splits, rows, and which vectors were compared."""
         for score in self.sets:
             for point in score.curve:
                 compared = sum(one is not None for one in (point.cls, point.last, point.combined))
