@@ -22,7 +22,7 @@ from benchmarks.common import machine, new_parser, print_table
 from benchmarks.comparison.methods import Made, Maker, off_the_shelf, prepare
 from benchmarks.records import Records
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval, read_seen
+from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval
 from truncate_kit.evaluation.classifiers import score_transfer
 from truncate_kit.evaluation.graded import StsReport, TextEncoder, score_sts
 from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
@@ -33,6 +33,7 @@ from truncate_kit.files import write_json
 from truncate_kit.hardware import OtherWork
 from truncate_kit.models import load_encoder
 from truncate_kit.results import Result
+from truncate_kit.seen import read_seen
 
 HERE = Path(__file__).parent
 ROUNDS = 5
