@@ -152,8 +152,7 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.methods.frozen.frozen_report import FrozenReport
     from truncate_kit.methods.study.study_result import StudyResult
     from truncate_kit.methods.tmft.sweep_result import SweepResult
-    from truncate_kit.report.run import report_kinds
-    from truncate_kit.report.writing import PageReport
+    from truncate_kit.report.page import PageReport, report_kinds
     from truncate_kit.training.cutting import CutResult
     from truncate_kit.workspace import Contents
 

@@ -28,7 +28,7 @@ def demo(
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.naming import DEFAULT_MINIATURE
-    from truncate_kit.report.writing import write_page
+    from truncate_kit.report.page import write_page
 
     from .measure import analyze, bench
     from .models import export
@@ -130,7 +130,7 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
-    from truncate_kit.report.writing import write_page
+    from truncate_kit.report.page import write_page
 
     found = write_page(run, other, out=out)
     show(found, as_json=as_json)

@@ -37,9 +37,9 @@ class Result:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def _repr_html_(self) -> str:
-        """Tables and plots where a notebook shows a result; see `truncate_kit.report.parts`."""
+        """Tables and plots where a notebook shows a result; see `truncate_kit.report.view`."""
         # By name and when it is asked for: the page knows every kind of result, and no result knows the page.
-        return str(importlib.import_module("truncate_kit.report.writing").in_notebook(self))
+        return str(importlib.import_module("truncate_kit.report.page").in_notebook(self))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -16,7 +16,7 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.report.writing import write_page
+from truncate_kit.report.page import write_page
 from truncate_kit.workspace import Workspace
 from truncate_kit_cli.app import main
 

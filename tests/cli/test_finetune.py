@@ -16,7 +16,7 @@ from truncate_kit.files import run_lock
 from truncate_kit.methods.priors import adapting
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, load_encoder
-from truncate_kit.report.writing import write_page
+from truncate_kit.report.page import write_page
 from truncate_kit.training import evaluators
 from truncate_kit.training import settings as configuration
 from truncate_kit.training.settings import TrainingSettings

@@ -11,7 +11,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models import load_encoder
-from truncate_kit.report.run import suite_reports
+from truncate_kit.report.page import suite_reports
 from truncate_kit.results import FORMAT
 from truncate_kit.workspace import Workspace
 

@@ -19,7 +19,7 @@ from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.own_pairs import search_pairs_of
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.report.writing import write_page
+from truncate_kit.report.page import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.seen import query_keys, write_seen
 from truncate_kit.training.evaluators import choosing_queries

@@ -11,8 +11,7 @@ from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.cells import TableCells
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
-from truncate_kit.report.origins import origins
-from truncate_kit.report.run import read_run
+from truncate_kit.report.page import read_run, sections
 from truncate_kit_cli.app import app, schema_text
 
 
@@ -53,8 +52,9 @@ def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
     assert "widths" in out
     assert "Of more." in out + err
     assert json.loads((home / "suite-widths.json").read_text())["width"] == 16
-    (section,) = [one for one in origins(read_run(home)) if one.key == "suites"]
-    assert [table.rows for table in section.tables] == [[("16",)]]
+    views = [section.view for section in sections(read_run(home))]
+    (view,) = [view for view in views if view.title == "WordsReport"]
+    assert ("width", "16") in view.tables[0].rows
     assert "needs its data" in fails(capfd, *command[:4])
     assert "There is no suite 'retrieval'" in fails(capfd, *command[:3], "retrieval")
 

@@ -18,8 +18,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.report.card import contrastive_card
-from truncate_kit.report.run import read_run
-from truncate_kit.report.writing import write_page
+from truncate_kit.report.page import read_run, write_page
 from truncate_kit.seen import keys_of, pair_keys
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Teacher

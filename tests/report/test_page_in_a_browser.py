@@ -12,7 +12,7 @@ from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.models import load_encoder, save_encoder
-from truncate_kit.report.writing import write_page
+from truncate_kit.report.page import write_page
 
 AXE = Path(__file__).parents[1] / "support/axe.min.js"
 DEMO = "TRUNCATE_KIT_DEMO"  # a workspace that the demo has made; CI names it

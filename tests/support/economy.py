@@ -20,7 +20,8 @@ from tests.support.traces import remembered_traces
 from truncate_kit.bench import timing
 from truncate_kit.export import check, runtime
 from truncate_kit.methods.distill import frontier as speed
-from truncate_kit.report import charts, panel, svg
+from truncate_kit.report import chart
+from truncate_kit.report.view import Plot
 
 # A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
@@ -40,8 +41,8 @@ def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
     return savefig
 
 
-def _undrawn(figure: Figure, name: str, label: str) -> Markup:
-    return Markup('<svg role="img" aria-label="{}"></svg>').format(label)
+def _undrawn(plot: Plot) -> Markup:
+    return Markup('<svg role="img" aria-label="{}"></svg>').format(plot.caption)
 
 
 class Quiet:
@@ -51,7 +52,7 @@ class Quiet:
         return 0.0
 
 
-_DRAWING = (Figure.savefig, panel._settle, svg.inline_svg)
+_DRAWING = (Figure.savefig, chart._settle, chart.inline_svg)
 
 
 @contextmanager
@@ -59,8 +60,8 @@ def drawing() -> Iterator[None]:
     """Figures are drawn, as for users."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", _DRAWING[0])
-        patch.setattr(panel, "_settle", _DRAWING[1])
-        patch.setattr(charts, "inline_svg", _DRAWING[2])
+        patch.setattr(chart, "_settle", _DRAWING[1])
+        patch.setattr(chart, "inline_svg", _DRAWING[2])
         yield
 
 
@@ -89,8 +90,8 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(speed, "MOST_ROUNDS", 2)
         patch.setattr(speed, "OtherWork", Quiet)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
-        patch.setattr(panel, "_settle", lambda *_: None)
-        patch.setattr(charts, "inline_svg", _undrawn)
+        patch.setattr(chart, "_settle", lambda *_: None)
+        patch.setattr(chart, "inline_svg", _undrawn)
         for module in (check, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):

@@ -95,7 +95,7 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
 def _size(plot: Plot, number: int) -> tuple[float, float]:
     """Width and height in inches of a figure of one panel, or of two above each other."""
     if plot.heat:
-        return 4.5 + 0.45 * len(plot.heat[0]), 1.6 + 0.32 * len(plot.heat)
+        return (7.0 if plot.rows else 4.5) + 0.45 * len(plot.heat[0]), 1.6 + 0.32 * len(plot.heat)
     curves = sum(bool(series.label) for series in plot.series)
     return (9.0, 4.5 * number + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
 
@@ -151,7 +151,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
         gid=f"{TIP}{series.tip}" if series.tip else None,
     )
     for left, height, text in zip(x, y, series.texts, strict=False):
-        offset: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "parse_math": False}
+        offset: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "parse_math": False}
         axes.annotate(text, (left, height), **offset)
 
 
@@ -189,13 +189,18 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
-        FigureCanvasAgg(figure)  # lay out once: with a layout to come, `savefig` draws everything twice
-        figure.set_dpi(dpi)
-        if (engine := figure.get_layout_engine()) is not None:
-            engine.execute(figure)
-            figure.set_layout_engine(None)
+        _settle(figure, dpi)
         figure.savefig(target, dpi=dpi, format="png")
     return path
+
+
+def _settle(figure: Figure, dpi: int) -> None:
+    """Lay a figure out, once: with a layout to come, `savefig` draws everything twice."""
+    FigureCanvasAgg(figure)
+    figure.set_dpi(dpi)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def inline_svg(plot: Plot) -> Markup:

@@ -203,6 +203,74 @@ def bench_plot(*reports: BenchReport) -> Plot | None:
     )
 
 
+def compared_in(report: BenchReport) -> str | None:
+    """Return the runtime in which to compare both models: of those that timed both, the fastest of lean.
+
+    Runtimes of the precision that the interval of the scores is of come first.
+    """
+    timed = {role: _timed(report, role) for role in ("lean", "full")}
+    shared = sorted(timed["lean"].keys() & timed["full"].keys(), key=lambda name: -timed["lean"][name])
+    precision = BACKENDS[BASE if report.quality is None else report.quality.backend].precision
+    return min(shared, key=lambda name: BACKENDS[name].precision != precision, default=None)
+
+
+def _timed(report: BenchReport, role: str) -> dict[str, float]:
+    """Return the sentences a second of a model on the real set, by runtime."""
+    real = [row for row in report.timings if row.role == role and row.scenario == "real set"]
+    return {row.backend: row.sentences_per_second for row in real}
+
+
+def gain_in(report: BenchReport, backend: str) -> float:
+    """Return the sentences a second of the lean model over those of the full one, in one runtime that timed both."""
+    return _timed(report, "lean")[backend] / _timed(report, "full")[backend]
+
+
+def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | None]:
+    """Return what was measured of a model in a runtime, by the name of the row of a table."""
+    model = next(row for row in report.models if row.role == role)
+    row = next(row for row in report.contestants if (row.role, row.backend) == (role, backend))
+    one = report.timing(role, backend, "one sentence") or report.timing(role, backend, "latency")
+    memory, weights, file = row.peak_bytes, model.weights_bytes, row.file_bytes
+    return {
+        f"score, {report.metric} × 100": row.score,
+        "sentences a second": _timed(report, role).get(backend),
+        "one sentence, milliseconds": None if one is None else 1e3 * one.p50_seconds,
+        "peak memory, MB": memory and memory / 1e6,
+        "weights, MB": weights and weights / 1e6,
+        "file that runs, MB": file and file / 1e6,
+        "blocks": model.layer,
+        "parameters": model.parameters,
+    }
+
+
+def against_table(report: BenchReport) -> Table | None:
+    """Set lean against full in one runtime, with what lean gained; None if no runtime timed both."""
+    backend = compared_in(report)
+    if backend is None:
+        return None
+    lean, full = measures(report, "lean", backend), measures(report, "full", backend)
+    rows = []
+    for name, ours in lean.items():
+        theirs, gained = full[name], NONE
+        if ours is None or theirs is None:
+            pass
+        elif name.startswith("score"):
+            gained = f"{ours - theirs:+.2f} points"
+            if (found := report.quality) is not None and found.backend == backend:
+                gained = f"{found.difference:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
+        elif theirs:
+            gained = f"{ours / theirs:.2f} ×"
+        if (ours, theirs) != (None, None):
+            rows.append((name, measured(ours), measured(theirs), gained))
+    title = f"Both in {BACKENDS[backend].title}"
+    return Table(title, ("measure", "lean", "full", "lean against full"), rows)
+
+
+def measured(value: float | None) -> str:
+    """Write a number of `measures`."""
+    return number(value, ",.0f" if (value is not None and value >= 1000) or isinstance(value, int) else ".2f")
+
+
 def _marker(name: str) -> str:
     backend = BACKENDS[name]
     if backend.runtime == "onnx":
@@ -256,7 +324,7 @@ def view_export(report: ExportReport) -> View:
             f"{found.spearman_batched:.2f} ({counted(found.num_pairs, 'pair')} of {found.data})."
         )
     table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
-    return View(key="graph", title="What the export checked", tables=(table,), sentences=sentences)
+    return View(key="graph", title=f"The graph {report.file}", tables=(table,), sentences=sentences)
 
 
 def view_encoded(result: "EncodedFile") -> View:

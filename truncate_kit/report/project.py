@@ -9,7 +9,7 @@ from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
     from truncate_kit.doctor import Diagnosis
-    from truncate_kit.report.writing import PageReport
+    from truncate_kit.report.page import PageReport
     from truncate_kit.workspace import Contents, RunFolder
 
 

@@ -400,7 +400,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
                         series=series,
                         whole=True,
                         logarithmic=own,
-                        y_range=(None, None) if own else (0.0, None),
+                        y_range=(None, None) if own else (0.0, 1.1 * max(found.losses)),
                         file=file,
                         on_page=not own,
                     )

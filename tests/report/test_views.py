@@ -1,0 +1,241 @@
+"""Views of results: the cells of tables, and the sentences that follow from numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.made_results import (
+    a_bench,
+    a_combination,
+    a_contrast,
+    a_distillation,
+    a_sweep,
+    an_export,
+    some_heads,
+)
+from tests.support.pairs import TEXTS, pairs_of
+from truncate_kit import AnalysisSettings, SweepSettings, profile
+from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.bench.timing import timing
+from truncate_kit.data import overlap_of
+from truncate_kit.evaluation.graded import Evaluation, ModelScore
+from truncate_kit.export.record import Invariance, Quantization
+from truncate_kit.methods.distill.result import HeldOutScores, Tryout
+from truncate_kit.methods.distill.settings import Budget
+from truncate_kit.models import load_encoder, truncate
+from truncate_kit.report.measuring import against_table, compared_in, gain_in
+from truncate_kit.report.view import Table, view_of
+from truncate_kit.training.cutting import CutResult, VocabularyCut
+
+
+def said(result):
+    view = view_of(result)
+    return " ".join([*view.notes, *view.sentences])
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folder):
+    return load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
+
+
+def with_drop(found, layer):
+    drop = DropPrediction(
+        falls=True, from_layer=layer, confidence=0.7, sentence="It falls.", with_reference=True, signs=()
+    )
+    return replace(found, drop=drop)
+
+
+def test_a_table_leaves_out_empty_columns_and_writes_markdown():
+    table = Table("t", ("", "a", "b"), [("x", "–", "1"), ("y", "", "2")], marked=1)
+    filled = table.filled()
+    assert (list(filled.columns), filled.marked) == (["", "b"], 1)
+    assert filled.markdown().splitlines() == ["|  | b |", "|---|---|", "| x | 1 |", "| y | 2 |"]
+
+
+def test_each_layer_of_an_analysis_has_its_numbers(models):
+    encoder, other = models
+    found = with_drop(profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS)), 2)
+    view = view_of(found)
+    layers, matrix = view.tables
+    assert layers.columns == [
+        "layer", "Spearman", "CKA (95 %)", "parameters", "CKA without 3 outliers", "Block Influence",
+        "angular distance", "effective rank", "anisotropy",
+    ]  # fmt: skip
+    assert [row[0] for row in layers.rows] == ["0", "1", "2 (drop)", "3 (drop)"]
+    assert layers.rows[1][2] == f"{found.cka.values[1]:.3f} ± {found.cka.high[1] - found.cka.values[1]:.3f}"
+    assert layers.rows[1][3] == f"{found.parameters[1]:,}"
+    assert layers.rows[3][5:7] == ("–", "–")  # nothing comes after the last layer
+    assert matrix.detail
+    assert matrix.rows[1][1] == f"{found.cka_matrix[1][0]:.3f}"
+    best = max(range(4), key=lambda layer: found.spearman[layer])
+    assert f"layer {best}" in view.sentences[0]
+    assert [plot.name for plot in view.plots] == ["cka", "matrix", "untrained"]
+    assert view.plots[0].shade[:2] == (1.5, 3.5)
+
+
+def test_an_analysis_shows_only_what_was_measured_and_maps_layers(models):
+    encoder, other = models
+    bare = view_of(profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0, outliers=0)))
+    assert bare.tables[0].columns[1:4] == ["CKA", "parameters", "Block Influence"]
+    assert "its own layer 1" in bare.tables[0].title
+    mapped = view_of(profile(encoder, TEXTS, reference=truncate(other, 1)))
+    assert mapped.tables[0].columns[3] == "reference layer"
+    assert [row[3] for row in mapped.tables[0].rows] == ["0", "0", "1", "1"]
+    kept = view_of(with_drop(profile(encoder, TEXTS, settings=AnalysisSettings(blocks=(2, 3))), 2))
+    assert [row[0] for row in kept.tables[0].rows] == ["0", "1 (block 2)", "2 (block 3, drop)"]
+    assert kept.plots[0].ticks == {0: "0", 1: "2", 2: "3"}
+
+
+def test_layers_of_a_sweep():
+    result = a_sweep()
+    view = view_of(result)
+    layers, *_ = view.tables
+    names = [row[0] for row in layers.rows]
+    assert names[layers.marked] == f"{result.chosen} (chosen)"
+    assert names[-1] == f"{result.full.layer} (full model)"
+    row = result.lean
+    assert layers.rows[layers.marked][2] == f"{row.dev:.2f} ± {row.dev_std:.2f}"
+    assert result.choice in view.sentences
+    (plot,) = view.plots
+    assert plot.levels[0][0] == result.full.test
+    assert plot.series[-1].x == [result.chosen]
+    assert "trying every layer" in view.sentences[-1]
+    assert "trying every layer" not in said(replace(result, search_cost=0))
+
+
+def test_no_line_runs_over_layers_that_were_not_trained():
+    plot = view_of(replace(a_sweep(), rankings={})).plots[0]
+    dev = next(series for series in plot.series if series.label.startswith("dev, mean"))
+    trained = {row.layer for row in a_sweep().rows}
+    assert [y is None for y in dev.y] == [layer not in trained for layer in dev.x]
+
+
+def test_numbers_of_blocks_and_graphs():
+    made = a_distillation()
+    first, second, third = made.frontier.points
+    view = view_of(made)
+    best, sizes, rules, every = view.tables
+    assert (best.detail, sizes.detail, rules.detail, every.detail) == (False, True, True, True)
+    at = sizes.columns.index("speed"), sizes.columns.index("texts/s")
+    assert [tuple(row[place] for place in at) for row in sizes.rows] == [
+        ("4.00 ×", "400"), ("2.00 ×", "200"), ("1.33 ×", "133"), ("1.00 ×", "100"),
+    ]  # fmt: skip
+    assert sizes.rows[sizes.marked][7] == "chosen"
+    points = (first, replace(second, dominated=True), third)
+    beaten = replace(made, frontier=replace(made.frontier, points=points))
+    best, *_, every = view_of(beaten).tables
+    assert [(row[0], row[1]) for row in best.rows] == [("1, 2, 3, 4", "fp32"), ("1, 3", "int8")]
+    assert every.rows[1][3] == f"({second.score:.2f})"
+    taken = view_of(replace(beaten, graph=points[1], budget=Budget(speedup=2)))
+    assert [row[-2] for row in taken.tables[0].rows] == ["", f"chosen at {second.dims}", ""]
+    assert "2 times as fast" in taken.sentences[-1]
+    plain = view_of(replace(made, frontier=None))
+    assert [table.detail for table in plain.tables] == [False, True]
+
+
+def test_what_is_said_of_a_distillation():
+    made = a_distillation()
+    scores = HeldOutScores(
+        data="set", metric="nDCG@10", lean=50.0, full=51.0, mixed=49.5, difference=-1.0, low=-2.0, high=0.5,
+        num_compared=80,
+    )  # fmt: skip
+    assert "50.00 against 51.00, -1.00 [-2.00, +0.50]. Lean queries" in said(replace(made, scores=scores))
+    assert "-1.00; 8 queries are too few" in said(replace(made, scores=replace(scores, num_compared=8)))
+    tryout = Tryout(blocks=made.chosen, untrained=70.0, learned=60.0, overlap=50.0)
+    assert "60.00 (70.00 before, which counts), 50.0 % of nearest" in said(replace(made, tryouts=(tryout,)))
+    assert "this is the closest" in said(replace(made, holds=False, needed=99.0))
+    texts = replace(made.texts, compared=10, excluded=3)
+    assert "10 texts of evaluation sets compared as whole texts, 3 found" in said(replace(made, texts=texts))
+
+
+def test_other_trainings():
+    contrast = view_of(a_contrast())
+    assert contrast.tables[0].rows[0][1] == f"{a_contrast().layer} of {a_contrast().depth}"
+    assert len(contrast.plots[0].series) == 2 * len(a_contrast().trials)
+    heads = view_of(some_heads())
+    steps, worst = heads.tables
+    assert steps.rows[steps.marked] == ("siamese", "2", "1,234", "62.50 ± 0.71", "53.00 ± 1.41", "52.00 ± 0.00")
+    assert steps.rows[1][0] == "states of block 1 as they are, best on test"
+    assert worst.rows[0][0].endswith("… | b")
+    assert worst.rows[0][1:] == ("0.25", "0.75", "-0.50")
+    assert "1 of the 2 distinct test sentences are also in train" in said(some_heads())
+    clean = replace(some_heads(), overlap=overlap_of([("a", "b")], [("c", "d")], [("e", "f")]))
+    assert "share no sentence. NLI: 1 of the 2" in said(replace(clean, nli="snli", test_sentences_in_nli=1))
+    combined = view_of(a_combination(2))
+    assert combined.tables[0].rows[0] == ("best combination", "73.00 ± 0.00", "65.00 ± 0.00")
+    assert combined.tables[0].marked == 0
+    assert view_of(a_combination(1, missing=True)).tables[0].rows[1] == ("last layer", "60.00", "–")
+
+
+def test_what_was_cut():
+    words = VocabularyCut(
+        texts=100, pieces=500, full_pieces=30_522, model_bytes=1_000_000, full_model_bytes=9_000_000, held_out=10,
+        covered_pieces=0.995, covered_texts=0.9,
+    )  # fmt: skip
+    cut = CutResult(model="m", layer=2, depth=4, parameters=10, full_parameters=20, vocabulary=words)
+    assert "Layer 2 of 4, not trained: 10 of 20 parameters." in said(cut)
+    assert "500 of 30,522 word pieces" in said(cut)
+    assert "99.50 % of the word pieces" in said(cut)
+    few = replace(words, covered_pieces=None, covered_texts=None)
+    assert "fewer than ten texts" in said(replace(cut, vocabulary=few))
+
+
+def test_a_bench():
+    report = a_bench()
+    overview, *others = view_of(report).tables
+    assert all(table.detail for table in others)
+    lean = next(row for row in overview.rows if row[0] == "lean, torch fp32")
+    speed = report.timing("lean", "torch-fp32", "real set").sentences_per_second
+    assert lean[3] == f"{speed:,.0f}"
+    assert "lean, torch bf16: this processor has no bf16 instructions." in said(report)
+    assert report.scored.words in said(report)
+    full = report.timing("full", "torch-fp32", "real set").sentences_per_second
+    assert gain_in(report, compared_in(report)) == speed / full
+    assert "sentences a second" in [row[0] for row in against_table(report).rows]
+    assert against_table(replace(report, timings=())) is None
+    bare = replace(report, contestants=tuple(replace(row, spearman=None) for row in report.contestants))
+    assert view_of(bare).plots == ()
+
+
+def test_a_column_of_the_gpu_is_shown_only_if_it_was_measured():
+    shape = timing(("full", "torch-fp32"), "latency", (0.01, 0.01), sentences=1, tokens=16, shape=(1, 16))
+    for seconds in ((), (0.002, 0.004, 0.009)):
+        report = replace(a_bench(), timings=(replace(shape, device_seconds=seconds),))
+        fixed = next(table for table in view_of(report).tables if table.title.startswith("Fixed"))
+        assert ("GPU p50 ms" in fixed.columns) == bool(seconds)
+        if seconds:
+            assert fixed.rows[0][3] == "4.00"
+
+
+def test_an_export():
+    report = an_export()
+    rows = view_of(report).tables[0].rows
+    assert rows[0][1:] == ("1.0e-07", "0.0001")
+    assert rows[-1][0] == "Pearson × 100 on stsb/test: 57.00 to 57.00"
+    assert "Attention is fused: 2 nodes" in said(report)
+    assert "no kernel" in said(replace(report, fused_attention_expected=0))
+    assert "has no attention" in said(replace(report, fused_attention_expected=0, layers=0))
+    int8 = Quantization(
+        layers=9, in_float={"dense": 0.1}, weight_bits=7, instructions=None, budget=0.5, searched_on="dev", num_pairs=3,
+        drop_all_int8=1.0, drop=0.2,
+    )  # fmt: skip
+    assert "Layers in float: dense. Weights have 7 bits" in said(replace(report, quantization=int8))
+    assert "3 pairs: too few" in said(replace(report, quantization=int8))
+    assert "1,234 of 65,504" in said(replace(report, float32_islands={}, largest_half=1234.0))
+    stable = Invariance(
+        data="d", num_texts=2, num_pairs=9, batch_difference=0.1, batch_cosine=0.99, padding_difference=0.1,
+        padding_cosine=0.98, spearman_alone=80.0, spearman_batched=79.0,
+    )  # fmt: skip
+    assert "at least 0.9900" in said(replace(report, invariance=stable))
+
+
+def test_a_score_and_any_other_result():
+    score = ModelScore(
+        model="m", runtime="torch", data="d", split="test", num_pairs=1234, spearman=81.0, pearson=80.0,
+        vectors="float32", dimensions=384, bytes_per_vector=1536,
+    )  # fmt: skip
+    assert view_of(score).tables[0].rows == [("d, test", "1,234", "81.00", "80.00", "float32", "384", "1,536")]
+    fields = view_of(Evaluation(spearman=81.25, pearson=80.0, num_pairs=9, cosines=tuple(range(9)))).tables[0].rows
+    assert ("spearman", "81.25") in fields
+    assert ("cosines", "9 values") in fields
+    assert view_of(SweepSettings()).title == "SweepSettings"

@@ -1,0 +1,415 @@
+"""One HTML page of a workspace, or of two side by side; it opens without a network."""
+
+import base64
+import functools
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from truncate_kit import __version__
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.errors import ModelError, UsageError, first_line
+from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
+from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
+from truncate_kit.export.record import ExportReport, read_exports
+from truncate_kit.files import digest_of, local_path, write_text
+from truncate_kit.methods.bert_lc.result import CombinationReport
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.distill.result import DistillResult
+from truncate_kit.methods.frozen.frozen_report import FrozenReport
+from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.naming import miniature_path
+from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
+from truncate_kit.report import chart
+from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
+from truncate_kit.report.measuring import against_table, bench_plot, compared_in, measured, measures
+from truncate_kit.report.recommendation import recommend
+from truncate_kit.report.view import Table, View, view_of
+from truncate_kit.results import Result, files_at
+from truncate_kit.training.cutting import CutResult
+from truncate_kit.wording import harmless
+from truncate_kit.workspace import DataSource, Workspace, read_result
+
+MOST_BYTES = 6 * 2**20  # what a mail server lets through
+PAIRS = "PAIRS.csv"  # in commands, for what only the user can name
+OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
+"""As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
+_RESULTS: dict[Method, type[Result]] = {
+    "cut": CutResult,
+    "finetune": SweepResult,
+    "distill": DistillResult,
+    "contrast": ContrastiveResult,
+    "freeze": FrozenReport,
+    "combine": CombinationReport,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageReport(Result):
+    """A page that was written.
+
+    Attributes:
+        page: The file.
+        file_bytes: Its size.
+        recommendations: One sentence for each run.
+        grounds: What each rests on.
+        commands: What would add the parts that are missing.
+        missing: What each of them adds.
+    """
+
+    page: str
+    file_bytes: int
+    recommendations: tuple[str, ...]
+    grounds: tuple[tuple[str, ...], ...]
+    commands: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A view on the page, with lines to copy and the commands that add what is missing, each with its title."""
+
+    view: View
+    snippets: Sequence[tuple[str, str]] = ()
+    missing: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What commands left in a workspace.
+
+    Attributes:
+        workspace: Where.
+        model: Folder of the model that came out: the lean one, else the combined or the frozen one.
+        made: What that folder says of itself.
+        results: Of the methods whose models are there, the one that made `model` first.
+        profile: Of `analyze`.
+        benches: Of `bench`, of the weights that are there, first those on pairs of the user's own.
+        graphs: Of `export`.
+        notes: What a reader has to know of the files themselves.
+    """
+
+    workspace: Workspace
+    model: Path | None
+    made: Origin | None
+    results: Sequence[Result]
+    profile: LayerProfile | None
+    benches: Sequence[BenchReport]
+    graphs: Sequence[ExportReport]
+    notes: Sequence[str]
+
+    @property
+    def result(self) -> Result | None:
+        """The result of the method that made the model."""
+        return next(iter(self.results), None)
+
+    @property
+    def bench(self) -> BenchReport | None:
+        """The bench that counts."""
+        return next(iter(self.benches), None)
+
+    @property
+    def origin(self) -> str:
+        """Name of the model that all began with; empty if no file says it."""
+        made = self.made or self.profile
+        return "" if made is None else self.workspace.located(made.model)
+
+    @property
+    def place(self) -> str:
+        """Which part of the full model is kept."""
+        return "as measured" if self.made is None else self.made.place
+
+    @property
+    def name(self) -> str:
+        """What to call it: its model and the folder."""
+        return f"{Path(self.origin).name} in {self.workspace.folder}" if self.origin else str(self.workspace.folder)
+
+    def says_little(self, data: str) -> bool:
+        """Return whether scores on a set are those of a model of the user's on the bundled, synthetic pairs."""
+        return data.split("/")[0] == "bundled" and miniature_path(self.origin) is None
+
+    def on_bundled(self, bench: BenchReport) -> bool:
+        """Return whether a bench scored a model of the user's on the bundled pairs alone."""
+        return bench.scored is not None and bench.scored.bundled and miniature_path(self.origin) is None
+
+    def command(self, *words: str) -> str:
+        """Return a command on the model of this workspace, as it is typed."""
+        named = () if self.model in (None, self.workspace.lean) or words[0] == "analyze" else (str(self.model),)
+        return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
+
+    def bench_command(self) -> str:
+        """Return the command that measures: on what the last bench was given, or on pairs of the user's own."""
+        last = self.workspace.remembered()
+        taken = last.benched or last.data
+        own = last.queries is None and self.says_little(taken.name or "bundled")
+        alone = self.made is not None and self.made.method not in ("cut", "finetune", "distill")
+        full = ("--full", self.origin) if alone and self.origin else ()
+        return self.command("bench", *full, *(("--data", PAIRS) if own else _named(last.benched)))
+
+
+def _named(data: DataSource | None) -> list[str]:
+    """Return the options that name pairs, and say how they are read."""
+    if data is None:
+        return []
+    words = ["--data", data.name] if data.name else []
+    words += ["--columns", ",".join(data.columns)] if data.columns else []
+    return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
+
+
+def read_run(folder: Path) -> Run:
+    """Read what commands left in a workspace. Raises `UsageError` for none, `ModelError` for a damaged export."""
+    workspace = Workspace(folder)
+    models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
+    model = next(iter(models), None)
+    origins = [origin for path in models if (origin := read_origin(path)) is not None and origin.method in _RESULTS]
+    found = [read_result(_RESULTS[origin.method], folder / RESULT_FILES[origin.method]) for origin in origins]
+    weights = (model or workspace.lean) / "model.safetensors"
+    own, notes, benches = digest_of(weights) if weights.is_file() else None, list[str](), list[BenchReport]()
+    for path in sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name)):
+        report = read_result(BenchReport, path)
+        if report is None:
+            notes.append(f"{path.name} cannot be read and is left out.")
+        elif None not in (own, report.lean.weights_sha256) and report.lean.weights_sha256 != own:
+            notes.append(f"{path.name} measured other weights than those here, so it is left out. Run bench again.")
+        else:
+            benches.append(report)
+    run = Run(
+        workspace=workspace,
+        model=model,
+        made=None if model is None else read_origin(model),
+        results=[result for result in found if result is not None],
+        profile=read_result(LayerProfile, workspace.profile),
+        benches=sorted(benches, key=lambda report: report.scored is None or report.scored.bundled),
+        graphs=() if model is None else read_exports(model).graphs,
+        notes=notes,
+    )
+    if model is None and run.profile is None and not benches:
+        what = "No command has left a model or an analysis" if folder.is_dir() else "There is no folder"
+        hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
+        raise UsageError(f"{what}{' in' if folder.is_dir() else ''} {folder}.", hint=hint)
+    return run
+
+
+def report_kinds() -> dict[str, Callable[[], type[SuiteReport]]]:
+    """Return the classes of all reports that `evaluate` writes, by name in a workspace; each is imported when asked."""
+    suites = {name: suite.report for name, suite in SUITES.items()}
+    return suites | {"mteb": lambda: MtebReport, "mteb-comparison": lambda: MtebComparison}
+
+
+def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
+    """Return the results of suites that are there, shorter ones after the longest."""
+    places = [(path, kind) for name, kind in report_kinds().items() for path in files_at(workspace.suite(name))]
+    found = {path: read_result(kind(), path) for path, kind in places}  # the modules of others stay unread
+    return {path: report for path, report in found.items() if report is not None}
+
+
+def sections(run: Run) -> list[Section]:
+    """Return all parts of a page, in the order in which a reader asks."""
+    bench, made, missing = run.bench, list[Section](), []
+    table = None if bench is None else against_table(bench)
+    if run.model is None:
+        missing.append(("No lean model yet, with scored pairs", run.command("finetune")))
+        missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
+    elif table is None:
+        missing.append(("Lean and full were not measured in one runtime", run.bench_command()))
+    elif bench is not None and run.on_bundled(bench):
+        missing.append(("No score on pairs of your own", run.bench_command()))
+    tables = () if table is None else (table,)
+    made.append(Section(view=View(key="against", title="Lean against full", tables=tables), missing=missing))
+    made += [Section(view=view) for view in _numbered([view_of(report) for report in run.benches])]
+    made += [Section(view=view_of(result)) for result in run.results]
+    if run.profile is None:
+        words = ("analyze", run.origin) if run.origin else ("analyze",)
+        view = View(key="cka", title="What the layers show")
+        made.append(Section(view=view, missing=[("Layers were not analyzed", run.command(*words))]))
+    else:
+        view, model = view_of(run.profile), run.workspace.located(run.profile.model)
+        if model != run.origin:
+            view = replace(view, notes=(f"These are the layers of {model}, not of {run.origin}.", *view.notes))
+        made.append(Section(view=view))
+    made += [Section(view=view) for view in _numbered([view_of(report) for report in run.graphs])]
+    if run.model is not None:
+        if not run.graphs:
+            view = View(key="graph", title="The ONNX graph")
+            made.append(Section(view=view, missing=[("No graph yet", run.command("export", "--onnx"))]))
+        made.append(Section(view=View(key="loading", title="Use the model"), snippets=snippets(run)))
+    gone = []
+    for path, report in suite_reports(run.workspace).items():
+        then = report.measured
+        now = None if then is None else MeasuredModel.of(run.workspace.located(then.name))
+        if then is not None and now is not None and now.sha256 != then.sha256:
+            gone.append(f"{path.name} measured another model in the same place: run evaluate again.")
+        else:
+            made.append(Section(view=view_of(report)))
+    made.append(Section(view=_environment(run, gone)))
+    return made
+
+
+def _numbered(views: Sequence[View]) -> list[View]:
+    """Give views of one kind anchors and plots of their own."""
+    return [
+        replace(
+            view,
+            key=f"{view.key}-{number}" if number else view.key,
+            plots=[replace(plot, name=f"{plot.name}-{number}") for plot in view.plots],
+        )
+        for number, view in enumerate(views)
+    ]
+
+
+def snippets(run: Run) -> list[tuple[str, str]]:
+    """Return lines that load the model of a run. Raises `ModelError` for a damaged folder."""
+    assert run.model is not None
+    folder, place = run.model, str(run.model)
+    encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
+    ours = (
+        f"import truncate_kit\n\nmodel = truncate_kit.load_encoder({place!r})\nvectors = model.encode({SAMPLE_TEXTS})"
+    )
+    found = [("Command line", shlex.join(encode)), ("Python", ours)]
+    try:
+        modules = [module["type"] for module in _read(folder / "modules.json", [])]
+        lowers = _read(folder / "sentence_bert_config.json", {}).get("do_lower_case")
+        prompt = _read(folder / "config_sentence_transformers.json", {}).get("default_prompt_name")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{folder} is damaged: {first_line(error)}.", hint="Save the model again.") from error
+    known = all(str(name).startswith(("sentence_transformers.", *OWN_POOLINGS)) for name in modules)
+    if known:
+        lines = sentence_transformers_lines(place, own_pooling=any(name in OWN_POOLINGS for name in modules))
+        found.append(("sentence-transformers", lines))
+    graph = next(iter(sorted(run.graphs, key=lambda report: report.precision != "fp32")), None)
+    if graph is not None and not lowers and not prompt and (folder / "tokenizer.json").is_file():
+        lines = onnxruntime_lines(place, graph.file, graph.max_length)
+        found.append((f"ONNX Runtime, without torch ({graph.precision})", lines))
+    return found
+
+
+def _read(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
+
+
+def _environment(run: Run, notes: Sequence[str]) -> View:
+    """Show how the model came about: data, settings, versions, machine."""
+    rows: dict[str, object] = {}
+    if (made := run.made) is not None:
+        rows |= {"method": made.method, "made from": made.model, "data": made.data, "fingerprint": made.fingerprint}
+        rows |= {f"setting {name.replace('_', ' ')}": value for name, value in made.settings.items()}
+        rows |= {f"version of {name}": value for name, value in made.versions.items()}
+    if run.bench is not None:
+        rows |= {name.replace("_", " "): value for name, value in run.bench.machine.to_dict().items()}
+    rows["this page"] = f"truncate-kit {__version__}"
+    cells = [(name, str(value)) for name, value in rows.items() if value not in (None, "")]
+    table = Table("Data, settings, versions and machine", ("what", "value"), cells, detail=True)
+    return View(key="environment", title="Environment", notes=notes, tables=(table,))
+
+
+def comparison(runs: dict[str, Run]) -> list[Section]:
+    """Return the parts of a page of two runs: measures side by side, and why these may not compare."""
+    benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
+    columns, models = list[str](), list[dict[str, float | None]]()
+    for letter, bench in benches.items():
+        if (backend := compared_in(bench)) is not None:
+            for role in ("lean", "full"):
+                columns.append(f"{letter} {role}, {backend}")
+                models.append(measures(bench, role, backend))
+    names = dict.fromkeys(name for model in models for name in model)
+    rows = [(name, *(measured(model.get(name)) for model in models)) for name in names]
+    notes = []
+    if len({bench.scored and bench.scored.fingerprint for bench in benches.values()}) > 1:
+        notes.append("Scored on different pairs: scores of A and B cannot be compared.")
+    if len({(one.processor, one.threads, one.device) for one in (bench.machine for bench in benches.values())}) > 1:
+        notes.append("Timed on different machines or numbers of threads: compare factors, not seconds.")
+    if len({bench.num_texts for bench in benches.values()}) > 1:
+        notes.append("Timed on sets of different sizes.")
+    notes += [f"{letter}: {note}" for letter, run in runs.items() for note in run.notes]
+    missing = [(f"{letter} was not measured", run.bench_command()) for letter, run in runs.items() if run.bench is None]
+    tables = (Table("A and B side by side", ("measure", *columns), rows),) if rows else ()
+    view = View(key="measures", title="Measured", notes=notes, tables=tables)
+    made = [Section(view=view, missing=missing)]
+    for letter, bench in benches.items():
+        if (plot := bench_plot(bench)) is not None:
+            title, key = f"{letter}: speed against quality", f"speed-{letter}"
+            made.append(Section(view=View(key=key, title=title, plots=(replace(plot, name=key),))))
+    return made
+
+
+def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
+    """Write what a workspace holds, or two of them side by side, as one HTML file.
+
+    Args:
+        run: The workspace.
+        other: Another one to compare it with.
+        out: The file; by default `report.html` in `run`, or `comparison.html` for two.
+
+    Raises:
+        UsageError: Nothing is there, or `out` is called like another kind of file.
+        ModelError: A model or its export is damaged.
+        FileProblemError: The file cannot be written.
+    """
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # it would replace a model, or data
+        raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
+    first = read_run(run)
+    runs = {first.name: first} if other is None else {"A": first, "B": read_run(other)}
+    parts = sections(first) if other is None else comparison(runs)
+    found = {name: recommend(one) for name, one in runs.items()}
+    title = ", ".join(f"{name}: {one.name}" if other else name for name, one in runs.items())
+    text = _render(title, [(name if other else "Recommendation", *verdict) for name, verdict in found.items()], parts)
+    if len(text.encode()) > MOST_BYTES:
+        raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")
+    path = local_path(out or run / ("report.html" if other is None else "comparison.html"))
+    write_text(path, text)
+    missing = {command: what for part in parts for what, command in part.missing}
+    return PageReport(
+        page=str(path),
+        file_bytes=path.stat().st_size,
+        recommendations=tuple(sentence for sentence, _ in found.values()),
+        grounds=tuple(tuple(grounds) for _, grounds in found.values()),
+        commands=tuple(missing),
+        missing=tuple(missing.values()),
+    )
+
+
+def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[Section]) -> str:
+    """Fill the template; every string is escaped but style, script and drawings, which come from this package."""
+    script = _own_text("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": __version__}
+    return _templates().get_template("page.html").render(title=title, verdicts=verdicts, sections=parts, **own)
+
+
+def in_notebook(result: Result) -> str:
+    """Return a result as HTML for a cell of a notebook: sentences, plots and tables, without a script."""
+    style = Markup(_own_text("notebook.css"))
+    return _templates().get_template("notebook.html").render(section=Section(view=view_of(result)), style=style)
+
+
+@functools.cache
+def _templates() -> Environment:
+    loader = FunctionLoader(_own_text)
+    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=loader, autoescape=True, finalize=_shown, **options)
+    environment.filters |= {"prose": _prose, "svg": lambda plot: chart.inline_svg(plot)}
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Let no text of others turn the direction of writing."""
+    return harmless(value) if type(value) is str else value
+
+
+def _prose(sentence: str) -> Markup:
+    """Keep the names of options from breaking into lines."""
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(_shown(sentence)))))
+
+
+def _own_text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
