@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.results import Result
@@ -105,7 +105,7 @@ Rows: TypeAlias = "Tensor | NDArray[Any]"
 
 
 def one_row_each(vectors: Rows, count: int) -> "Tensor":
-    """What an encoder gave for `count` texts, as a tensor (count, d). Raises `ModelError` for another shape."""
+    """Return what an encoder gave for `count` texts as a tensor (count, d). Raises `ModelError` for another shape."""
     import torch
 
     found = torch.as_tensor(vectors)
@@ -118,57 +118,44 @@ def one_row_each(vectors: Rows, count: int) -> "Tensor":
 
 
 def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
-    """Vectors (n, d) of the first and of the second text of each pair, as tensors.
+    """Return the vectors (n, d) of the first and the second texts of pairs as tensors.
 
-    Raises `UsageError` where their shapes differ: one vector would be compared with each of the others.
+    Raises `UsageError` if their shapes differ: one vector would be compared with each of the others.
     """
     import torch
 
     rows = torch.as_tensor(first), torch.as_tensor(second)
-    shapes = [tuple(side.shape) for side in rows]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2:
+    if rows[0].shape != rows[1].shape or rows[0].ndim != 2:
         raise UsageError(
-            f"Vectors of the shapes {shapes[0]} and {shapes[1]} are no pairs.",
+            f"Vectors of the shapes {tuple(rows[0].shape)} and {tuple(rows[1].shape)} are no pairs.",
             hint="Give both as (texts, width), row by row those of a pair.",
         )
     return rows
 
 
-class _Encodes(Protocol):
-    def encode(self, texts: Sequence[str]) -> Rows: ...
-
-
-@runtime_checkable
-class ScoresVectors(Protocol):
-    """An encoder that has a measure of its own for how alike two of its vectors are."""
-
-    def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
-        """Of each pair of rows, (n,), from vectors (n, d)."""
-
-
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """How alike the vectors (n, d) of an encoder are, row by row: by its own measure, else their cosine; (n,)."""
+    """Return how alike vectors (n, d) are row by row, (n,): by the encoder's own measure, else their cosine."""
     import torch
 
-    if isinstance(encoder, ScoresVectors):
-        return encoder.similarities(first, second)
-    return torch.nn.functional.cosine_similarity(*paired_rows(first, second))
+    own = getattr(encoder, "similarities", None)
+    found: Tensor = own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
+    return found
 
 
 class StoredVectors:
     """An encoder whose vectors have been stored and read again: what searches and scores then see."""
 
-    def __init__(self, encoder: _Encodes, form: VectorFormat) -> None:
+    def __init__(self, encoder: Any, form: VectorFormat) -> None:
         self.encoder = encoder
         self.form = form
         self.width = 0  # of the encoder's own vectors, known once there are some
 
     def encode(self, texts: Sequence[str]) -> "Tensor":
-        """Vectors (n, kept) in float32 in the order of `texts`."""
+        """Return vectors (n, kept) in float32 in the order of `texts`."""
         vectors = one_row_each(self.encoder.encode(texts), len(texts))
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 
     def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
-        """By the measure of the encoder."""
+        """Compare by the measure of the encoder."""
         return similarities(self.encoder, first, second)

@@ -93,7 +93,7 @@ def test_up_to_never_runs_an_upper_block(layer, tiny_folder):
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     try:
-        batches = list(iter_states(encoder, TEXTS, up_to=layer))
+        batches = [layer_states(encoder, TEXTS, up_to=layer)]
     finally:
         hook.remove()
     assert len(batches) == 1
@@ -106,7 +106,7 @@ def test_up_to_a_layer_that_is_not_there_or_not_held(tiny_folder):
     with pytest.raises(LayerOutOfRangeError):
         layer_states(load_encoder(tiny_folder("bert")), TEXTS, up_to=-3)
     with pytest.raises(LayerNotHeldError):
-        next(iter_states(load_encoder(tiny_folder("deberta-v2")), TEXTS, up_to=0))
+        layer_states(load_encoder(tiny_folder("deberta-v2")), TEXTS, up_to=0)
 
 
 def test_state_at_a_layer_is_what_the_model_cut_there_gives(tiny_folder):

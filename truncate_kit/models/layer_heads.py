@@ -141,14 +141,6 @@ class LayerHeads(nn.Module):
         """Numbers of a text's vector."""
         return sum(code * count for code, count in self.runs)
 
-    @property
-    def weights_per_text(self) -> int:
-        """Weights that the codes of one text multiply with."""
-        if self.networks is None:
-            return 0
-        layers = (self.networks, *self.networks.deeper)
-        return sum(weight.numel() for layer in layers for weight in layer.weights)
-
     def forward(self, states: Tensor) -> Tensor:
         """Pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
         codes: list[Tensor] = [states] if self.networks is None else self.networks(states)

@@ -99,10 +99,6 @@ class LayerPooler(nn.Module):
         """Return whether a model of this width and depth has the layers that are pooled."""
         return bool(self.settings["width"] == width and max(self.settings.get("layers", [0])) <= depth)
 
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
-
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Add `sentence_embedding` (b, out) to the output of a Transformer module."""
         layers = features.get("all_layer_embeddings")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,39 +30,9 @@ class StateBatch:
     attention_mask: Tensor  # (b, t), 1 for real tokens, on the encoder's device
 
 
-def iter_states(
-    encoder: Encoder,
-    texts: Sequence[str],
-    *,
-    pooling: PoolingMode | None = None,
-    raw: RawStates = False,
-    up_to: int | None = None,
-    prompt: bool = True,
-    batch_size: int = 64,
-    progress: Progress = silent,
-) -> Iterator[StateBatch]:
-    """Yield the states of all layers 0 … L, each text once, not in the order of `texts`.
-
-    Args:
-        encoder: Whose states they are.
-        texts: The texts.
-        pooling: None is the encoder's own.
-        raw: Leave out the final norm below the last layer, or everywhere, see `Encoder.hidden_states`.
-        up_to: The highest layer wanted, None for all; blocks above it are not run.
-        prompt: Put the model's default prompt before each text.
-        batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
-        progress: Called as the batches go by.
-
-    Raises:
-        LayerOutOfRangeError: The layer `up_to` does not exist.
-        LayerNotHeldError: The family has no model that ends at `up_to`.
-        UsageError: This is no pooling, no size of a batch or no text.
-    """
-    if up_to is not None:
-        encoder = _lowered(encoder, up_to, raw=raw)
-    for (batch,) in iter_states_together(
-        (encoder,), texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
-    ):
+def iter_states(encoder: Encoder, texts: Sequence[str], **options: Any) -> Iterator[StateBatch]:
+    """Yield the states of all layers 0 … L, each text once, not in the order of `texts`; see `iter_states_together`."""
+    for (batch,) in iter_states_together((encoder,), texts, **options):
         yield batch
 
 
@@ -75,7 +46,20 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield as `iter_states` for several encoders over the same texts in the same batches."""
+    """Yield the states of several encoders over the same texts in the same batches, whatever their tokenizers.
+
+    Args:
+        encoders: Whose states they are.
+        texts: The texts.
+        pooling: None is the encoder's own.
+        raw: Leave out the final norm below the last layer, or everywhere, see `Encoder.hidden_states`.
+        prompt: Put the model's default prompt before each text.
+        batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
+        progress: Called as the batches go by.
+
+    Raises:
+        UsageError: This is no pooling, no size of a batch or no text.
+    """
     if pooling is not None:
         check_pooling(pooling)
     task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
@@ -109,25 +93,23 @@ def layer_states(
     batch_size: int = 64,
     progress: ProgressOption = False,
 ) -> Tensor:
-    """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU; as `iter_states`."""
+    """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU.
+
+    up_to: the highest layer wanted, None for all; blocks above it are not run. Other options and errors are those of
+    `iter_states_together`. Raises `LayerOutOfRangeError` and `LayerNotHeldError` as `truncate` does.
+    """
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
-        encoder = _lowered(encoder, up_to, raw=raw)
+        full, encoder = encoder, truncate(encoder, up_to, copy_weights=False)
+        # Below the last layer raw `hidden_states` have no final norm either.
+        if raw and up_to < full.depth and encoder.family.final_norm is not None:
+            encoder.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
     for batch in iter_states(
         encoder, texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
     ):
         states[:, batch.places] = batch.states
     return states
-
-
-def _lowered(encoder: Encoder, layer: int, *, raw: RawStates = False) -> Encoder:
-    """Return the encoder cut at `layer` for reading states; it shares the weights of `encoder`."""
-    cut = truncate(encoder, layer, copy_weights=False)
-    # Below the last layer raw `hidden_states` have no final norm either.
-    if raw and layer < encoder.depth and encoder.family.final_norm is not None:
-        cut.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
-    return cut
 
 
 def _read(
