@@ -30,7 +30,7 @@ from truncate_kit.models.pipeline import Normalize, read_pipeline
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import Result
-from truncate_kit.settings import STEPS, check_number, given_or
+from truncate_kit.settings import STEPS, check_number
 from truncate_kit.training.store import StoredRows
 from truncate_kit.vectors import VectorFormat
 
@@ -107,7 +107,7 @@ def encode_file(
     """
     progress = reporter(progress)
     begin = time.perf_counter()
-    source, out, form = local_path(source), local_path(out), given_or(VectorFormat, form, "form")
+    source, out, form = local_path(source), local_path(out), form or VectorFormat()
     if out.suffix != ".npy":
         raise UsageError(f"{out} does not end in .npy.", hint="Name it like vectors.npy.")
     count, digest = 0, Digest()

@@ -71,14 +71,6 @@ def other_graph(precision: Precision, device: str, parameter: str = "device") ->
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
 
-def check_training_precision(name: str) -> None:
-    """Raise `UsageError` for a precision that nothing is trained in."""
-    if name not in TRAINING_PRECISIONS:
-        raise UsageError(
-            f"There is no training precision {name!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)} as `precision`."
-        )
-
-
 def check_graph_precision(name: str) -> Precision:
     """Return `name` if graphs are exported in it; raises `UsageError` otherwise."""
     return known_name("export precision", name, GRAPH_FILES)

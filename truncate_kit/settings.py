@@ -5,11 +5,10 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any
 
 from truncate_kit.errors import UsageError
 
-Kind = TypeVar("Kind")
 _SHOWN = 24  # characters of a value in a message
 DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machine", "Results"
 """Panels under which `--help` lists the options."""
@@ -150,14 +149,18 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-def given_or(kind: type[Kind], value: Kind | None, name: str = "settings") -> Kind:
-    """Return the settings, for None the defaults of `kind`."""
-    return kind() if value is None else value
-
-
-def check_whole(name: str, value: Any) -> int:
-    """Return a whole number as Python's own."""
-    return int(value)
+def listed_texts(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list. Raises `UsageError` for a single text, and for one that is no str."""
+    if isinstance(texts, str):
+        raise UsageError("Several texts are needed, not one.", hint="Give a list of texts.")
+    found = list(texts)
+    for number, text in enumerate(found, start=1):
+        if not isinstance(text, str):
+            raise UsageError(
+                f"Text {number:,} of {len(found):,} is of the type {type(text).__name__}, not str.",
+                hint="Give each text as a str; leave out what is missing.",
+            )
+    return found
 
 
 def shown(value: Any) -> str:

@@ -25,8 +25,7 @@ from truncate_kit.models import Encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.settings import given_or
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
 IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
@@ -63,7 +62,7 @@ def profile(
         DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
     """
     progress = reporter(progress)
-    settings = given_or(AnalysisSettings, settings)
+    settings = settings or AnalysisSettings()
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     full_depth, digest = encoder.depth, encoder_digest(encoder)

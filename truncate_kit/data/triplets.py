@@ -18,7 +18,7 @@ from truncate_kit.data.tables import (
 )
 from truncate_kit.data.types import pairs_in_rows
 from truncate_kit.errors import DataError
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import listed_texts
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}

@@ -10,8 +10,16 @@ import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.cells import TableCells, number
-from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, TextPair, distinct_texts, find_sts, read_trained_pairs
+from truncate_kit.wording import TableCells, number
+from truncate_kit.data import (
+    PlacedPairs,
+    SeenPairs,
+    StsSet,
+    TextPair,
+    distinct_texts,
+    find_sts,
+    read_trained_pairs,
+)
 from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
@@ -19,6 +27,7 @@ from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
+from truncate_kit.wording import TableCells, number
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 

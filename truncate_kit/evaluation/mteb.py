@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.cells import TableCells, number
 from truncate_kit.errors import DataError, UsageError, errors_only, first_line, require
 from truncate_kit.evaluation.registry import SuiteReport
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
+from truncate_kit.wording import TableCells, number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

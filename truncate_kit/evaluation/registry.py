@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from truncate_kit.cells import TableCells
 from truncate_kit.files import local_path
 from truncate_kit.models.digest import model_digest
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Measurement, Result
+from truncate_kit.wording import TableCells
 
 if TYPE_CHECKING:
     from truncate_kit.data import RetrievalSet, SeenPairs

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from truncate_kit.cells import TableCells, number
 from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.errors import UsageError, require
 from truncate_kit.evaluation.graded import TextEncoder
@@ -36,7 +35,7 @@ from truncate_kit.progress import ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import Bounds, check_number
 from truncate_kit.vectors import VectorFormat, VectorPrecision
-from truncate_kit.wording import counted
+from truncate_kit.wording import TableCells, counted, number
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 _LISTS = Bounds(1, 1_000_000)

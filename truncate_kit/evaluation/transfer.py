@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 
-from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.evaluation.registry import SuiteReport
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
+from truncate_kit.wording import NONE, TableCells, number
 
 Layers = tuple[int, ...]
 BASE_LAYERS = 13

@@ -32,7 +32,6 @@ from truncate_kit.models.pipeline import load_by_any_runtime
 from truncate_kit.models.saving import origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
@@ -81,7 +80,7 @@ def export_onnx(
             another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
     progress = reporter(progress)
-    settings = given_or(ExportSettings, settings)
+    settings = settings or ExportSettings()
     _check_able(settings, search_pairs)
     folder = local_path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)

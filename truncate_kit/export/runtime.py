@@ -25,8 +25,7 @@ from truncate_kit.models.loading import load_reader
 from truncate_kit.models.model_folder import check_unreplaced, state_of
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.tokenizer import TextReader, padded
-from truncate_kit.settings import BATCH, check_number
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import BATCH, check_number, listed_texts
 from truncate_kit.vectors import Rows, paired_rows
 
 RUNTIMES = ("torch", "onnx")

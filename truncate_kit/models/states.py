@@ -12,7 +12,7 @@ from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evalu
 from truncate_kit.models.layer_pooling import PoolingMode, pool
 from truncate_kit.models.truncation import truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import listed_texts
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
 WINDOW_TEXTS = 16_384

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.models.families import family_of
 from truncate_kit.models.model_folder import quiet_transformers
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import listed_texts
 
 _MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
 _TOKENIZER_FILES = (

@@ -21,7 +21,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.model_folder import quiet_transformers
 from truncate_kit.models.tokenizer import load_tokenizer
 from truncate_kit.models.truncation import keep
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import listed_texts
 
 State = dict[str, Any]  # of a tokenizer, as tokenizer.json has it
 _WHOLE_TEXT = 10**9

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from truncate_kit.analysis.layer_profile import LayerProfile, called
-from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.data.retrieval import SEARCH_METRICS
+from truncate_kit.wording import NONE, TableCells, number
 
 
 def analysis_table(profile: LayerProfile) -> TableCells:

@@ -2,7 +2,7 @@
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Contestant, Cost, Timing, percentile
-from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.wording import NONE, TableCells, number
 
 _MEGA = 1e6
 

@@ -1,9 +1,8 @@
 """The cells of the tables of layer combinations; the command line and the page draw them."""
 
-from truncate_kit.cells import TableCells
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.statistics import Span
-from truncate_kit.wording import points
+from truncate_kit.wording import TableCells, points
 
 
 def scores_table(report: CombinationReport, title: str) -> TableCells:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, percentile
-from truncate_kit.cells import NONE, number
 from truncate_kit.export.record import ExportReport
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 
 if TYPE_CHECKING:
     from truncate_kit.encode import EncodedFile

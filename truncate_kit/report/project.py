@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from truncate_kit.cells import NONE
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.report.view import Table, View
-from truncate_kit.wording import counted
+from truncate_kit.wording import NONE, counted
 
 if TYPE_CHECKING:
     from truncate_kit.doctor import Diagnosis

@@ -1,9 +1,8 @@
 """The cells of retrieval scores; the command line draws them."""
 
-from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalScore
 from truncate_kit.evaluation.searching import Estimate
-from truncate_kit.wording import FEWEST_COMPARED_QUERIES, counted, too_few
+from truncate_kit.wording import FEWEST_COMPARED_QUERIES, NONE, TableCells, counted, number, too_few
 
 WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 

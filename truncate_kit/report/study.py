@@ -7,7 +7,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.cells import NONE
 from truncate_kit.files import write_text
 from truncate_kit.methods.study.plan import figure_name
 from truncate_kit.methods.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
@@ -26,7 +25,7 @@ from truncate_kit.report.view import (
     Table,
     View,
 )
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import NONE, counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 _MEASURES = ("dev", "dev_pearson", "test", "test_pearson")

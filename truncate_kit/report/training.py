@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
-from truncate_kit.cells import NONE, number
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
 from truncate_kit.methods.contrast.poolings import TABLE_2
@@ -33,7 +32,7 @@ from truncate_kit.report.view import (
 from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 from truncate_kit.training.trials import Trial
-from truncate_kit.wording import capitalized, counted, layers_in_words, points
+from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, number, points
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from truncate_kit.cells import TableCells
 from truncate_kit.export.record import ExportReport
 from truncate_kit.methods.distill.result import (
     Agreement,
@@ -14,7 +13,7 @@ from truncate_kit.methods.distill.result import (
 )
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.report.measuring import view_export
-from truncate_kit.wording import counted, in_points, points
+from truncate_kit.wording import TableCells, counted, in_points, points
 
 
 def sweep_table(result: SweepResult) -> TableCells:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from truncate_kit.cells import NONE, markdown
+from truncate_kit.wording import NONE, markdown
 
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"

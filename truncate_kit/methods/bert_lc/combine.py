@@ -47,7 +47,6 @@ from truncate_kit.models.layer_pooling import LayerPooling, Over
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.states import iter_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.settings import given_or
 from truncate_kit.wording import FEWEST_COMPARED, counted
 
 RANDOM_DRAWS = 100
@@ -118,7 +117,7 @@ def combine(
         UsageError: More combinations than an exact search can try.
     """
     start, progress = perf_counter(), reporter(progress)
-    settings, threads = given_or(CombineSettings, settings), check_threads(threads) or 1
+    settings, threads = settings or CombineSettings(), check_threads(threads) or 1
     divisions = draw_divisions(pairs, settings)
     if settings.head and head is None:
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")

@@ -23,7 +23,6 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
-from truncate_kit.settings import given_or
 from truncate_kit.statistics import standard_deviation
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group, isolated
@@ -78,7 +77,7 @@ def finetune_contrastive(
         DivergedError: Of one seed, after all others were run and kept.
     """
     start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
-    settings = given_or(ContrastiveSettings, settings)
+    settings = settings or ContrastiveSettings()
     columns, fills = _columns(rows, settings), generator or encoder
     cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.recipe, encoder.width)
     plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}

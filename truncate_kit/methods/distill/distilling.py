@@ -21,7 +21,6 @@ from truncate_kit.models import Encoder
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.seen import without_seen
-from truncate_kit.settings import given_or
 from truncate_kit.training.cutting import cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as
@@ -100,8 +99,8 @@ def distill(
         ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-    out, budget, progress = local_path(out), given_or(Budget, budget, "budget"), reporter(progress)
-    settings = given_or(DistillSettings, settings)
+    out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
+    settings = settings or DistillSettings()
     teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
     raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})

@@ -34,7 +34,6 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import frozen_card
 from truncate_kit.seen import keys_of, merged
-from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.output import output_folder
 from truncate_kit.training.store import RunStore, run_key
@@ -68,7 +67,7 @@ def finetune_frozen(
     `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
     """
     progress = reporter(progress)
-    settings, begin = given_or(FrozenSettings, settings), time.perf_counter()
+    settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)
     settings.check_model(encoder)
     splits = check_pairs(data, settings.seeds[0])

@@ -15,8 +15,7 @@ from truncate_kit.models import Encoder, truncate
 from truncate_kit.precisions import TRAINING_PRECISIONS
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
-from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, given_or, setting
-from truncate_kit.text_lists import listed_texts
+from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, listed_texts, setting
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate
@@ -90,7 +89,7 @@ def adapt(
     texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
     """
     progress = reporter(progress)
-    settings = given_or(AdaptationSettings, settings)
+    settings = settings or AdaptationSettings()
     training = _settled(settings, encoder).training()
     texts = list(dict.fromkeys(listed_texts(texts)))
     if len(texts) < FEWEST_TEXTS:
@@ -163,7 +162,7 @@ def adapted(
         FileProblemError: `out` cannot be written, or another process works there.
         TruncateKitError: Whatever `adapt` raises.
     """
-    settings = given_or(AdaptationSettings, settings)
+    settings = settings or AdaptationSettings()
     key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():

@@ -19,7 +19,6 @@ from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.seen import merged, query_keys, seen_before
-from truncate_kit.settings import given_or
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.evaluators import choosing_queries, scored_as
 from truncate_kit.training.output import output_folder
@@ -86,8 +85,8 @@ def finetune(
         FileProblemError: `out` cannot be written, or another process works there.
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
-    training, before = given_or(TrainingSettings, training, "training"), given_or(Preparation, before, "before")
-    settings, watcher = given_or(SweepSettings, settings), watcher_of(progress)
+    training, before = training or TrainingSettings(), before or Preparation()
+    settings, watcher = settings or SweepSettings(), watcher_of(progress)
     layers = check_sweep(encoder, settings)
     judged = training.row.data == "judged"
     names = _names(encoder, data, before, retrieval, judged=judged)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.methods.tmft.picking import DEFAULT_RULE, PICK_RULES
+from truncate_kit.errors import UsageError
+from truncate_kit.methods.tmft.picking import DEFAULT_RULE, PICK_RULES, Picker
 from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.naming import as_text
 from truncate_kit.results import Result
@@ -44,3 +45,9 @@ class SweepSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
         check_settings(self)
         check_seeds(self.seeds)
+        Picker(self.pick, self.within)
+        if self.strategy is not None and self.layers != "auto":
+            raise UsageError(
+                f"`strategy={self.strategy}` searches for a layer, and `layers={self.layers}` is given.",
+                hint="Leave out one of the two.",
+            )
