@@ -11,7 +11,6 @@ from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
 from truncate_kit.report.page import read_run, sections
-from truncate_kit.report.page import read_run
 from truncate_kit.wording import TableCells
 from truncate_kit_cli.app import app, schema_text
 

@@ -10,7 +10,6 @@ import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.wording import TableCells, number
 from truncate_kit.data import (
     PlacedPairs,
     SeenPairs,
