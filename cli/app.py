@@ -147,9 +147,9 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalScore
     from truncate_kit.export.record import ExportReport
     from truncate_kit.methods.bert_lc.result import CombinationReport
-    from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+    from truncate_kit.methods.contrast.settings import ContrastiveResult
     from truncate_kit.methods.distill.result import DistillResult
-    from truncate_kit.methods.frozen.frozen_report import FrozenReport
+    from truncate_kit.methods.frozen.settings import FrozenReport
     from truncate_kit.methods.study.study_result import StudyResult
     from truncate_kit.methods.tmft.sweep_result import SweepResult
     from truncate_kit.report.page import PageReport, report_kinds

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.errors import ColumnsError, DataError, ModelError, UsageError, known_name
 from truncate_kit.files import unfinished
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.methods.contrast.poolings import TABLE_2
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -40,7 +39,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TripletSet
-    from truncate_kit.methods.priors.words import WordPrior
+    from truncate_kit.methods.priors import WordPrior
     from truncate_kit.models import Encoder
     from truncate_kit.progress import Progress
     from truncate_kit.training.distributed import Group
@@ -85,7 +84,7 @@ class Priors:
         if self.prior_texts is None:
             return encoder
         from truncate_kit.data import read_texts
-        from truncate_kit.methods.priors.adapting import AdaptationSettings, adapted
+        from truncate_kit.methods.priors import AdaptationSettings, adapted
 
         settings = AdaptationSettings(precision=precision, **given(epochs=self.prior_epochs))
         raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"
@@ -104,7 +103,7 @@ class Priors:
         if self.prior_words is None:
             return None
         from truncate_kit.data import load_words
-        from truncate_kit.methods.priors.words import WordPrior
+        from truncate_kit.methods.priors import WordPrior
 
         words = load_words(self.prior_words)
         for statement in words.notes if workspace is not None else ():
@@ -530,8 +529,8 @@ def contrast(
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
     from truncate_kit.data import read_texts
+    from truncate_kit.methods.contrast.model import layer_weights
     from truncate_kit.methods.contrast.running import finetune_contrastive
-    from truncate_kit.methods.contrast.weights import layer_weights
     from truncate_kit.models import load_encoder
     from truncate_kit.training.distributed import joined
 
@@ -696,7 +695,7 @@ def combine(
     from truncate_kit.models import find_pooler_head, load_pooler_head, save_encoder
     from truncate_kit.models.saving import origin_of
     from truncate_kit.report.card import combination_card
-    from truncate_kit.training.output import output_folder
+    from truncate_kit.training.store import output_folder
 
     has_width = settings.width != CombineSettings().width
     if settings.search == "exact" or not settings.has_grams:

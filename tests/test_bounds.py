@@ -18,7 +18,7 @@ from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.priors.adapting import AdaptationSettings
+from truncate_kit.methods.priors import AdaptationSettings
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.parallel import Processes

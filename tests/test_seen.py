@@ -17,7 +17,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts
-from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

@@ -25,9 +25,16 @@ from benchmarks.frozen.run import first_pairs, random_gpt2
 from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.frozen.run import finetune_frozen
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, LOWER_SHARE, SIAMESE, UPPER_SHARE, FrozenSettings
+from truncate_kit.methods.frozen.settings import (
+    AUTOENCODER,
+    COSINE,
+    LOWER_SHARE,
+    SIAMESE,
+    UPPER_SHARE,
+    FrozenReport,
+    FrozenSettings,
+)
 from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.report.frozen_figures import draw_correlations, draw_reconstruction
 from truncate_kit.wording import points

@@ -21,9 +21,8 @@ from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_text
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
 from truncate_kit.methods.frozen.run import finetune_frozen
-from truncate_kit.methods.frozen.settings import STEPS, FrozenSettings
+from truncate_kit.methods.frozen.settings import STEPS, FrozenReport, FrozenSettings
 from truncate_kit.models import Encoder, load_encoder, resolve
 from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
 from truncate_kit.wording import points

@@ -20,10 +20,9 @@ from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of
 from truncate_kit.data import find_sts, load_pairs
 from truncate_kit.evaluation.graded import evaluate, score_sts
-from truncate_kit.methods.contrast.contrastive_result import LayerWeights
+from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.running import finetune_contrastive
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.methods.contrast.weights import layer_weights
+from truncate_kit.methods.contrast.settings import ContrastiveSettings, LayerWeights
 from truncate_kit.models import Encoder, load_encoder, truncate
 from truncate_kit.report import panel
 from truncate_kit.report.attention_figure import draw_attention

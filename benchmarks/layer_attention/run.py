@@ -32,10 +32,8 @@ from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.data import PairSplits, StsSet, TripletSet, find_sts, load_pairs, raw_texts
 from truncate_kit.evaluation.graded import StsScore, evaluate, score_sts
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
-from truncate_kit.methods.contrast.poolings import TABLE_2
 from truncate_kit.methods.contrast.running import finetune_contrastive
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models import Encoder, load_encoder
 from truncate_kit.results import Result
 from truncate_kit.training.objectives import OBJECTIVES, objective_names

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
-from truncate_kit.methods.priors.masked_head import MaskedHead
-from truncate_kit.methods.priors.masking import HiddenWords, MaskedEvaluator
+from truncate_kit.methods.priors import HiddenWords, MaskedEvaluator, MaskedHead
 from truncate_kit.models import Batch, Encoder, evaluating, length_batches
 from truncate_kit.training.examples import Ids, SingleTexts
 

@@ -48,8 +48,7 @@ from benchmarks.miniatures.bundle import RUNS
 from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_lines
 from benchmarks.miniatures.objectives import CausalEvaluator, CausalTexts, ElectraEvaluator, ElectraHeads, electra_loss
 from truncate_kit.files import replacing, write_json
-from truncate_kit.methods.priors.masked_head import load_masked_head
-from truncate_kit.methods.priors.masking import MaskedEvaluator, MaskedTexts
+from truncate_kit.methods.priors import MaskedEvaluator, MaskedTexts, load_masked_head
 from truncate_kit.models import Encoder, load_encoder, random_encoder
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings

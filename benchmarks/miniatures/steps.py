@@ -22,8 +22,7 @@ from benchmarks.miniatures.objectives import ElectraHeads, electra_loss
 from benchmarks.miniatures.pretrain import MAX_LENGTH, SHAPES, VOCABULARY, bert_config, electra_config, new_encoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import OtherWork
-from truncate_kit.methods.priors.masked_head import load_masked_head
-from truncate_kit.methods.priors.masking import MaskedTexts
+from truncate_kit.methods.priors import MaskedTexts, load_masked_head
 from truncate_kit.models import Encoder
 from truncate_kit.training.loop import adamw, precision
 

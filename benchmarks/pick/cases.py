@@ -25,8 +25,8 @@ from benchmarks.pick.measure import TASKS
 from truncate_kit.methods.study.study_result import DROP_ERRORS, DROP_POINTS
 from truncate_kit.methods.tmft.certainty import spread_over_seeds, variance_of_mean
 from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.training.settings import Trial
 from truncate_kit.training.store import Journal
-from truncate_kit.training.trials import Trial
 
 HERE = Path(__file__).parent
 CASES, MEASURED = HERE.parent / "cases.csv", HERE / "measured.csv"

@@ -19,8 +19,7 @@ from benchmarks.common import new_parser, print_table, write_rows
 from benchmarks.pick.cases import FIRST, HERE, MEASURED, Case, measured, of_stores, rankings_in
 from truncate_kit.methods.tmft.picking import Picker
 from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.trials import Trial, trial_name
+from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
 TOLERATED, CHEAP = 0.3, 0.1
 

@@ -38,8 +38,7 @@ from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, layers_held, load_encoder, parameters_kept
 from truncate_kit.naming import default_reference
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import TrainingSettings, Trial
 
 HERE = Path(__file__).parent
 ANALYSED_TEXTS = 2000  # as the command line does

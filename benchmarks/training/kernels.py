@@ -21,7 +21,7 @@ from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.hardware import processor_name
 from truncate_kit.models import load_encoder
-from truncate_kit.training import contrastive
+from truncate_kit.training import examples as contrastive
 from truncate_kit.training.kernels import FasterOnCPU, dropout, linear, onednn_pays
 
 SHAPES = ((512, 384, 1536), (512, 1536, 384), (512, 384, 384), (1024, 128, 512), (1024, 128, 128))

@@ -14,7 +14,7 @@ from benchmarks.records import Records
 from tests.support.pairs import SENTENCES, make_pairs
 from tests.support.readme_commands import PAGES, commands
 from truncate_kit.data import Triplet, TripletSet
-from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.contrast.settings import TABLE_2
 
 SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
 LABELS = ("entailment", "contradiction", "neutral")

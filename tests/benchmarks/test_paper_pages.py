@@ -18,7 +18,7 @@ from benchmarks.miniatures import priors
 from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.methods.bert_lc.result import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
-from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.contrast.settings import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

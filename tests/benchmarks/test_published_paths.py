@@ -7,7 +7,7 @@ import pytest
 from benchmarks.frozen import path
 from benchmarks.published import published
 from tests.support.pairs import make_pairs
-from truncate_kit.methods.contrast.poolings import TABLE_2
+from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models import load_encoder
 

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.support.distributed import gradients
-from truncate_kit.methods.priors.adapting import AdaptationSettings, adapted
-from truncate_kit.methods.priors.masked_head import load_masked_head
-from truncate_kit.methods.priors.masking import MaskedTexts
+from truncate_kit.methods.priors import AdaptationSettings, MaskedTexts, adapted, load_masked_head
 from truncate_kit.models import load_encoder
 from truncate_kit.training.distributed import Group
 

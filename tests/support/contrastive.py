@@ -12,9 +12,9 @@ from truncate_kit.data import PairSet, TextPair
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import ContrastiveTexts
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 

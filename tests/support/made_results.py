@@ -20,8 +20,7 @@ from truncate_kit.data import overlap_of
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.distill.result import (
     Agreement,
     Candidate,
@@ -34,16 +33,14 @@ from truncate_kit.methods.distill.result import (
     TextCounts,
 )
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
-from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.methods.tmft.certainty import Certainty
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.results import Result
 from truncate_kit.training.cutting import CutResult
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import TrainingSettings, Trial
 
 MACHINE = Machine(
     processor="Test",

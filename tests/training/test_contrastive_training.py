@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from tests.support.contrastive import TRAINING, evaluator, examples, fresh, gradients_and_training, words
 from tests.support.distributed import assert_same, gradients, in_two_processes, tiny_without_dropout
-from truncate_kit.training import contrastive
-from truncate_kit.training.contrastive import ContrastiveTexts, contrastive_loss
+from truncate_kit.training import examples as contrastive
 from truncate_kit.training.distributed import ALONE
+from truncate_kit.training.examples import ContrastiveTexts, contrastive_loss
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 

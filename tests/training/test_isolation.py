@@ -12,7 +12,7 @@ import torch
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from truncate_kit.hardware import bf16_instructions
-from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt
+from truncate_kit.methods.priors import AdaptationSettings, adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

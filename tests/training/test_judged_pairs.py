@@ -18,8 +18,8 @@ from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.models import load_encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.seen import seen_among, unseen_queries
-from truncate_kit.training.contrastive import TEMPERATURE, contrastive_loss
 from truncate_kit.training.evaluators import choosing_queries
+from truncate_kit.training.examples import TEMPERATURE, contrastive_loss
 from truncate_kit.training.tasks import LabelledTask, Teacher, read_judged
 
 SEARCH = dataclasses.replace(SHORT, objective="search")

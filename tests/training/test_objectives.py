@@ -11,18 +11,16 @@ from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.data.triplets import Triplet, TripletSet, raw_texts
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.methods.contrast.budgets import default_budget
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import Pairs
+from truncate_kit.training.examples import ContrastiveTexts, Pairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES, Budget, Objective, described, find_objective
 from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate

@@ -20,7 +20,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.training.cutting import cut
-from truncate_kit.training.output import output_folder
+from truncate_kit.training.store import output_folder
 
 
 def contrast(encoder, out):

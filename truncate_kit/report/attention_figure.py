@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from truncate_kit.methods.contrast.contrastive_result import LayerWeights
+from truncate_kit.methods.contrast.settings import LayerWeights
 from truncate_kit.report.panel import LAYERS, write_figure
 
 _WRITTEN = 0.1  # the last digit of a number in a cell

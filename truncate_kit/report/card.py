@@ -12,16 +12,16 @@ from huggingface_hub import ModelCard as HubCard
 from truncate_kit import __version__
 from truncate_kit.files import is_there, replacing, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
+from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
 from truncate_kit.report.distillation import choice, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import Trial
 from truncate_kit.wording import capitalized, counted, harmless, points
 
 if TYPE_CHECKING:

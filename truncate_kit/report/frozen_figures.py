@@ -6,8 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.methods.frozen.frozen_report import FrozenReport, Reconstruction
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
+from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport, Reconstruction
 from truncate_kit.report import panel
 
 COLORS = {COSINE: panel.GREY, SIAMESE: panel.ORANGE, AUTOENCODER: panel.BLUE}

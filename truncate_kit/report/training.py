@@ -7,11 +7,8 @@ from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
-from truncate_kit.methods.contrast.poolings import TABLE_2
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
+from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
+from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
 from truncate_kit.methods.tmft.sweep_result import LayerScores, SweepResult
 from truncate_kit.naming import blocks_in_words, place_in_words
 from truncate_kit.report.view import (
@@ -33,6 +30,8 @@ from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 from truncate_kit.training.trials import Trial
 from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, number, points
+from truncate_kit.training.settings import Trial
+from truncate_kit.wording import capitalized, counted, layers_in_words, points
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."

@@ -135,7 +135,7 @@ def cut(
     from truncate_kit.models import keep, save_encoder, truncate
     from truncate_kit.models.saving import origin_of
     from truncate_kit.report.card import cut_card
-    from truncate_kit.training.output import output_folder
+    from truncate_kit.training.store import output_folder
 
     blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
     lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)

@@ -129,7 +129,7 @@ def _graded(train: "TrainPairs") -> "Examples":
 
 def _searched(train: "TrainPairs") -> "Examples":
     from truncate_kit.evaluation.searching import measure_of_lengths
-    from truncate_kit.training.contrastive import QueriesWithDocuments
+    from truncate_kit.training.examples import QueriesWithDocuments
 
     measure = measure_of_lengths(train.encoder)
     return QueriesWithDocuments(train.first, train.second, train.pairs.pairs, measure)

@@ -14,11 +14,9 @@ from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.data import PairSplits, Triplet, TripletSet
 from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
-from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
+from truncate_kit.methods.contrast.model import BareEvaluator, layer_weights, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.running import finetune_contrastive
-from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveSettings
-from truncate_kit.methods.contrast.weights import layer_weights
+from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.seen import pair_key, pair_keys, read_seen
 from truncate_kit.training.evaluators import PairEvaluator

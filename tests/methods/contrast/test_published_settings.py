@@ -4,9 +4,7 @@ import pytest
 
 from tests.support.contrastive import examples, fresh, words
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.contrast.budgets import default_budget
-from truncate_kit.methods.contrast.poolings import TABLE_2
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings, default_budget
 from truncate_kit.models.families import FAMILIES
 
 # Table 4 as printed: objective, recipe, width, batch, rate with CLS, rate with attention over the layers

@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.files import run_lock
-from truncate_kit.methods.frozen.cache import CHUNK as CACHED
-from truncate_kit.methods.frozen.cache import cached_states
+from truncate_kit.methods.frozen.states import CHUNK as CACHED
+from truncate_kit.methods.frozen.states import cached_states
 from truncate_kit.models import load_encoder, truncate
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]

@@ -8,9 +8,18 @@ import torch
 from torch import nn
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.frozen.autoencoders import HELD_OUT, BlockAutoencoders, pretrain
-from truncate_kit.methods.frozen.examples import LOSS_FUNCTIONS, log_variance, moments
-from truncate_kit.methods.frozen.heads import PairExamples, StatePairs, new_heads, pair_scores
+from truncate_kit.methods.frozen.heads import (
+    HELD_OUT,
+    LOSS_FUNCTIONS,
+    BlockAutoencoders,
+    PairExamples,
+    StatePairs,
+    log_variance,
+    moments,
+    new_heads,
+    pair_scores,
+    pretrain,
+)
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models.layer_heads import BlockNetworks
 from truncate_kit.training.settings import rate_at

@@ -23,10 +23,9 @@ from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.frozen.frozen_report import FrozenReport, choose
-from truncate_kit.methods.frozen.material import nli_scores
 from truncate_kit.methods.frozen.run import finetune_frozen
-from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, choose
+from truncate_kit.methods.frozen.states import nli_scores
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.seen import pair_keys, read_seen
 from truncate_kit.training.store import Journal

@@ -11,9 +11,17 @@ from transformers import AutoModelForMaskedLM
 from tests.support.adapting import TEXTS
 from tests.support.training import without_dropout
 from truncate_kit.errors import DataError, ModelError
-from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt, adapted
-from truncate_kit.methods.priors.masked_head import load_masked_head
-from truncate_kit.methods.priors.masking import IGNORED, HiddenWords, MaskedTexts, mask_tokens, masked_loss
+from truncate_kit.methods.priors import (
+    IGNORED,
+    AdaptationSettings,
+    HiddenWords,
+    MaskedTexts,
+    adapt,
+    adapted,
+    load_masked_head,
+    mask_tokens,
+    masked_loss,
+)
 from truncate_kit.methods.study.loading import load_model
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate

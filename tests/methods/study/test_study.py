@@ -16,7 +16,7 @@ from tests.support.killing import killed
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
-from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.loading import load_model
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.study.study_file import read_study

@@ -9,7 +9,7 @@ import pytest
 from tests.support.files import words_folder
 from truncate_kit.errors import DataError, DeviceError, UsageError
 from truncate_kit.hardware import INSTRUCTIONS
-from truncate_kit.methods.priors.adapting import AdaptationSettings
+from truncate_kit.methods.priors import AdaptationSettings
 from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.loading import check_study, load_model, task_data
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask

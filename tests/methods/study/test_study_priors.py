@@ -6,8 +6,7 @@ from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.killing import killed
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.methods.priors.adapting import AdaptationSettings, adapt
-from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.priors import AdaptationSettings, WordPrior, adapt
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.study.study_result import StudyResult

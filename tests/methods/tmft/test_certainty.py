@@ -20,9 +20,8 @@ from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.statistics import DRAWS
 from truncate_kit.training.evaluators import best_threshold, f1
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trials import Trial
 
 # Scores that depend on layer and seed; how well anything learns is not looked at.
 QUICK = TrainingSettings(epochs=1, batch_size=32, learning_rate=2e-3)

@@ -22,10 +22,9 @@ from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.methods.tmft.work import TrialOutcome
 from truncate_kit.models import load_encoder
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trials import Trial
 from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.priors.masked_head import load_masked_head
-from truncate_kit.methods.priors.masking import HiddenWords, Masker
+from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head
 from truncate_kit.models import Batch, Encoder, evaluating
-from truncate_kit.training.contrastive import ContrastiveTexts, encoded
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import ContrastiveTexts, Ids, encoded
 
 
 class Generator:

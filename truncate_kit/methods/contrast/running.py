@@ -12,11 +12,10 @@ from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
 from truncate_kit.files import local_path
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
-from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveSettings
-from truncate_kit.methods.priors.masked_head import masked_head_digest
+from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
+from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
@@ -24,16 +23,13 @@ from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
 from truncate_kit.statistics import standard_deviation
-from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import Examples, Ids
+from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.output import output_folder
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.store import RunStore, run_key
-from truncate_kit.training.trials import DivergedTrials, Trial, trial_name
+from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
+from truncate_kit.training.store import RunStore, output_folder, run_key
 
 StageDone = Callable[[int, float, float], None]
 

@@ -1,11 +1,9 @@
-"""What a contrastive run is, validated once."""
+"""What a contrastive run is, checked once, and what it gives. Importing this imports no torch."""
 
-from dataclasses import dataclass, fields
-from typing import get_args
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.contrast.budgets import default_budget
-from truncate_kit.methods.contrast.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
 from truncate_kit.settings import (
@@ -23,8 +21,94 @@ from truncate_kit.settings import (
     seeds_setting,
     setting,
 )
-from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
-from truncate_kit.training.settings import PRECISION_HELP, TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES, Budget, described, objective_names
+from truncate_kit.training.settings import BASE_WIDTH, PRECISION_HELP, TrainingSettings, Trial, scaled_learning_rate
+
+ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "concat", "mean-first-last"]
+Over = Literal["both", "cls", "mean"]
+POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
+MEANS = ("mean", "first-last", "mean-first-last")
+"""Those that read means of tokens alone, and no CLS state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPooling:
+    """A row of Table 2: a pooling, and for attention over layers whose states attend and what stands before them."""
+
+    name: str
+    paper: str  # as the paper writes it
+    pooling: ContrastivePooling
+    over: Over = "both"
+    last_cls: bool = True
+    words: str = ""  # of a fixed pooling in a model card
+
+
+TABLE_2: dict[str, NamedPooling] = {
+    row.name: row
+    for row in (
+        NamedPooling(name="cls", paper="CLS_last", pooling="cls", words="CLS"),
+        NamedPooling(name="mean", paper="AVG_last", pooling="mean", words="mean"),
+        NamedPooling(
+            name="first-last",
+            paper="AVG_first-last",
+            pooling="first-last",
+            words="mean over embeddings and last layer",
+        ),
+        NamedPooling(
+            name="mean-first-last",
+            paper="AVG_last + AVG_first-last",
+            pooling="mean-first-last",
+            words="mean of the last layer and mean over embeddings and last layer",
+        ),
+        NamedPooling(
+            name="concat", paper="CLS_last + AVG_last", pooling="concat", words="CLS and mean of the last layer"
+        ),
+        NamedPooling(
+            name="cls-attention",
+            paper="CLS_all attention",
+            pooling="layer-attention",
+            over="cls",
+            last_cls=False,
+        ),
+        NamedPooling(
+            name="mean-attention",
+            paper="AVG_all attention",
+            pooling="layer-attention",
+            over="mean",
+            last_cls=False,
+        ),
+        NamedPooling(
+            name="attention",
+            paper="CLS_all + AVG_all attention",
+            pooling="layer-attention",
+            last_cls=False,
+        ),
+        NamedPooling(
+            name="layer-attention",
+            paper="CLS_all + AVG_all attention, CLS_last",
+            pooling="layer-attention",
+        ),
+    )
+}
+"""By name. `over` and `last_cls` of the settings can also be combined in ways that the paper does not have."""
+
+
+LARGE_WIDTH = 1024
+
+
+def default_budget(objective: str, recipe: str, width: int) -> Budget:
+    """What a model of this recipe (`Family.recipe`) and width is trained with where nothing else is asked for.
+
+    From width 768 on the row of Table 4 for its kind: RoBERTa-large from 1,024 on, else the base model of the recipe;
+    BERT-base where the paper has no such row, as for DiffCSE. Narrower models, and objectives that the paper does not
+    have, take the objective's usual batch and, with every pooling the same, `scaled_learning_rate`.
+    """
+    row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
+    printed = {budget.model: budget for budget in row.budgets if width >= BASE_WIDTH}
+    base = printed.get("bert", Budget(None, rate, rate))
+    found = printed.get("roberta-large" if width >= LARGE_WIDTH else recipe, base)
+    return replace(found, batch_size=found.batch_size or row.batch_size)
+
 
 FEWEST_ROWS = 2
 _TOKENS = Bounds(3, 1_000_000)
@@ -235,3 +319,54 @@ class ContrastiveSettings(Result):
             precision=self.precision,
             buckets=False,  # like lengths would make some rows easier to distinguish than chance does
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastiveResult(Result):
+    """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds (…_std: None with one)."""
+
+    model: str
+    rows: str  # what was learned from, in words
+    num_rows: int  # how many
+    data: str  # the graded pairs of dev and test
+    data_fingerprint: str
+    settings: ContrastiveSettings
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    layer: int  # blocks that are kept, of `depth`
+    depth: int
+    parameters: int  # all that is saved
+    # One per seed, of all that were trained with these settings; their dev_scores are the looks at dev.
+    trials: tuple[Trial, ...]
+    chosen_seed: int  # best on dev; its weights were saved
+    dev: float
+    dev_std: float | None
+    test: float | None  # None where the data has no test split
+    test_std: float | None
+    test_texts: int  # distinct texts of test
+    seen: int  # how many of them are among the training texts
+    processes: int  # that trained together
+    seconds: float  # of all seeds
+    rows_fingerprint: str | None = None  # None in results of versions that did not note it
+    seen_before: str = ""  # that the model had seen test pairs before, in words; nothing where it had not
+
+    @property
+    def seen_sentences(self) -> tuple[str, ...]:
+        """What training and the model before it had seen of test; nothing where they had seen nothing."""
+        seen = f"{self.seen:,} of {self.test_texts:,} distinct test texts are among the training texts."
+        return (*([seen] if self.seen else []), *([self.seen_before] if self.seen_before else []))
+
+    @property
+    def chosen(self) -> Trial:
+        """The trial whose weights were saved."""
+        return next(trial for trial in self.trials if trial.seed == self.chosen_seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights(Result):
+    """How much each layer counts in the vector of each text: rows sum to 1; index 0 = embeddings."""
+
+    model: str
+    texts: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]

@@ -24,8 +24,7 @@ from truncate_kit.seen import without_seen
 from truncate_kit.training.cutting import cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as
-from truncate_kit.training.output import output_folder
-from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.store import RunStore, output_folder, run_key
 from truncate_kit.wording import counted
 
 TEXTS = Path("distillation") / "texts"

@@ -1,4 +1,4 @@
-"""Heads on cached states: their examples, their evaluator, and their training."""
+"""Autoencoders and heads on cached states: their examples, their evaluators, and their training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,222 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import Evaluation, correlate
 from truncate_kit.files import replacing
-from truncate_kit.methods.frozen.autoencoders import BlockAutoencoders
-from truncate_kit.methods.frozen.examples import LOSS_FUNCTIONS, StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.models import Encoder, LayerHeads
-from truncate_kit.models.layer_heads import BlockNetworks, PairScore, ScoreKind, write_layer_heads
+from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, PairScore, ScoreKind, write_layer_heads
+from truncate_kit.models.model_folder import WEIGHTS_FILE, write_weights
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
+
+_SMALLEST = 1e-12  # below it all differences are equal but for rounding, and there is nothing left to learn
+_ROWS = 1024  # states read at a time
+
+
+class WithoutTexts:
+    """Something in which there are states only."""
+
+    def texts(self) -> None:
+        """There are no token ids."""
+
+
+class StateExamples(WithoutTexts):
+    """Examples of one size each, without a head beside what is trained."""
+
+    head: nn.Module | None = None
+    separable = False  # the variance of a batch is none of its parts
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def lengths(self) -> list[int]:
+        """All the same."""
+        return [1] * len(self)
+
+
+def moments(values: NDArray[np.float32], rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over the texts (all, or `rows`) of states (n, L, d), each (L, d) float32."""
+    chosen = np.arange(len(values)) if rows is None else np.asarray(rows)
+    centre = values[chosen[0]].astype(np.float64)  # shifted, so that large means take no digits from deviations
+    total, squares = np.zeros_like(centre), np.zeros_like(centre)
+    for start in range(0, len(chosen), _ROWS):
+        moved = values[chosen[start : start + _ROWS]] - centre
+        total += moved.sum(axis=0)
+        squares += (moved * moved).sum(axis=0)
+    mean = total / len(chosen)
+    deviation = np.sqrt(np.maximum(squares / len(chosen) - mean * mean, 0))
+    return torch.from_numpy(centre + mean).float(), torch.from_numpy(deviation).float()
+
+
+def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
+    """log Var(ŷ − y) over a batch (b,), population variance; 0-d. A shift common to all predictions costs nothing."""
+    return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
+
+
+def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean of (ŷ − y)² over a batch (b,); 0-d."""
+    return (predicted - target).square().mean()
+
+
+LOSS_FUNCTIONS = {"mse": squared_error, "log-variance": log_variance}
+"""By the names of `FrozenSettings.loss`."""
+
+
+def take_states(values: NDArray[np.float32], places: Sequence[int], device: torch.device) -> Tensor:
+    """Rows of states (n, L, d) as (L, b, d) on `device`."""
+    rows = torch.from_numpy(np.ascontiguousarray(values[np.asarray(places, dtype=np.int64)]))
+    return rows.transpose(0, 1).to(device)
+
+
+HELD_OUT = 0.1
+_EVALUATED = 512  # states at a time
+
+
+class BlockAutoencoders(nn.Module):
+    """Block networks and, for each, as many layers back: the mean squared error is taken on standardised states.
+
+    The layers back are tanh layers from code to code but for the last one, which is linear. A loss of 1 is what
+    predicting the mean would cost. Every block is an autoencoder of its own: their losses are summed, no weight is
+    shared, and each is trained as it would be alone.
+    """
+
+    def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.networks = networks
+        self.width = networks.width
+        backs, shifts = [], []
+        for code, count in networks.runs:
+            bound = code**-0.5
+            backs.append((torch.rand(count, code, self.width, generator=generator) * 2 - 1) * bound)
+            shifts.append((torch.rand(count * self.width, generator=generator) * 2 - 1) * bound)
+        self.deeper = nn.ModuleList(BlockLinear(networks.runs, generator) for _ in networks.deeper)
+        self.backs, self.shifts = nn.ParameterList(backs), nn.ParameterList(shifts)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights into a new folder. Raises `FileProblemError`."""
+        with replacing(folder) as target:
+            target.mkdir()
+            write_weights(target, self)
+
+    @classmethod
+    def load(cls, folder: Path, width: int, code_widths: Sequence[int], depth: int) -> "BlockAutoencoders":
+        """What `save` wrote."""
+        model = cls(BlockNetworks(width, code_widths, depth=depth))
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        return model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.networks.mean.device
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (L, b, d) to what their codes say of them, standardised: (L, b, d)."""
+        codes = self.networks(states)
+        for layer in self.deeper:
+            codes = [code.tanh() for code in layer(codes)]
+        found = [
+            torch.baddbmm(shift.view(len(back), 1, self.width), code, back)
+            for code, back, shift in zip(codes, self.backs, self.shifts, strict=True)
+        ]
+        return torch.cat(found)
+
+    def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
+        """Mean squared error of each block over texts and dimensions, (L,).
+
+        Args:
+            states: Over whose texts and dimensions the mean is taken.
+            own_scale: In the states' own units.
+        """
+        difference: Tensor = self(states) - self.networks.standardized(states)
+        if own_scale:
+            difference = difference * self.networks.scale
+        return difference.square().mean(dim=(1, 2))
+
+
+class RawStates(StateExamples):
+    """Examples for the loop: states (n, L, d) of raw sentences at the given places."""
+
+    def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
+        self._values, self._places = values, list(places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Summed over the blocks."""
+        model = cast(BlockAutoencoders, encoder)
+        return model.losses(take_states(self._values, [self._places[place] for place in batch], model.device)).sum()
+
+
+class ReconstructionEvaluator(WithoutTexts):
+    """How well states of held-out sentences come back."""
+
+    def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
+        self._values, self._places = values, list(places)
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Minus the loss, mean over the blocks; no Pearson."""
+        losses = self.losses(cast(BlockAutoencoders, encoder))
+        return -sum(losses) / len(losses), None
+
+    @torch.inference_mode()
+    def losses(self, model: BlockAutoencoders, *, own_scale: bool = False) -> tuple[float, ...]:
+        """Mean squared error of each block on the held-out states, see `BlockAutoencoders.losses`."""
+        total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
+        for start in range(0, len(self._places), _EVALUATED):
+            part = self._places[start : start + _EVALUATED]
+            found = model.losses(take_states(self._values, part, model.device), own_scale=own_scale)
+            total += found.double().cpu() * len(part)
+        return tuple((total / len(self._places)).tolist())
+
+
+def pretrain(
+    values: NDArray[np.float32],
+    code_widths: Sequence[int],
+    settings: FrozenSettings,
+    *,
+    seed: int,
+    device: torch.device,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[BlockAutoencoders, tuple[float, ...], tuple[float, ...]]:
+    """Train one autoencoder per block on states (n, L, d) and return them with their losses on a held-out tenth.
+
+    The losses are those of standardised states, then those in the states' own units (the paper's figure 2). The epoch
+    with the smallest loss is kept.
+
+    Args:
+        values: The states.
+        code_widths: Of the codes of each block.
+        settings: How they are trained.
+        seed: Of weights, the order of the states and what is held out.
+        device: Where they are trained.
+        checkpoint: A killed run continues there and ends with the same weights.
+        progress: Called as the work goes on.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    networks = BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth)
+    model = BlockAutoencoders(networks, generator)
+    order = torch.randperm(len(values), generator=generator).tolist()
+    held = max(1, round(len(order) * HELD_OUT))
+    model.networks.fit(*moments(values))
+    model.to(device)
+    evaluator = ReconstructionEvaluator(values, sorted(order[:held]))
+    TrainingRun(
+        cast(Encoder, model),
+        RawStates(values, sorted(order[held:])),
+        evaluator,
+        settings.training(settings.pretraining_epochs),
+        seed=seed,
+    ).train(checkpoint=checkpoint, progress=progress, task="Training autoencoders on raw sentences")
+    return model, evaluator.losses(model), evaluator.losses(model, own_scale=True)
+
 
 _EVALUATED = 512  # texts at a time
 

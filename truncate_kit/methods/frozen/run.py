@@ -9,23 +9,38 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.evaluation.graded import spearman
 from truncate_kit.files import local_path
-from truncate_kit.methods.frozen.autoencoders import BlockAutoencoders, pretrain
-from truncate_kit.methods.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, choose, frozen_name
 from truncate_kit.methods.frozen.heads import (
+    BlockAutoencoders,
     PairsEvaluator,
+    StatePairs,
     new_heads,
     pair_distances,
+    pair_scores,
+    pretrain,
     save_heads,
     train_heads,
 )
-from truncate_kit.methods.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
-from truncate_kit.methods.frozen.pair_errors import block_correlations, worst_pairs
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
+from truncate_kit.methods.frozen.settings import (
+    AUTOENCODER,
+    COSINE,
+    STEPS,
+    FrozenReport,
+    FrozenSettings,
+    FrozenTrial,
+    Reconstruction,
+    WorstPair,
+    choose,
+    frozen_name,
+)
+from truncate_kit.methods.frozen.states import Material, check_pairs, draw_sentences, nli_scores, read_material
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
@@ -35,9 +50,8 @@ from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.report.card import frozen_card
 from truncate_kit.seen import keys_of, merged
 from truncate_kit.training.distributed import isolated
-from truncate_kit.training.output import output_folder
-from truncate_kit.training.store import RunStore, run_key
-from truncate_kit.training.trials import DivergedTrials
+from truncate_kit.training.settings import DivergedTrials
+from truncate_kit.training.store import RunStore, output_folder, run_key
 from truncate_kit.wording import counted
 
 MODEL_FOLDER = "frozen"
@@ -288,3 +302,34 @@ class _Run:
             seconds=time.perf_counter() - begin,
         )
         return self.store.write(name, found, partial(save_heads, heads))
+
+
+NUM_WORST = 20
+
+
+def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:
+    """Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where it is not defined."""
+    return tuple(spearman((-column).tolist(), targets) for column in distances.double().T)
+
+
+def worst_pairs(heads: LayerHeads, material: Material, layer: int) -> tuple[WorstPair, ...]:
+    """The largest errors on test, the mean difference on dev taken off: the loss does not see it."""
+    dev, test = material.dev.lowest(layer), material.test.lowest(layer)
+    predicted = pair_scores(heads, test)
+    errors = _differences(predicted, test) - float(np.mean(_differences(pair_scores(heads, dev), dev)))
+    order = np.argsort(-np.abs(errors), kind="stable")[:NUM_WORST]
+    pairs = material.test_pairs.pairs
+    return tuple(
+        WorstPair(
+            first=pairs[place].first,
+            second=pairs[place].second,
+            target=test.targets[place],
+            predicted=predicted[place],
+            error=float(errors[place]),
+        )
+        for place in order.tolist()
+    )
+
+
+def _differences(scores: Sequence[float], pairs: StatePairs) -> NDArray[np.float64]:
+    return np.subtract(scores, pairs.targets)

@@ -17,8 +17,8 @@ from truncate_kit.methods.study.study_result import CKARow
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, layers_held
 from truncate_kit.models.states import layer_states
+from truncate_kit.training.settings import Trial, trial_name
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trials import Trial, trial_name
 
 SEED = 0  # the seed whose models are compared; the TMFT paper compares one model per layer, too
 

@@ -17,7 +17,7 @@ from truncate_kit.data import (
 )
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_precision, select_device
-from truncate_kit.methods.priors.masked_head import load_masked_head
+from truncate_kit.methods.priors import load_masked_head
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.methods.study.published import check_published, read_published
 from truncate_kit.methods.tmft.trials import kept_encoder, layers_named

@@ -56,7 +56,7 @@ search_metric = "ndcg"           # by which they do; or mrr, recall
 import hashlib
 from dataclasses import dataclass
 
-from truncate_kit.methods.priors.adapting import AdaptationSettings
+from truncate_kit.methods.priors import AdaptationSettings
 from truncate_kit.results import Result
 from truncate_kit.training.settings import TrainingSettings, word_training
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from truncate_kit.data import read_texts
 from truncate_kit.errors import DivergedError
 from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
-from truncate_kit.methods.priors.adapting import adapted
-from truncate_kit.methods.priors.words import WordPrior
+from truncate_kit.methods.priors import WordPrior, adapted
 from truncate_kit.methods.study.alignment import LayerStates, cka_rows
 from truncate_kit.methods.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, part_label
@@ -24,9 +23,9 @@ from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, w
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
+from truncate_kit.training.settings import Trial
 from truncate_kit.training.store import RECORDS_FILE, RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.training.trials import Trial
 
 
 @isolated()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.results import Result
 from truncate_kit.statistics import LEVEL, interval
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

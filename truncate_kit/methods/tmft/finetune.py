@@ -21,9 +21,8 @@ from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.seen import merged, query_keys, seen_before
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.evaluators import choosing_queries, scored_as
-from truncate_kit.training.output import output_folder
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.store import RunStore, output_folder, run_key
 from truncate_kit.training.tasks import LabelledTask, Teacher
 
 

@@ -20,7 +20,7 @@ from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import sweep_card
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import Trial
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this probability on, or this confidence where there is none

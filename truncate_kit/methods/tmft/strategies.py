@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.errors import known_name
 from truncate_kit.methods.tmft.picking import Picker
-from truncate_kit.training.trials import trial_name
+from truncate_kit.training.settings import trial_name
 
 if TYPE_CHECKING:
     from truncate_kit.methods.tmft.ranking import Scores
     from truncate_kit.methods.tmft.trials import TrialRunner
-    from truncate_kit.training.trials import Trial
+    from truncate_kit.training.settings import Trial
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
 FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step

@@ -11,8 +11,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.statistics import standard_deviation
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.trials import Trial
+from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.wording import counted, points
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from truncate_kit.models.layer_pooling import ConcatPooling
 from truncate_kit.naming import numbers_named
 from truncate_kit.parallel import Engine, Lost, Sequential, Steps
 from truncate_kit.progress import TrialEvent, TrialWatcher
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
 from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import Task
-from truncate_kit.training.trials import DivergedTrials, Trial, trial_name
 
 
 @dataclass(slots=True)

@@ -14,10 +14,9 @@ from truncate_kit.progress import PlannedTrial, Progress, TrialEvent
 from truncate_kit.seen import Keys
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 from truncate_kit.training.store import Checkpoints
 from truncate_kit.training.tasks import Task
-from truncate_kit.training.trials import Trial, trial_name
 from truncate_kit.wording import counted
 
 

@@ -1,0 +1,479 @@
+"""What a model learns before TMFT: masked words of raw text of the domain (DAPT, Gururangan et al. 2020), or words.
+
+The head that predicts masked words is the checkpoint's own where it has one, else a new one.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from truncate_kit.data import PairSplits, splits_for
+from truncate_kit.errors import DataError, ModelError
+from truncate_kit.models import Batch, Encoder, evaluating, length_batches, truncate
+from truncate_kit.models.digest import Digest
+from truncate_kit.models.model_folder import quiet_transformers, resolve
+from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.precisions import TRAINING_PRECISIONS
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.results import Result
+from truncate_kit.seen import Keys, keys_of
+from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, listed_texts, setting
+
+from truncate_kit.training.distributed import ALONE, Group, isolated
+from truncate_kit.training.examples import Ids, SingleTexts
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate, word_training
+from truncate_kit.training.store import RunStore, run_key
+from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.wording import counted
+
+
+class _GivenStates(nn.Module):
+    """Stands where the backbone was and gives the states that it is handed."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
+        """inputs_embeds: the states, (1, m, d)."""
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+class MaskedHead(nn.Module):
+    """States (m, d) to logits over the vocabulary (m, v); the projection is tied to the encoder's word embeddings."""
+
+    def __init__(self, model: nn.Module, pretrained: bool) -> None:
+        super().__init__()
+        self._model, self.pretrained = model, pretrained  # whether the weights come from the checkpoint
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits of states, (m, d) each."""
+        logits: Tensor = self._model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        return logits
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its weights under the names they have in the whole masked language model."""
+        return dict(self._model.state_dict())
+
+
+def load_masked_head(encoder: Encoder) -> MaskedHead:
+    """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
+
+    New, drawn by torch's global seed, where the checkpoint has none (an ELECTRA discriminator, a sentence encoder) or
+    other word embeddings (weights drawn anew). Raises `ModelError` for a family without masked words.
+    """
+    if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
+        hint = "Adapt a bert-, electra- or deberta-like model, or leave this prior out."
+        raise ModelError(f"A {encoder.family.name} model predicts the next word, not masked ones.", hint=hint)
+    model, pretrained = _masked_model(encoder)
+    embeddings = encoder.backbone.get_input_embeddings()
+    setattr(model, model.base_model_prefix, encoder.backbone)
+    model.tie_weights()
+    given = _GivenStates()
+    if hasattr(model, "lm_predictions"):  # DeBERTa's own head asks the backbone for the words it is tied to
+        given.embeddings = nn.Module()
+        given.embeddings.word_embeddings = embeddings
+    setattr(model, model.base_model_prefix, given)
+    return MaskedHead(model.to(encoder.device), pretrained)
+
+
+def masked_head_digest(encoder: Encoder) -> str:
+    """SHA-256 of the head that comes with the checkpoint; a new one follows from the encoder and the seed."""
+    with torch.random.fork_rng(devices=[]):
+        head = load_masked_head(encoder)
+    digest = Digest()
+    digest.add_weights(head.weights() if head.pretrained else {})
+    return digest.hexdigest()
+
+
+def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
+    """The whole masked language model, and whether its head comes from the checkpoint."""
+    config = encoder.backbone.config
+    # DeBERTa's authors saved their head under names that transformers reads only when asked to.
+    variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
+    for variant in variants:
+        try:
+            folder = read_pipeline(resolve(encoder.name)).transformer
+            with quiet_transformers():
+                model, report = AutoModelForMaskedLM.from_pretrained(
+                    folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **variant
+                )
+        except (ModelError, OSError):
+            break
+        backbone = f"{model.base_model_prefix}."
+        if _has_words_of(model, encoder) and all(key.startswith(backbone) for key in report["missing_keys"]):
+            return model, True
+    with quiet_transformers():
+        return AutoModelForMaskedLM.from_config(config), False
+
+
+def _has_words_of(model: Any, encoder: Encoder) -> bool:
+    """Whether both have the same word embeddings: a head fits no others, such as those of weights drawn anew."""
+    theirs: Tensor = model.get_input_embeddings().weight
+    ours: Any = encoder.backbone.get_input_embeddings().weight
+    return torch.equal(theirs.cpu(), ours.cpu())
+
+
+MASKED_SHARE = 0.15
+HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
+IGNORED = -100
+SCORED_BATCH = 64
+
+
+def mask_tokens(
+    input_ids: Tensor,
+    maskable: Tensor,
+    mask_id: int,
+    vocabulary: int,
+    generator: torch.Generator,
+    share: float = MASKED_SHARE,
+) -> tuple[Tensor, Tensor]:
+    """Hide tokens as BERT does (Devlin et al. 2019, section 3.1).
+
+    Each maskable token is chosen with a chance of `share` (15 %); of the chosen, 80 % become `mask_id`, 10 % any id
+    below `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted.
+
+    Args:
+        input_ids: (b, t).
+        maskable: (b, t) bool.
+        mask_id: Of the mask token.
+        vocabulary: Number of ids.
+        generator: Draws what is chosen.
+        share: Of the maskable tokens that are chosen.
+
+    Returns:
+        New ids and labels, (b, t) each; labels are the old id where chosen, else -100.
+    """
+    shape = input_ids.shape
+    draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
+    threshold = draw.min(dim=1, keepdim=True).values.clamp(min=share)
+    chosen = maskable & ((draw < share) | (draw == threshold))
+    labels = input_ids.masked_fill(~chosen, IGNORED)
+    fate = torch.rand(shape, generator=generator)
+    other = torch.randint(vocabulary, shape, generator=generator)
+    hidden = chosen & (fate < HIDDEN)
+    replaced = chosen & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
+    return torch.where(replaced, other, input_ids.masked_fill(hidden, mask_id)), labels
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenWords:
+    """The hidden tokens of a batch (b, t): their places in the flattened batch and the ids that stood there, (m,)."""
+
+    places: Tensor
+    words: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor) -> "HiddenWords":
+        """From labels (b, t) as `mask_tokens` gives them."""
+        places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
+        return cls(places, labels.flatten()[places])
+
+    def of_states(self, states: Tensor) -> Tensor:
+        """The states (m, d) of the hidden tokens among all (b, t, d)."""
+        return states.flatten(0, 1).index_select(0, self.places)
+
+
+class Masker:
+    """What `mask_tokens` needs to know of an encoder's tokenizer; share: of the tokens that are hidden.
+
+    Raises `ModelError` where it has no mask token.
+    """
+
+    def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
+        tokenizer = encoder.reader.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                f"The tokenizer of {encoder.name} has no mask token.", hint="Adapt a model that was made with one."
+            )
+        self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
+        self._share = share
+        self._special = torch.tensor(sorted(tokenizer.all_special_ids))
+
+    def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
+        """A padded batch with hidden tokens, and what they were; both on the encoder's device."""
+        batch = encoder.padded(ids)
+        plain = batch["input_ids"]
+        maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
+        shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator, self._share)
+        hidden = HiddenWords.of(labels)  # counted here: on a GPU the processor would have to wait for it
+        sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
+        return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
+
+
+Objective = Callable[[Encoder, Any, Batch, HiddenWords], Tensor]
+
+
+def masked_loss(
+    encoder: Encoder, head: MaskedHead, batch: Batch, hidden: HiddenWords, reduction: str = "mean"
+) -> Tensor:
+    """Cross entropy in nats over the hidden tokens; the head sees no other position."""
+    states = hidden.of_states(encoder.token_states(**batch))
+    return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
+
+
+class MaskedTexts(SingleTexts):
+    """Raw texts of which other tokens are hidden each time they come."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        ids: list[Ids],
+        head: nn.Module,
+        *,
+        objective: Objective = masked_loss,  # gets the encoder, `head`, a batch with hidden tokens and what they were
+        part: int | None = None,  # texts that are hidden and computed together, None takes all that come
+        group: Group = ALONE,  # shares the parts of every batch; what is hidden does not depend on its size
+    ) -> None:
+        super().__init__(ids)
+        self._masker = Masker(encoder)
+        self._part, self._group = part or len(ids), group
+        self.head = head
+        self._objective = objective
+
+    def texts(self) -> None:
+        """Any id of the vocabulary may stand in place of a hidden token."""
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """`masked_loss` of the texts at the given places, part by part; of this process's share, 0 without a part."""
+        parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
+        # A seed for each part, drawn where one process alone would draw it: the others must hide the same tokens.
+        seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
+        own = self._group.share(list(zip(parts, seeds, strict=True)))
+        losses = [self._loss_of(encoder, part, seed) * (len(part) / len(batch)) for part, seed in own]
+        return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
+
+    def _loss_of(self, encoder: Encoder, part: Sequence[int], seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        inputs, hidden = self._masker(encoder, [self._ids[place] for place in part], generator)
+        return self._objective(encoder, self.head, inputs, hidden)
+
+
+class MaskedEvaluator:
+    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
+
+    Raises `DataError` where there is no token to hide.
+    """
+
+    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
+        generator, masker = torch.Generator().manual_seed(0), Masker(encoder)
+        self._head = head
+        chunks = length_batches([len(row) for row in ids], SCORED_BATCH)
+        self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
+        if not any(len(hidden.words) for _, hidden in self.batches):
+            raise DataError(
+                "No word of the held-out texts can be hidden: all are special or unknown to the tokenizer.",
+                hint="Give texts in a language and script that the model knows.",
+            )
+
+    def texts(self) -> None:
+        """Any id of the vocabulary may stand in place of a hidden token."""
+
+    @torch.inference_mode()
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Minus the mean loss; no Pearson."""
+        total, count = 0.0, 0
+        with evaluating(encoder), evaluating(self._head):
+            for batch, hidden in self.batches:
+                total += float(masked_loss(encoder, self._head, batch, hidden, reduction="sum"))
+                count += len(hidden.words)
+        return -total / count, None
+
+
+HELD_OUT, MOST_HELD_OUT = 0.05, 2000
+FEWEST_TEXTS = 20
+_NAME = "adaptation"  # of the record in its store
+MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, as the TMFT paper does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationSettings(Result):
+    """One adaptation; epochs and batch are those of the TMFT paper (10; 32 × 8 accumulated).
+
+    Ours: the rate of narrow models, a twentieth of the texts held out (`HELD_OUT`) and the best epoch on it kept.
+    """
+
+    epochs: int = setting(10, bounds=EPOCHS)
+    batch_size: int = setting(256, bounds=BATCH)
+    learning_rate: float | None = setting(None, bounds=RATE)  # peak, None is `scaled_learning_rate`
+    precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
+    seed: int = setting(0, bounds=SEED)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def training(self) -> TrainingSettings:
+        """The same for the loop; for an impossible value the settings raise `UsageError`."""
+        return TrainingSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationResult(Result):
+    """What an adaptation did."""
+
+    model: str
+    layer: int  # whose states were trained to predict words; what lay above is gone
+    num_texts: int
+    num_held_out: int
+    settings: AdaptationSettings
+    learning_rate: float
+    head_pretrained: bool  # whether the head came with the checkpoint
+    losses: tuple[float, ...]  # masked cross entropy (nats) on held-out texts, before and after each epoch
+    best_epoch: int
+    seconds: float
+    processes: int = 1
+
+
+@isolated()
+def adapt(
+    encoder: Encoder,
+    texts: Sequence[str],
+    settings: AdaptationSettings | None = None,
+    *,
+    layer: int | None = None,
+    checkpoint: Path | None = None,
+    group: Group = ALONE,
+    progress: ProgressOption = False,
+) -> tuple[Encoder, AdaptationResult]:
+    """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
+
+    The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept. checkpoint: continue from there after
+    a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
+    texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
+    """
+    progress = reporter(progress)
+    settings = settings or AdaptationSettings()
+    training = _settled(settings, encoder).training()
+    texts = list(dict.fromkeys(listed_texts(texts)))
+    if len(texts) < FEWEST_TEXTS:
+        raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
+    start = time.perf_counter()
+    model = truncate(encoder, encoder.depth if layer is None else layer)
+    torch.manual_seed(settings.seed)
+    head = load_masked_head(model)
+    ids = model.token_ids(texts, prompt=False)
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed)).tolist()
+    held = max(2, min(MOST_HELD_OUT, round(HELD_OUT * len(ids))))
+    evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
+    before, _ = evaluator.score(model)
+    state = TrainingRun(
+        model,
+        MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group),
+        evaluator,
+        training,
+        seed=settings.seed,
+        micro_batch=MICRO_BATCH * group.size,
+        group=group,
+    ).train(
+        checkpoint=checkpoint,
+        progress=progress,
+        task=f"masked words at layer {model.depth}, {counted(settings.epochs, 'epoch')}",
+    )
+    result = AdaptationResult(
+        model=encoder.name,
+        layer=model.depth,
+        num_texts=len(ids) - held,
+        num_held_out=held,
+        settings=settings,
+        learning_rate=training.rate(encoder.width),
+        head_pretrained=head.pretrained,
+        losses=(-before, *(-score for score in state.scores)),
+        best_epoch=state.best_stage + 1,
+        seconds=time.perf_counter() - start,
+        processes=group.size,
+    )
+    return model, result
+
+
+def _settled(settings: AdaptationSettings, encoder: Encoder) -> AdaptationSettings:
+    """The same with the rate as a number."""
+    return replace(settings, learning_rate=settings.learning_rate or scaled_learning_rate(encoder.width))
+
+
+def adapted(
+    encoder: Encoder,
+    texts: Sequence[str],
+    out: Path,
+    settings: AdaptationSettings | None = None,
+    *,
+    layer: int | None = None,
+    group: Group = ALONE,
+    progress: Progress = silent,
+) -> tuple[Encoder, AdaptationResult]:
+    """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
+
+    Args:
+        encoder: As in `adapt`.
+        texts: As in `adapt`.
+        out: A store, which the leading process of `group` writes and all of them must see.
+        settings: As in `adapt`.
+        layer: As in `adapt`.
+        group: As in `adapt`.
+        progress: As in `adapt`.
+
+    Raises:
+        FileProblemError: `out` cannot be written, or another process works there.
+        TruncateKitError: Whatever `adapt` raises.
+    """
+    settings = settings or AdaptationSettings()
+    key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
+    store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
+    with store.open() if group.leads else contextlib.nullcontext():
+        known = group.leads and store.has_weights(_NAME)
+        found = group.agree(store.read(_NAME, AdaptationResult) if known else None)
+        if found is not None:
+            model = store.encoder(_NAME, encoder.device)
+            model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
+            return model, found
+        checkpoint = store.checkpoints.of(_NAME, str(group.size))  # it holds random numbers of every process
+        model, result = adapt(
+            encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
+        )
+        if group.leads:
+            result = store.write_encoder(_NAME, result, model)
+        return model, result
+
+
+class WordPrior:
+    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does.
+
+    Args:
+        full: The encoder before truncation, for its tokenizer.
+
+    Raises:
+        DataError: The word pairs are unusable.
+    """
+
+    def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
+        self.settings = (settings or word_training()).settled(full.width)
+        self._task, self._words = LabelledTask(full, words), words
+
+    def fingerprint(self) -> str:
+        """Equal exactly when the same prior training would come out."""
+        return f"words {self._words.fingerprint()} {self.settings.to_json()}"
+
+    def learned(self, seed: int) -> Keys:
+        """Of the word pairs that the seed draws to learn from and to choose the epoch by."""
+        return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
+
+    def train(
+        self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
+    ) -> float:
+        """Train `encoder` in place on the words that the seed draws; returns its dev score in points."""
+        examples, dev, _ = self._task.trial(encoder, seed)
+        state = TrainingRun(encoder, examples, dev, self.settings, seed=seed).train(
+            checkpoint=checkpoint,
+            progress=progress,
+            task=f"words at layer {encoder.depth}, seed {seed}, {counted(self.settings.epochs, 'epoch')}",
+        )
+        return max(state.scores)
