@@ -26,7 +26,6 @@ from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.seen import Keys, keys_of
 from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, listed_texts, setting
-
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, SingleTexts
 from truncate_kit.training.loop import TrainingRun

@@ -1,10 +1,7 @@
 """The cells of the tables of frozen heads; the command line draws them."""
 
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
-from truncate_kit.wording import TableCells, counted, points
-from truncate_kit.cells import TableCells
 from truncate_kit.methods.frozen.settings import FrozenReport
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import TableCells, counted, points
 
 _LONGEST = 60  # characters of a sentence in a table
 

@@ -24,9 +24,9 @@ from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, local_path, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult
+from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
-from truncate_kit.methods.frozen.frozen_report import FrozenReport
+from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin

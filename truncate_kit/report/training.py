@@ -28,10 +28,8 @@ from truncate_kit.report.view import (
 )
 from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
-from truncate_kit.training.trials import Trial
-from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, number, points
 from truncate_kit.training.settings import Trial
-from truncate_kit.wording import capitalized, counted, layers_in_words, points
+from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, number, points
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."
