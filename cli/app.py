@@ -139,7 +139,7 @@ def _write(lines: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None
 
 def result_kinds() -> dict[str, list[type[Any]]]:
     """Return the classes of what each command prints with --json; `demo` has no --json."""
-    from truncate_kit.analysis.layer_profile import LayerProfile
+    from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.encode import EncodedFile
@@ -150,8 +150,8 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.methods.contrast.settings import ContrastiveResult
     from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.methods.frozen.settings import FrozenReport
-    from truncate_kit.methods.study.study_result import StudyResult
-    from truncate_kit.methods.tmft.sweep_result import SweepResult
+    from truncate_kit.methods.study.result import StudyResult
+    from truncate_kit.methods.tmft.result import SweepResult
     from truncate_kit.report.page import PageReport, report_kinds
     from truncate_kit.training.cutting import CutResult
     from truncate_kit.workspace import Contents

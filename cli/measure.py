@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.backends import QUICK, BenchSettings
 from truncate_kit.errors import UsageError, known_name
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
@@ -38,7 +38,7 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.analysis.layer_profile import LayerProfile
+    from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.data import PairSet, PairSplits, RetrievalSet, SeenPairs
     from truncate_kit.evaluation.graded import ModelScore
@@ -89,8 +89,8 @@ def analyze(
     only_texts = texts is not None and data is None
     if only_texts:
         refuse("--data", columns=columns, scale=scale, split=split, search_metric=search_metric)
-    from truncate_kit.analysis.layer_profile import LayerProfile
-    from truncate_kit.analysis.profiling import profile
+    from truncate_kit.analysis.profile import profile
+    from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.data import iter_texts, read_retrieval
     from truncate_kit.models import load_encoder
     from truncate_kit.naming import default_reference

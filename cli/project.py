@@ -13,7 +13,7 @@ from .options import Machine, argument, command, machine_option, results_option,
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.methods.study.study_result import StudyResult
+    from truncate_kit.methods.study.result import StudyResult
 
 EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
 WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the few thousand texts that come with it
@@ -79,8 +79,8 @@ def study(
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, retrieval, search_metric, read_earlier,
     published, models.
     """
+    from truncate_kit.methods.study.plan import read_study
     from truncate_kit.methods.study.running import adapt_all, run_study
-    from truncate_kit.methods.study.study_file import read_study
     from truncate_kit.report.study_tables import PAGE, SCORES
     from truncate_kit.training.distributed import joined
 
@@ -111,7 +111,7 @@ def study(
 
 def _write(result: "StudyResult", out: Path) -> None:
     """Write tables and figures of what is there: a study that is stopped leaves those of its finished models."""
-    from truncate_kit.methods.study.study_result import STUDY_FILE
+    from truncate_kit.methods.study.result import STUDY_FILE
     from truncate_kit.report.study_tables import write_tables
 
     result.write(out / STUDY_FILE)

@@ -174,9 +174,8 @@ def finetune(
     as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
-    from truncate_kit.methods.tmft.finetune import Preparation, check_sweep
+    from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, sweep_prediction
     from truncate_kit.methods.tmft.finetune import finetune as run
-    from truncate_kit.methods.tmft.predicting import sweep_prediction
     from truncate_kit.methods.tmft.trials import kept_encoder
     from truncate_kit.models import truncate
     from truncate_kit.report.card import add_figure

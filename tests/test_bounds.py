@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.commands import fails
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation.transfer import TransferSettings
@@ -19,7 +19,7 @@ from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.priors import AdaptationSettings
-from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.parallel import Processes
 from truncate_kit.settings import Bounds, first_seeds, shown

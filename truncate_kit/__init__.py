@@ -15,9 +15,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _NAMES = {  # by module
     "analysis.cka": "cka_matrix",
-    "analysis.layer_profile": "LayerProfile",
-    "analysis.profiling": "profile",
-    "analysis.settings": "AnalysisSettings",
+    "analysis.profile": "profile",
+    "analysis.result": "LayerProfile AnalysisSettings",
     "analysis.streaming": "StreamedCKA",
     "bench.bench_report": "BenchReport",
     "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs "
@@ -47,12 +46,11 @@ _NAMES = {  # by module
     "methods.frozen.run": "finetune_frozen",
     "methods.frozen.settings": "FrozenReport FrozenSettings",
     "methods.priors": "AdaptationSettings adapt WordPrior",
+    "methods.study.plan": "read_study",
     "methods.study.running": "run_study",
-    "methods.study.study_file": "read_study",
-    "methods.tmft.finetune": "finetune",
-    "methods.tmft.predicting": "sweep_prediction",
+    "methods.tmft.finetune": "finetune sweep_prediction",
+    "methods.tmft.result": "SweepResult",
     "methods.tmft.settings": "SweepSettings",
-    "methods.tmft.sweep_result": "SweepResult",
     "models": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder "
     "save_encoder truncate",
     "models.states": "layer_states",

@@ -29,10 +29,8 @@ from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from benchmarks.pick.rules import by_model, interval
 from truncate_kit.analysis.drop import LEAST_RANK
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.predicting import ANALYSED_TEXTS
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.models import load_encoder
 from truncate_kit.naming import default_reference
 

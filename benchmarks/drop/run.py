@@ -27,11 +27,10 @@ import torch
 from benchmarks.common import new_parser, read_rows, spread_out
 from benchmarks.drop.scoring import Case, predictions, score_forecasts
 from benchmarks.records import Records, trial_runner
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
-from truncate_kit.methods.study.study_result import DROP_POINTS
+from truncate_kit.methods.study.result import DROP_POINTS
 from truncate_kit.models import Encoder, load_encoder, random_encoder
 from truncate_kit.training.settings import TrainingSettings
 

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.common import write_rows
-from truncate_kit.analysis.compare import relative_layers
+from truncate_kit.analysis.cka import relative_layers
 from truncate_kit.analysis.drop import DropPrediction, predict_drop
-from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.result import LayerProfile
 
 TEXTS = ", texts"
 MODES = ("with reference", "alone", f"with reference{TEXTS}", f"alone{TEXTS}")

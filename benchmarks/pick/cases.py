@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.pick.measure import TASKS
-from truncate_kit.methods.study.study_result import DROP_ERRORS, DROP_POINTS
-from truncate_kit.methods.tmft.certainty import spread_over_seeds, variance_of_mean
-from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.methods.study.result import DROP_ERRORS, DROP_POINTS
+from truncate_kit.methods.tmft.choosing import Picker
+from truncate_kit.methods.tmft.result import spread_over_seeds, variance_of_mean
 from truncate_kit.training.settings import Trial
 from truncate_kit.training.store import Journal
 

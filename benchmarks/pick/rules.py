@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.pick.cases import MEASURED, Case, read_cases
-from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.methods.tmft.choosing import Picker
 
 HERE = Path(__file__).parent
 POINTS = tuple(step / 4 for step in range(33))  # 0 … 8

@@ -17,8 +17,7 @@ from typing import Any
 
 from benchmarks.common import new_parser, print_table, write_rows
 from benchmarks.pick.cases import FIRST, HERE, MEASURED, Case, measured, of_stores, rankings_in
-from truncate_kit.methods.tmft.picking import Picker
-from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates
+from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker
 from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
 TOLERATED, CHEAP = 0.3, 0.1

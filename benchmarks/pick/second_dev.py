@@ -28,7 +28,7 @@ from statistics import fmean
 from benchmarks.common import named_model, new_parser, part_of_train, print_table, read_rows
 from truncate_kit.data import PairSet, PairSplits, TextPair, load_pairs
 from truncate_kit.evaluation.graded import correlate
-from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.loop import TrainingRun

@@ -28,12 +28,11 @@ from benchmarks.common import (
     write_rows,
 )
 from benchmarks.records import trial_runner
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.data import PairSplits, load_pairs
-from truncate_kit.methods.tmft.picking import PICK_RULES, Picker
-from truncate_kit.methods.tmft.running import CONFIDENT
-from truncate_kit.methods.tmft.strategies import STRATEGIES, Candidates
+from truncate_kit.methods.tmft.choosing import PICK_RULES, STRATEGIES, Candidates, Picker
+from truncate_kit.methods.tmft.finetune import CONFIDENT
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder, layers_held, load_encoder, parameters_kept
 from truncate_kit.naming import default_reference

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from tests.support import cka as reference
-from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.analysis.compare import LayerComparison, compare_layers, jackknife_bounds, relative_layers
-from truncate_kit.analysis.preparing import outlier_dimensions, standardise, without_outliers
+from truncate_kit.analysis.cka import LayerComparison, cka_matrix, compare_layers, jackknife_bounds, relative_layers
+from truncate_kit.analysis.hsic import outlier_dimensions, standardise, without_outliers
 from truncate_kit.errors import DataError, UsageError
 
 

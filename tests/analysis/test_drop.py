@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from truncate_kit.analysis.compare import compare_layers
+from truncate_kit.analysis.cka import compare_layers
 from truncate_kit.analysis.drop import predict_drop
-from truncate_kit.analysis.scores import StateScores
+from truncate_kit.analysis.streaming import StateScores
 from truncate_kit.errors import DataError, UsageError
 
 # CKA to a BERT of the same shape, as published with the miniatures.

@@ -5,8 +5,7 @@ from scipy.spatial.distance import pdist
 
 from tests.support import cka as reference
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.analysis.gram_sums import median_distance
-from truncate_kit.analysis.hsic import biased_from_sums, unbiased_from_sums
+from truncate_kit.analysis.hsic import biased_from_sums, median_distance, unbiased_from_sums
 from truncate_kit.errors import DataError
 
 

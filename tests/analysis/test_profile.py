@@ -11,10 +11,9 @@ import torch
 
 from tests.support import cka as plain
 from tests.support.pairs import TEXTS, made_texts, pairs_of
-from truncate_kit.analysis import profiling
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis import profile as profiling
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data import TextPair, load_pairs, read_pairs
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.graded import evaluate

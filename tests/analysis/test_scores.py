@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from truncate_kit.analysis.scores import StateScores, TokenScores
+from truncate_kit.analysis.streaming import StateScores, TokenScores
 from truncate_kit.errors import DataError, ModelError, UsageError
 
 

@@ -3,7 +3,7 @@ import torch
 from scipy import stats
 
 from tests.support.cka import cka, related_states
-from truncate_kit.analysis.streamed_curve import StreamedCurve
+from truncate_kit.analysis.cka import StreamedCurve
 
 
 @pytest.mark.parametrize("estimator", ["debiased", "biased"])

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.files import kept_in
 from tests.support.pairs import TEXTS, pairs_of
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data import load_pairs
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.results import FORMAT

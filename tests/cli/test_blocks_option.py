@@ -8,17 +8,16 @@ import torch
 
 from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.priors import AdaptationSettings, adapt
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import encoder_digest, keep, load_encoder
 from truncate_kit.origin import read_origin
 from truncate_kit.training.cutting import CutResult

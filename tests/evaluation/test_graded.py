@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from tests.support.pairs import make_pairs
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.data import PairSplits, PlacedPairs, StsSet, TextPair
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman

@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.analysis.layer_profile import LayerProfile
-from truncate_kit.analysis.profiling import profile
-from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.analysis.profile import profile
+from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data import SEARCH_METRICS, read_retrieval
 from truncate_kit.evaluation import searching
 from truncate_kit.evaluation.retrieval import evaluate_retrieval

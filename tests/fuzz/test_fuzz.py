@@ -16,7 +16,7 @@ import pytest
 from tests.fuzz.mutating import mutated
 from truncate_kit.data import iter_rows, load_pairs, load_triplets, load_words, read_retrieval
 from truncate_kit.errors import TruncateKitError
-from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.models import load_encoder
 
 INPUTS = 40

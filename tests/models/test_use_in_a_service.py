@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.pairs import pairs_of
-from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.profile import profile
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models import load_encoder

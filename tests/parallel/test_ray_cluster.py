@@ -25,8 +25,8 @@ from truncate_kit.encode import encode_file
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.methods.distill.learning import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.models import load_encoder
 from truncate_kit.parallel import Lost, RayCluster, Steps
 from truncate_kit.progress import TrialWatcher

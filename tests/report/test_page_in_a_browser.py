@@ -10,7 +10,7 @@ from tests.support.browser import Tab, a_browser
 from tests.support.economy import drawing
 from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
-from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.profile import profile
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.report.page import write_page
 

@@ -8,7 +8,7 @@ from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
-from truncate_kit.methods.study.study_result import StudyResult
+from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

@@ -34,9 +34,8 @@ from truncate_kit.methods.distill.result import (
 )
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction, WorstPair
-from truncate_kit.methods.tmft.certainty import Certainty
+from truncate_kit.methods.tmft.result import Certainty, LayerScores, Ranking, SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.results import Result
 from truncate_kit.training.cutting import CutResult

@@ -12,9 +12,9 @@ from truncate_kit.data import read_retrieval
 from truncate_kit.data.retrieval import with_queries
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
+from truncate_kit.methods.tmft.choosing import STRATEGIES
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.strategies import STRATEGIES
 from truncate_kit.models import load_encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.seen import seen_among, unseen_queries

@@ -14,8 +14,8 @@ from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
-from truncate_kit.analysis.layer_profile import LayerProfile, called
+from truncate_kit.analysis.result import LayerProfile, called
 from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.naming import blocks_in_words
 from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Plot, Series, Table, View

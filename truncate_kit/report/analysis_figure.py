@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from truncate_kit.analysis.layer_profile import LayerProfile, called
+from truncate_kit.analysis.result import LayerProfile, called
 from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.report.panel import BLUE, GREEN, ORANGE, SKY, VERMILION, plot_defined, whole_axis, write_figure
 

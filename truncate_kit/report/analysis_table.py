@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from truncate_kit.analysis.layer_profile import LayerProfile, called
+from truncate_kit.analysis.result import LayerProfile, called
 from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.wording import NONE, TableCells, number
 

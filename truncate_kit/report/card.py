@@ -15,7 +15,7 @@ from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport
-from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
 from truncate_kit.report.distillation import choice, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences

@@ -16,7 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from truncate_kit import __version__
-from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
@@ -27,7 +27,7 @@ from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult
 from truncate_kit.methods.frozen.settings import FrozenReport
-from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.report import chart

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import DistillResult, taught_by
-from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report.distillation import agreement_in_words
 from truncate_kit.report.measuring import compared_in, gain_in
 from truncate_kit.wording import capitalized, counted, too_few

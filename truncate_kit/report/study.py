@@ -9,7 +9,7 @@ from typing import Any
 
 from truncate_kit.files import write_text
 from truncate_kit.methods.study.plan import figure_name
-from truncate_kit.methods.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
+from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.report.training import layer_series, score_cells
 from truncate_kit.report.view import (
     BLUE,

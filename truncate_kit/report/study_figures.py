@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.methods.study.study_result import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
 from truncate_kit.report import panel
 from truncate_kit.report.sweep_figure import DEV, TEST, draw_curve
 

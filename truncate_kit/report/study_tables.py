@@ -7,7 +7,7 @@ from pathlib import Path
 
 from truncate_kit.files import write_text
 from truncate_kit.methods.study.plan import figure_name
-from truncate_kit.methods.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
+from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.wording import NONE, counted, markdown, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"

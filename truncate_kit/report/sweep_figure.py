@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from truncate_kit.methods.tmft.sweep_result import LayerScores, SweepResult, numbers_of_seeds
+from truncate_kit.methods.tmft.result import LayerScores, SweepResult, numbers_of_seeds
 from truncate_kit.naming import blocks_in_words
 from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, whole_axis, write_panel
 from truncate_kit.wording import counted

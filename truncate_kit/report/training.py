@@ -9,7 +9,7 @@ from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
-from truncate_kit.methods.tmft.sweep_result import LayerScores, SweepResult
+from truncate_kit.methods.tmft.result import LayerScores, SweepResult
 from truncate_kit.naming import blocks_in_words, place_in_words
 from truncate_kit.report.view import (
     BLUE,

@@ -11,7 +11,7 @@ from truncate_kit.methods.distill.result import (
     SubsetSearch,
     taught_by,
 )
-from truncate_kit.methods.tmft.sweep_result import SweepResult
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report.measuring import view_export
 from truncate_kit.wording import TableCells, counted, in_points, points
 

@@ -22,8 +22,8 @@ from truncate_kit.methods.priors import (
     mask_tokens,
     masked_loss,
 )
-from truncate_kit.methods.study.loading import load_model
 from truncate_kit.methods.study.plan import StudyModel
+from truncate_kit.methods.study.running import load_model
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
 
 SHORT = AdaptationSettings(epochs=2, batch_size=64, learning_rate=3e-3)

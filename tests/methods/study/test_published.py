@@ -5,9 +5,9 @@ import csv
 import pytest
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.methods.study.published import Place, check_published, read_published
+from truncate_kit.methods.study.plan import read_study
+from truncate_kit.methods.study.result import Place, check_published, read_published
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):

@@ -17,13 +17,12 @@ from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.study.loading import load_model
-from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
-from truncate_kit.methods.study.study_result import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.methods.study.plan import read_study
+from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
+from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.sweep_result import LayerScores
 from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study_figures import draw_pareto

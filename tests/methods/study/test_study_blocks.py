@@ -8,9 +8,8 @@ import torch
 from tests.support.files import pairs_file
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.study.loading import load_model
-from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study.plan import read_study
+from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import kept_encoder

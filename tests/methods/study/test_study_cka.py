@@ -7,8 +7,8 @@ from transformers import AutoModel, AutoTokenizer
 from tests.support.cka import cka
 from tests.support.files import pairs_file
 from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study_tables import page

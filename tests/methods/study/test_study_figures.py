@@ -6,10 +6,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.study.plan import figure_name
-from truncate_kit.methods.study.study_file import read_study
-from truncate_kit.methods.study.study_result import CKARow, StudyResult, StudyRow
-from truncate_kit.methods.tmft.sweep_result import LayerScores
+from truncate_kit.methods.study.plan import figure_name, read_study
+from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow
+from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.report.study_figures import (
     COLORS,
     FRONT_OF_ALL,

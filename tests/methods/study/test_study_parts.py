@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.files import pairs_file
 from tests.support.trials import read_trials
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from tests.support.killing import killed
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.priors import AdaptationSettings, WordPrior, adapt
+from truncate_kit.methods.study.plan import read_study
+from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
-from truncate_kit.methods.study.study_result import StudyResult
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate

@@ -8,8 +8,8 @@ from tests.support.files import pairs_file
 from tests.support.retrieval import judged_folder
 from truncate_kit.data import load_pairs, read_retrieval
 from truncate_kit.errors import UsageError
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

@@ -10,11 +10,16 @@ from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
 from truncate_kit.evaluation.graded import correlate
-from truncate_kit.methods.tmft.certainty import certainty, layers_in_words, means_over_seeds, spread_over_seeds
+from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.picking import Picker
+from truncate_kit.methods.tmft.result import (
+    SweepResult,
+    certainty,
+    layers_in_words,
+    means_over_seeds,
+    spread_over_seeds,
+)
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.models import load_encoder
 from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.report.training_tables import sweep_table

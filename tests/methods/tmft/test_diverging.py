@@ -17,10 +17,9 @@ from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
+from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.study.study_file import read_study
-from truncate_kit.methods.tmft.trials import TrialRunner
-from truncate_kit.methods.tmft.work import TrialOutcome
+from truncate_kit.methods.tmft.trials import TrialOutcome, TrialRunner
 from truncate_kit.models import load_encoder
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.store import RunStore

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit import sweep_prediction
-from truncate_kit.analysis.predicting import predicted_drop
+from truncate_kit.analysis.profile import predicted_drop
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder

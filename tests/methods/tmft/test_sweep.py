@@ -22,12 +22,10 @@ from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune
-from truncate_kit.methods.tmft.picking import PICK_RULES, Picker, PickRule
-from truncate_kit.methods.tmft.running import Sweep
+from truncate_kit.methods.tmft.choosing import PICK_RULES, Picker, PickRule, Search
+from truncate_kit.methods.tmft.finetune import Preparation, Sweep, check_sweep, finetune
+from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.strategies import Search
-from truncate_kit.methods.tmft.sweep_result import SweepResult
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import load_encoder, parameters_kept, truncate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.analysis.predicting import ANALYSED_TEXTS, predicted_drop
+from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.files import local_path, name_without_folders, unfinished

@@ -1,31 +1,251 @@
-"""Run a study, trial by trial, so that it may be stopped at any instant and continues with the same call."""
+"""What a study names, loaded: models, tasks, words, layers; all of it is checked before the first training."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.data import read_texts
-from truncate_kit.errors import DivergedError
+import torch
+from torch import Tensor
+
+from truncate_kit.analysis.cka import cka_matrix, relative_layers, without_nan
+from truncate_kit.analysis.result import Estimator
+from truncate_kit.data import (
+    PairSplits,
+    RetrievalSet,
+    complete_splits,
+    load_pairs,
+    load_words,
+    read_retrieval,
+    read_texts,
+)
+from truncate_kit.errors import DataError, DivergedError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
-from truncate_kit.methods.priors import WordPrior, adapted
-from truncate_kit.methods.study.alignment import LayerStates, cka_rows
-from truncate_kit.methods.study.loading import check_study, load_model, prior_words, study_layers, task_data
+from truncate_kit.hardware import check_precision, select_device
+from truncate_kit.methods.priors import WordPrior, adapted, load_masked_head
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, part_label
-from truncate_kit.methods.study.published import Place, Published, prior_setting, published_name, read_published
-from truncate_kit.methods.study.study_result import STUDY_FILE, CKARow, StudyResult, StudyRow
-from truncate_kit.methods.tmft.sweep_result import scores_by_layer
-from truncate_kit.methods.tmft.trials import TrialRunner
-from truncate_kit.models import Encoder, paper_parameters
+from truncate_kit.methods.study.result import (
+    STUDY_FILE,
+    CKARow,
+    Place,
+    Published,
+    StudyResult,
+    StudyRow,
+    check_published,
+    prior_setting,
+    published_name,
+    read_published,
+)
+from truncate_kit.methods.tmft.result import scores_by_layer
+from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named
+from truncate_kit.models import Encoder, layers_held, load_encoder, paper_parameters, random_encoder, truncate
+from truncate_kit.models.states import layer_states
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
-from truncate_kit.training.settings import Trial
+from truncate_kit.training.settings import Trial, trial_name
 from truncate_kit.training.store import RECORDS_FILE, RunStore, run_key
-from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.training.tasks import LabelledTask, read_judged
+
+RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
+
+
+def check_study(study: Study, device: str | None = None) -> None:
+    """Load every model and every set once: a slip in the last line of a study must not show after days."""
+    check_published(study, read_published(study.published))
+    used: set[str] = {task.training.precision for task in study.tasks}
+    used |= {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
+    for precision in used:
+        check_precision(precision, select_device(device))
+    encoder = load_model(study.models[0], device)
+    for task in study.tasks:
+        if task.read_earlier and task.training.row.trains_head:
+            raise UsageError(
+                f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
+                hint="Add read_earlier = false to this task.",
+            )
+        data, searched = task_data(task)
+        LabelledTask(encoder, data, task.training.objective, retrieval=searched)
+    for prior in study.priors:
+        prior_words(prior)
+        if prior.texts is not None:
+            read_texts(prior.texts)
+    for model in study.models:
+        encoder = load_model(model, device)
+        for prior in study.priors:
+            if not study.tasks_of(model, prior):
+                continue
+            with _with_name(encoder):
+                cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
+            study_layers(study, cut)
+            if prior.texts is not None:
+                load_masked_head(cut)
+
+
+def load_model(model: StudyModel, device: str | None = None) -> Encoder:
+    """The encoder, pretrained or with weights drawn anew, the same in every call; all of it, or some blocks."""
+    encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
+    if model.weights == "random":
+        torch.manual_seed(RANDOM_SEED)
+        encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
+    return encoder if model.blocks is None else kept_encoder(encoder, model.blocks)
+
+
+def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
+    """The train, dev and test pairs of a task, and the queries that choose and report in their place, if any."""
+    kind, metric = task.training.row.data, task.search_metric or "ndcg"
+    if kind == "judged":
+        return read_judged(task.data, metric=metric)
+    data = load_pairs(task.data, columns=task.columns, scale=task.scale, classes=kind == "classes")
+    if task.retrieval is None:
+        return complete_splits(data), None
+    searched = read_retrieval(task.retrieval, metric=metric, chooses=True)
+    return complete_splits(data).without_texts(searched.held_out), searched
+
+
+def prior_words(prior: StudyPrior) -> PairSplits | None:
+    """The word pairs of a prior, None where it has none. Raises the errors of `load_words`."""
+    return None if prior.words is None else load_words(Path(prior.words))
+
+
+def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
+    """The layers of this encoder that the study trains. Raises `UsageError`, `ModelError`, `LayerNotHeldError`."""
+    if study.layers == "auto":
+        raise UsageError(
+            "A study trains all the layers that it names; it searches none.", hint='Use "all", "3,6,9" or "2..5".'
+        )
+    with _with_name(encoder):
+        return layers_named(encoder, study.layers)
+
+
+@contextmanager
+def _with_name(encoder: Encoder) -> Iterator[None]:
+    """The error of a layer that does not exist names the model, and what to change in the study's file."""
+    try:
+        yield
+    except LayerOutOfRangeError as error:
+        raise ModelError(
+            f"{encoder.name}: {error}", hint="Name layers in the study's file that each of its models has."
+        ) from error
+
+
+SEED = 0  # the seed whose models are compared; the TMFT paper compares one model per layer, too
+
+MOST_TEXTS = 4_096  # beyond, every second or third text is left out
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStates:
+    """States (n, d) of one model's layers on the test texts of one task, at the three stages that are compared."""
+
+    name: str  # what tables call the model
+    runner: TrialRunner
+    texts: list[str]
+
+    @classmethod
+    def of(cls, name: str, runner: TrialRunner) -> "LayerStates":
+        """Of a model and the texts of its task. Raises `DataError` for a task without labelled pairs."""
+        if not isinstance(runner.task, LabelledTask):
+            raise DataError("CKA is read on the texts of labelled pairs.", hint="Leave out cka.")
+        texts = runner.task.test_texts(SEED)
+        return cls(name, runner, texts[:: -(-len(texts) // MOST_TEXTS)])
+
+    @property
+    def depth(self) -> int:
+        """L of the model."""
+        return self.runner.full.depth
+
+    def collect(self, layers: Sequence[int]) -> None:
+        """Run the trials of these layers, and have the states of each stage."""
+        for layer in layers:  # one whose states were still missing when the study was stopped
+            if self.runner.store.has_weights(self._name(layer)):
+                self._read(self.runner.run(layer, SEED))
+        # Read as soon as a trial is finished: its weights then go. One that was finished without is not run again.
+        new = [(layer, SEED) for layer in layers if self.runner.stored(layer, SEED) is None]
+        for trial in self.runner.as_finished(new, keep_weights=True):
+            self._read(trial)
+        self.untrained()
+        self.last_trained()
+
+    def _name(self, layer: int) -> str:
+        return trial_name(layer, SEED, self.runner.settings.epochs)
+
+    def _read(self, trial: Trial) -> None:
+        store = self.runner.store
+        if trial.layer < self.depth:
+            store.tensor(_own(trial.layer), lambda: self._trained(trial)[-1])
+            store.forget_weights({self._name(self.depth)})
+
+    def _trained(self, trial: Trial) -> Tensor:
+        trained = self.runner.store.encoder(trial.name, self.runner.full.device)
+        return self._states(trained, f"trained at layer {trial.layer}")
+
+    def _states(self, encoder: Encoder, stage: str) -> Tensor:
+        def progress(task: str, done: int, total: int) -> None:
+            self.runner.watcher.progress(f"Reading states of {self.name}, {stage}", done, total)
+
+        return layer_states(encoder, self.texts, progress=progress)
+
+    def untrained(self) -> Tensor:
+        """(L', n, d) of the model before any training for the task."""
+        return self.runner.store.tensor("states-untrained", lambda: self._states(self.runner.full, "untrained"))
+
+    def last_trained(self) -> Tensor:
+        """(L', n, d) of the model trained at its last layer, which is run again where its weights are gone."""
+        store = self.runner.store
+
+        def read() -> Tensor:
+            return self._trained(self.runner.run(self.depth, SEED, keep_weights=True))
+
+        return store.tensor("states-last-layer-trained", read)
+
+    def stages(self) -> tuple[Callable[[int], Tensor | None], ...]:
+        """For each stage what gives the states (n, d) of a layer: untrained, trained at the last layer, at this one."""
+        untrained, last = self.untrained(), self.last_trained()
+
+        def own(layer: int) -> Tensor | None:
+            return last[layer] if layer == self.depth else self.runner.store.read_tensor(_own(layer))
+
+        return untrained.__getitem__, last.__getitem__, own
+
+
+def cka_rows(model: LayerStates, reference: LayerStates, task: str) -> Iterator[CKARow]:
+    """Linear CKA of each layer to the reference's at the same relative depth, both at the same stage."""
+    pairs = list(zip(model.stages(), reference.stages(), strict=True))
+    held = layers_held(model.runner.full.backbone.config)
+    for layer, other in enumerate(relative_layers(model.depth, reference.depth)):
+        if layer in held:
+            states = [(mine(layer), theirs(other)) for mine, theirs in pairs]
+            untrained, last, own = (_cka(*both, "debiased") for both in states)
+            biased = [_cka(*both, "biased") for both in states]
+            yield CKARow(
+                model=model.name,
+                reference=reference.name,
+                task=task,
+                layer=layer,
+                reference_layer=other,
+                untrained=untrained,
+                last_trained=last,
+                own_trained=own,
+                num_texts=len(model.texts),
+                untrained_biased=biased[0],
+                last_trained_biased=biased[1],
+                own_trained_biased=biased[2],
+            )
+
+
+def _cka(mine: Tensor | None, theirs: Tensor | None, estimator: Estimator) -> float | None:
+    """None where one of the two is not there, or its states do not differ."""
+    if mine is None or theirs is None:
+        return None
+    return without_nan(cka_matrix(mine[None], theirs[None], estimator=estimator, undefined="nan")[0])[0]
+
+
+def _own(layer: int) -> str:
+    return f"states-layer{layer:02d}-trained"
 
 
 @isolated()

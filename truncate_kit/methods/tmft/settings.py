@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.tmft.picking import DEFAULT_RULE, PICK_RULES, Picker
-from truncate_kit.methods.tmft.strategies import STRATEGIES
+from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES, Picker
 from truncate_kit.naming import as_text
 from truncate_kit.results import Result
 from truncate_kit.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
