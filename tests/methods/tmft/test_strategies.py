@@ -13,7 +13,7 @@ from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.tmft import ranking as exits
 from truncate_kit.methods.tmft.choosing import STRATEGIES
-from truncate_kit.methods.tmft.exits import probe
+from truncate_kit.methods.tmft.ranking import probe
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of
 from truncate_kit.methods.tmft.settings import SweepSettings
