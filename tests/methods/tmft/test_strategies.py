@@ -13,9 +13,8 @@ from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.tmft import ranking as exits
 from truncate_kit.methods.tmft.choosing import STRATEGIES
-from truncate_kit.methods.tmft.ranking import probe
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of
+from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import load_encoder, truncate
