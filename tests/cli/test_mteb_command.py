@@ -12,6 +12,7 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models import load_encoder
 from truncate_kit.report.page import suite_reports
+from truncate_kit.report.view import view_of
 from truncate_kit.results import FORMAT
 from truncate_kit.workspace import Workspace
 
@@ -67,7 +68,9 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     assert (found["full"]["model"], found["lean"]["model"]) == (str(full), str(lean))
     place = tmp_path / "exported/suite-mteb-comparison.json"
     assert kept_in(place) | {"format": FORMAT} == found
-    assert suite_reports(Workspace(place.parent))[place].table().columns[-1] == "lean less full"  # for the page
+    assert (
+        view_of(suite_reports(Workspace(place.parent))[place]).tables[0].columns[-1] == "lean less full"
+    )  # for the page
 
 
 def test_both_read_as_many_tokens(capsys, fed, tiny_folder, tmp_path):

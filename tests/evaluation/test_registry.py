@@ -11,7 +11,7 @@ from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.evaluation.registry import SUITES, MeasuredModel, Suite, SuiteReport
 from truncate_kit.report.page import read_run, sections
-from truncate_kit.wording import TableCells
+from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites
 from truncate_kit_cli.app import app, schema_text
 
 
@@ -24,12 +24,6 @@ class WordsReport(SuiteReport):
 
     def amounts(self):
         yield ("first",), (1,)
-
-    def table(self):
-        return TableCells("widths", ("width",), [(str(self.width),)])
-
-    def sentences(self):
-        return [f"Of {self.corpus}."]
 
 
 def score_words(run):
@@ -49,8 +43,7 @@ def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
     (tmp_path / "texts.txt").write_text("the cat\n")
     command = ("evaluate", tiny_folder("bert"), "--suite", "widths", "--data", tmp_path / "texts.txt")
     out, err = run_both(capfd, *command, "--corpus", "more", "--workspace", home)
-    assert "widths" in out
-    assert "Of more." in out + err
+    assert "more" in out + err
     assert json.loads((home / "suite-widths.json").read_text())["width"] == 16
     views = [section.view for section in sections(read_run(home))]
     (view,) = [view for view in views if view.title == "WordsReport"]

@@ -9,6 +9,7 @@ from truncate_kit.evaluation.retrieval import RetrievalReport
 from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore, TransferSettings
 from truncate_kit.report import suite_figure
 from truncate_kit.report.suite_figure import draw_transfer
+from truncate_kit.report.view import view_of
 
 
 def point(fraction, **changes):
@@ -59,7 +60,7 @@ def transfer():
 
 
 def test_transfer_rows_and_means(transfer):
-    table = transfer.table()
+    table = view_of(transfer).tables[0]
     assert [row[:2] for row in table.rows] == [
         ("MPQA", "50"),
         ("MPQA", "100"),
@@ -69,7 +70,7 @@ def test_transfer_rows_and_means(transfer):
     ]
     assert table.rows[1][2:] == ("2", "60.00", "81.00", "–", "80.00", "78.00", "76.00", "85.00", "+25.0", "0 3")
     assert all(len(row) == len(table.columns) for row in table.rows)
-    sentences = transfer.sentences()
+    sentences = view_of(transfer).sentences
     assert sum("rows repeat a text" in sentence for sentence in sentences) == 1
     assert any("15 subsets of up to 4 layers" in sentence for sentence in sentences)
 
@@ -84,10 +85,10 @@ def test_a_set_that_was_left_out_has_no_panel(transfer, tmp_path, monkeypatch):
 def test_a_model_of_one_vector_has_no_columns_of_layers(transfer):
     curve = (point(1.0, last=None, combined=None, chosen=None, mean_last=None, mean_combined=None),)
     plain = replace(transfer, num_subsets=0, sets=(replace(transfer.sets[0], curve=curve),))
-    table = plain.table()
+    table = view_of(plain).tables[0]
     assert table.columns[-1] == "as it is"
     assert all(len(row) == len(table.columns) for row in table.rows)
-    assert not any("subsets" in sentence for sentence in plain.sentences())
+    assert not any("subsets" in sentence for sentence in view_of(plain).sentences)
 
 
 def test_a_curve_needs_two_shares(transfer, tmp_path):
@@ -111,10 +112,13 @@ def test_similarity_with_and_without_what_was_seen():
     report = StsReport(
         model="m", runtime="onnx", sets=(score,), mean_spearman=82.034, seen=None, mean_unseen=None, seconds=1.0
     )
-    assert report.table().rows == [("STSB", "1,379", "82.03", "81.00"), ("mean of 1", "", "82.03", "")]
+    assert view_of(report).tables[0].rows == [
+        ("STSB", "1,379", "82.03", "81.00", "–", "–"),
+        ("mean of 1", "", "82.03", "", "", "–"),
+    ]
     known = replace(report, seen="train.csv", sets=(replace(score, unseen_pairs=0),))
-    assert known.table().rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")
-    assert all(len(row) == len(known.table().columns) for row in known.table().rows)
+    assert view_of(known).tables[0].rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")
+    assert all(len(row) == len(view_of(known).tables[0].columns) for row in view_of(known).tables[0].rows)
 
 
 def test_retrieval_beside_the_exact_search():
@@ -137,9 +141,7 @@ def test_retrieval_beside_the_exact_search():
         build_seconds=0.5,
         threads=1,
     )
-    assert report.table().rows == [
+    assert view_of(report).tables[0].rows == [
         ("IVF, 102 lists, 16 searched", "61.50", "0.100", "7.3"),
         ("exact", "62.00", "0.400", "6.3"),
     ]
-    assert any("102 lists instead of 1,024: 4,000 texts cannot" in one for one in report.sentences())
-    assert len(replace(report, lists=1024).sentences()) == 1

@@ -26,7 +26,6 @@ from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
-from truncate_kit.wording import TableCells, number
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -169,27 +168,6 @@ class StsReport(SuiteReport):
         """Yield sets by their pairs."""
         for row in self.sets:
             yield (row.name,), (row.num_pairs,)
-
-    def table(self) -> TableCells:
-        """One row per set and one for the mean; two more columns where it is known what the model has seen."""
-        columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson")
-        rows = [(row.name, f"{row.num_pairs:,}", number(row.spearman), number(row.pearson)) for row in self.sets]
-        rows.append((f"mean of {len(rows)}", "", number(self.mean_spearman), ""))
-        cells: list[tuple[str, ...]] = list(rows)
-        if self.seen is not None:
-            columns += ("unseen pairs", "Spearman unseen")
-            more = [(f"{row.unseen_pairs or 0:,}", number(row.unseen_spearman)) for row in self.sets]
-            cells = [(*row, *extra) for row, extra in zip(rows, (*more, ("", number(self.mean_unseen))), strict=True)]
-        return TableCells(f"{self.model} in {self.runtime}: semantic similarity × 100", columns, cells)
-
-    def sentences(self) -> list[str]:
-        """Sets that are not whole."""
-        return [
-            f"{row.name} here has {row.num_pairs:,} of the published {row.published_pairs:,} pairs: its score is not "
-            "comparable with published ones."
-            for row in self.sets
-            if row.num_pairs != row.published_pairs
-        ]
 
 
 def run_sts(run: SuiteRun) -> StsReport:

@@ -13,7 +13,6 @@ from truncate_kit.errors import DataError, UsageError, errors_only, first_line, 
 from truncate_kit.evaluation.registry import SuiteReport
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
-from truncate_kit.wording import TableCells, number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -40,10 +39,6 @@ class MtebScore(Result):
     successor: str | None  # the task that MTEB recommends instead
     seconds: float  # to encode and score, without loading the data
 
-    def task_cells(self) -> tuple[str, str, str]:
-        """Task, metric and splits, as tables name them."""
-        return self.task, self.metric, ", ".join(self.splits)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtebReport(SuiteReport):
@@ -61,26 +56,6 @@ class MtebReport(SuiteReport):
         for row in self.scores:
             for split in row.splits:
                 yield (row.task, split), (row.num_subsets,)
-
-    def table(self) -> TableCells:
-        """One row per task and one for the mean."""
-        rows = [(*row.task_cells(), number(row.score), f"{row.seconds:.1f}") for row in self.scores]
-        rows.append((f"mean of {len(rows)}", "", "", number(self.mean), f"{self.seconds:.1f}"))
-        title = f"{self.model} in {self.runtime}: main scores of MTEB {self.version} × 100"
-        return TableCells(title, ("task", "metric", "split", "score", "seconds"), [*rows])
-
-    def sentences(self) -> list[str]:
-        """What a reader has to know of the tasks before comparing."""
-        subsets = [
-            f"{row.task}: the mean over {row.num_subsets} subsets, mostly languages."
-            for row in self.scores
-            if row.num_subsets > 1
-        ]
-        return subsets + [
-            f"{row.task}: MTEB recommends {row.successor} instead, for new comparisons."
-            for row in self.scores
-            if row.successor is not None
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,25 +82,6 @@ class MtebComparison(SuiteReport):
     def amounts(self) -> Iterator[Amounts]:
         """Yield those of either report: both are of the same tasks."""
         return self.lean.amounts()
-
-    def table(self) -> TableCells:
-        """One row per task and one for the mean: full, lean, difference."""
-        full, lean = self.full, self.lean
-        rows = [
-            (*before.task_cells(), number(before.score), number(after.score), number(difference, "+.2f"))
-            for before, after, difference in zip(full.scores, lean.scores, self.differences, strict=True)
-        ]
-        means = number(full.mean), number(lean.mean), number(self.mean_difference, "+.2f")
-        rows.append((f"mean of {len(rows)}", "", "", *means))
-        models = " and ".join(
-            f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean"))
-        )
-        title = f"{models}: main scores of MTEB {full.version} × 100"
-        return TableCells(title, ("task", "metric", "split", "full", "lean", "lean less full"), [*rows])
-
-    def sentences(self) -> list[str]:
-        """Those of the lean model's report."""
-        return self.lean.sentences()
 
 
 class MtebEncoder:

@@ -3,7 +3,6 @@
 Importing this imports no torch: the command line reads names and options from the rows.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from truncate_kit.files import local_path
 from truncate_kit.models.digest import model_digest
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Measurement, Result
-from truncate_kit.wording import TableCells
 
 if TYPE_CHECKING:
     from truncate_kit.data import RetrievalSet, SeenPairs
@@ -36,9 +34,7 @@ class MeasuredModel(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport(Measurement):
-    """What a suite gives; it says how much it measured, and shows itself.
-
-    `truncate_kit/report/suite_figure.py` draws those that have a figure.
+    """What a suite gives; it says how much it measured, and `truncate_kit.report` has a view of it.
 
     Attributes:
         measured: The model; None where nobody noted it, or it has no folder.
@@ -52,14 +48,6 @@ class SuiteReport(Measurement):
         if ours is not None and theirs is not None and ours.name == theirs.name and ours != theirs:
             return True
         return Measurement.covers(self, other)
-
-    @abstractmethod
-    def table(self) -> TableCells:
-        """The scores."""
-
-    def sentences(self) -> list[str]:
-        """What a reader has to know beside the table."""
-        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,6 @@ from truncate_kit.progress import ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import Bounds, check_number
 from truncate_kit.vectors import VectorFormat, VectorPrecision
-from truncate_kit.wording import TableCells, counted, number
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 _LISTS = Bounds(1, 1_000_000)
@@ -285,41 +284,6 @@ class RetrievalReport(SuiteReport):
     def amounts(self) -> Iterator[Amounts]:
         """Yield queries and texts of the data."""
         yield (self.data,), (self.num_queries, self.num_texts)
-
-    def table(self) -> TableCells:
-        """The index beside the exact search."""
-        return TableCells(
-            f"{self.model} in {self.runtime}: {counted(self.num_queries, 'query', 'queries')} of {self.data} "
-            f"among {counted(self.num_texts, 'text')}",
-            ("search", "MRR@10 × 100", "ms per query", "index MB"),
-            [
-                (
-                    f"IVF, {counted(self.lists, 'list')}, {self.probes} searched",
-                    number(self.mrr),
-                    f"{self.search_seconds * 1e3:.3f}",
-                    f"{self.index_bytes / 1e6:.1f}",
-                ),
-                (
-                    "exact",
-                    number(self.exact_mrr),
-                    f"{self.exact_seconds * 1e3:.3f}",
-                    f"{self.exact_bytes / 1e6:.1f}",
-                ),
-            ],
-        )
-
-    def sentences(self) -> list[str]:
-        """How it was timed, and where the texts are too few for the usual index."""
-        sentences = [
-            f"Times are medians, one query at a time on {counted(self.threads, 'CPU thread')}; encoding "
-            f"a query takes {self.encode_seconds * 1e3:.2f} ms more. The index was built in {self.build_seconds:.1f} s."
-        ]
-        if self.lists == fitting_lists(self.num_texts) < LISTS:
-            sentences.append(
-                f"{counted(self.lists, 'list')} instead of {LISTS:,}: "
-                f"{counted(self.num_texts, 'text')} cannot place more."
-            )
-        return sentences
 
 
 def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:

@@ -1,15 +1,12 @@
 """The transfer suite's protocol and results: scores in points (× 100) and seconds. Importing this loads no torch."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from math import ceil
 
 from truncate_kit.evaluation.registry import SuiteReport
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
-from truncate_kit.wording import NONE, TableCells, number
 
 Layers = tuple[int, ...]
 BASE_LAYERS = 13
@@ -158,81 +155,3 @@ class TransferReport(SuiteReport):
             for point in score.curve:
                 compared = sum(one is not None for one in (point.cls, point.last, point.combined))
                 yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
-
-    def table(self) -> TableCells:
-        """One row per set and share of the training rows, also of those left out, and one for the means."""
-        layered = self.num_subsets > 0
-        columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
-        if layered:
-            columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
-            columns += ("layers chosen most often",)
-        rows = []
-        for score in self.sets:
-            for _, few in self.settings.left_out(score.num_rows):
-                known = (score.name, f"{few}, too few", str(score.num_classes), number(score.majority))
-                rows.append((*known, *[NONE] * (len(columns) - len(known))))
-            rows += [_transfer_row(score, point, layered) for point in score.curve]
-        scored = sum(bool(score.curve) for score in self.sets)
-        mean: tuple[str, ...] = (f"mean of {scored}", "", "", "", number(self.mean_as_is))
-        if layered:
-            found = (self.mean_cls, self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
-            mean += tuple(map(number, found))
-            mean += (number(self.mean_relative_error_reduction, "+.1f"), "")
-        title = f"{self.model} in {self.runtime}: accuracy × 100 of logistic regression, {self.settings.splits} splits"
-        return TableCells(title, columns, [*rows, mean])
-
-    def sentences(self) -> list[str]:
-        """How the table came about, for whoever reads it alone."""
-        settings = self.settings
-        sentences = [
-            f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest; scikit-learn, SAGA, "
-            f"C = {settings.penalty:g}, tolerance {settings.tolerance:g}, at most {settings.iterations} iterations."
-        ]
-        if self.num_subsets:
-            sentences.append(
-                f"Layers were chosen inside the training part: {self.num_subsets:,} subsets of up to "
-                f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.inner_splits} "
-                f"divisions that hold out {settings.inner_share:.0%}, the {settings.finalists} best by exact fits. "
-                "Fewer errors: of the combination against the last layer."
-                + (" Every mean of layers goes through the trained pooler." if settings.head else "")
-            )
-        sentences += [
-            f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
-            for score in self.sets
-            if score.repeated_rows * 100 >= score.num_rows
-        ]
-        sentences += [
-            f"{score.name}, {point.train_rows:,} rows: too few for every class to keep its share of each division."
-            for score in self.sets
-            for point in score.curve
-            if not point.by_class
-        ]
-        sentences += [
-            f"{score.name}, {few:,} rows: left out, {FEWEST_ROWS} are the fewest to choose layers on."
-            for score in self.sets
-            for _, few in settings.left_out(score.num_rows)
-        ]
-        if settings.max_rows is not None:
-            sentences.append(
-                f"Of each set at most {settings.max_rows:,} rows were used: not comparable with other runs."
-            )
-        return [*sentences, f"Took {self.seconds:.0f} s."]
-
-
-def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> tuple[str, ...]:
-    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
-    row = (*known, number(score.majority), number(point.mean_as_is))
-    if not layered:
-        return row
-    counts = Counter(chain.from_iterable(point.chosen or ()))
-    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
-    return (
-        *row,
-        number(point.mean_cls),
-        number(point.mean_last),
-        number(point.mean_last_four),
-        number(point.mean_random),
-        number(point.mean_combined),
-        number(point.relative_error_reduction, "+.1f"),
-        " ".join(map(str, often)) or NONE,
-    )
