@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.common import machine
 from truncate_kit.bench.backends import BACKENDS, Backend
-from truncate_kit.bench.runners import ContestantError, Guarded, Runner, make_runner, random_ids
+from truncate_kit.bench.runners import ContestantError, Runner, guarded, make_runner, random_ids
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.export.check import odd_inputs
 from truncate_kit.export.graph import STATES, fuse_embeddings, save_graph, set_mask
@@ -84,7 +84,7 @@ def mask_runners(encoder: Encoder, work: Path, device: torch.device) -> tuple[di
         except Exception as error:  # packed attention has no kernel on the CPU; a fault of one form is not the others'
             absent[form] = f"does not start: {error}".replace(f"{work}/", "")
         else:
-            runners[form] = Guarded(("lean", form), backend, made)
+            runners[form] = made
     return runners, absent
 
 
@@ -108,7 +108,10 @@ def time_forms(
     """A call of each form and its seconds; a form that fails goes from `runners` to `absent`."""
     while True:
         try:
-            calls = {form: runner.prepare(ids) for form, runner in runners.items()}
+            calls = {}
+            for form, runner in runners.items():
+                guard = partial(guarded, ("lean", form), BACKENDS["onnx-fp16"])
+                calls[form] = guard(guard(runner.prepare)(ids))
             return calls, interleaved(calls, rounds=repeats, calls_per_round=5)
         except ContestantError as error:
             form = error.key[1]

@@ -118,6 +118,8 @@ class QueriesEvaluator:
         """Score one contestant; each side has the model's prompt for it."""
         own = RetrievalEvaluator(encoder, self._data, np.arange(len(self._data.queries)))
         vectors = runner.encode_ids(own.texts()).float().cpu()
+        if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice
+            raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
         single = own.scores(vectors, vectors)
         return Score(float(single.mean()), single)
 

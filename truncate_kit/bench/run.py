@@ -33,13 +33,13 @@ from truncate_kit.bench.quality import PairsEvaluator, QueriesEvaluator, quality
 from truncate_kit.bench.runners import (
     AbsentError,
     ContestantError,
-    Guarded,
     Runner,
     failure_reason,
+    guarded,
     make_runner,
     random_ids,
 )
-from truncate_kit.bench.timing import spread, time_one_sentence, time_real_set, time_shape
+from truncate_kit.bench.timing import spread, time_shape, time_texts
 from truncate_kit.data import PairSet, RetrievalSet, TextPair
 from truncate_kit.doctor import installed_version
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
@@ -155,12 +155,15 @@ def _measure(
         progress("Timing fixed shapes", done, len(shapes))
     chosen, random = _real_set(texts or (), settings.max_texts, contestants), contestants.random
     if chosen:
-        real = functools.partial(time_one_sentence, encoders=encoders, texts=chosen, random=random, rounds=rounds)
-        timings += contestants.surviving("at one sentence", lambda: real(contestants.reading_texts()))
+        real = functools.partial(time_texts, encoders=encoders, texts=chosen, random=random)
+        timings += contestants.surviving(
+            "at one sentence", lambda: real(contestants.reading_texts(), rounds=rounds, singly=True)
+        )
         progress("Timing real sentences", 1, 2)
         passes = min(rounds, _MAX_PASSES)
-        whole = functools.partial(time_real_set, encoders=encoders, texts=chosen, random=random, rounds=passes)
-        timings += contestants.surviving("at the real set", lambda: whole(contestants.reading_texts()))
+        timings += contestants.surviving(
+            "at the real set", lambda: real(contestants.reading_texts(), rounds=passes, singly=False)
+        )
         progress("Timing real sentences", 2, 2)
     busy = others.share()
     if busy is not None and busy > QUIET:
@@ -214,7 +217,8 @@ def _score_all(
     def score_each() -> dict[Key, Any]:
         scores, readers = {}, contestants.reading_texts()
         for done, (key, runner) in enumerate(readers.items(), start=1):
-            scores[key] = evaluator.score(runner, contestants.encoders[key[0]])
+            score = guarded(key, BACKENDS[key[1]], evaluator.score)
+            scores[key] = score(runner, contestants.encoders[key[0]])
             progress(f"Scoring the {of.unit[1]}", done, len(readers))
         return scores
 
@@ -324,7 +328,7 @@ class Subject:
         self.scratch = scratch / role
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
-        self._graphs: dict[str, Path | AbsentError] = {}
+        self._graphs: dict[str, Path] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -356,14 +360,8 @@ class Subject:
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:
-            try:
-                self._graphs[name] = self._trace() if backend.tensorrt else self._find_or_export(backend.precision)
-            except AbsentError as error:
-                self._graphs[name] = error
-        found = self._graphs[name]
-        if isinstance(found, AbsentError):
-            raise found
-        return found
+            self._graphs[name] = self._trace() if backend.tensorrt else self._find_or_export(backend.precision)
+        return self._graphs[name]
 
     def _trace(self) -> Path:
         """The float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
@@ -494,7 +492,7 @@ class Contestants:
             raise
         except Exception as error:
             raise AbsentError(failure_reason(backend, error)) from error
-        self.runners[key] = Guarded(key, backend, runner)
+        self.runners[key] = runner
         files = graph_files(graph()) if backend.runtime == "onnx" else []
         return Contestant(
             role=key[0],

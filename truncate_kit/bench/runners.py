@@ -3,9 +3,8 @@
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_
 from truncate_kit.models import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.wording import counted
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")
@@ -302,42 +300,18 @@ def failure_reason(backend: Backend, error: Exception) -> str:
     return f"{'torch.compile' if backend.compiled else backend.title} failed: {found}"
 
 
-class Guarded:
-    """A `Runner` whose failures are `ContestantError`, but for `TruncateKitError`, which the user can mend.
+def guarded(key: Key, backend: Backend, call: Callable[..., Found]) -> Callable[..., Found]:
+    """Make a call whose failures are `ContestantError`, but for `TruncateKitError`, which the user can mend.
 
     A contestant that fails while it runs must not take the others' figures with it.
     """
 
-    def __init__(self, key: Key, backend: Backend, runner: Runner) -> None:
-        self.key = key
-        self.backend = backend
-        self.runner = runner
-        self.detail = runner.detail
-
-    def _guard(self, call: Callable[[], Found]) -> Found:
+    def guard(*arguments: Any) -> Found:
         try:
-            return call()
+            return call(*arguments)
         except TruncateKitError:
             raise
         except Exception as error:
-            raise ContestantError(self.key, failure_reason(self.backend, error)) from error
+            raise ContestantError(key, failure_reason(backend, error)) from error
 
-    def prepare(self, ids: Ids) -> Callable[[], object]:
-        """See `Runner`; the call is guarded as well."""
-        return partial(self._guard, self._guard(lambda: self.runner.prepare(ids)))
-
-    def encode_ids(self, ids: Ids) -> Tensor:
-        """See `Runner`; vectors that are not numbers are a failure, which a search would not notice."""
-        vectors = self._guard(lambda: self.runner.encode_ids(ids))
-        if bad := int((~vectors.isfinite().all(dim=1)).sum()):
-            of = f"{bad:,} of {counted(len(ids), 'text')}"
-            raise ContestantError(self.key, f"{self.backend.title} gives vectors that are not numbers for {of}")
-        return vectors
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """See `Runner`."""
-        return self._guard(lambda: self.runner.encode(texts))
-
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """See `Runner`."""
-        return self._guard(lambda: self.runner.similarities(first, second))
+    return guard

@@ -3,13 +3,14 @@
 import itertools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import Key, Role, Scenario, Timing, percentile
-from truncate_kit.bench.runners import Runner, random_ids
+from truncate_kit.bench.runners import Runner, guarded, random_ids
 from truncate_kit.models import Encoder
 from truncate_kit.training.kernels import linear, onednn_pays
 
@@ -104,10 +105,10 @@ def time_shape(
 ) -> list[Timing]:
     """Time batches of one shape (batch size, length) without padding, ids ready in memory."""
     batch_size, length = shape
-    calls = {
-        key: runner.prepare(random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size))
-        for key, runner in runners.items()
-    }
+    calls = {}
+    for key, runner in runners.items():
+        ids, backend = random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size), BACKENDS[key[1]]
+        calls[key] = guarded(key, backend, guarded(key, backend, runner.prepare)(ids))
     on_device: dict[Key, list[float]] = {}
     seconds = interleaved(
         calls,
@@ -139,44 +140,35 @@ def ids_of(texts: Sequence[str], encoder: Encoder, *, random: bool) -> list[list
     return random_ids(lengths, encoder.backbone.config.vocab_size)
 
 
-def time_one_sentence(
-    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int
+def time_texts(
+    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time one sentence after the other, tokeniser included: every contestant gets the same ones in the same order."""
-    chosen = spread(texts, rounds * LATENCY_CALLS)
-    ids = {role: ids_of(chosen, encoder, random=random) for role, encoder in encoders.items()}
+    """Time texts, tokeniser included: all of them sorted by length and cut into batches, or `singly` one by one.
 
-    def call(key: Key, runner: Runner) -> Call:
-        if random:
-            rows = itertools.cycle(ids[key[0]])
-            return lambda: runner.encode_ids([next(rows)])
-        endless = itertools.cycle(chosen)
-        return lambda: runner.encode([next(endless)])
-
-    calls = {key: call(key, runner) for key, runner in runners.items()}
-    seconds = interleaved(calls, rounds=rounds, calls_per_round=LATENCY_CALLS)
-    tokens = {role: round(np.mean([len(row) for row in rows])) for role, rows in ids.items()}
-    return [timing(key, "one sentence", seconds[key], sentences=1, tokens=tokens[key[0]]) for key in runners]
-
-
-def time_real_set(
-    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int
-) -> list[Timing]:
-    """Time all sentences, sorted by length and cut into batches, tokeniser included."""
+    Every contestant gets the same ones in the same order. random: ids in the place of texts, as in `ids_of`.
+    """
+    texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
     ids = {role: ids_of(texts, encoder, random=random) for role, encoder in encoders.items()}
 
-    def call(key: Key, runner: Runner, count: int | None) -> Call:
-        if random:
-            return lambda: runner.encode_ids(ids[key[0]][:count])
-        return lambda: runner.encode(texts[:count])
+    def call(key: Key, runner: Runner, count: int | None = None) -> Call:
+        inputs: Any = ids[key[0]] if random else texts
+        encode = guarded(key, BACKENDS[key[1]], runner.encode_ids if random else runner.encode)
+        endless = itertools.cycle(inputs)
+        return (lambda: encode([next(endless)])) if singly else (lambda: encode(inputs[:count]))
 
     seconds = interleaved(
-        {key: call(key, runner, None) for key, runner in runners.items()},
+        {key: call(key, runner) for key, runner in runners.items()},
         rounds=rounds,
-        warm_up={key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
+        calls_per_round=LATENCY_CALLS if singly else 1,
+        warm_up=None if singly else {key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
     )
+    scenario: Scenario = "one sentence" if singly else "real set"
     tokens = {role: sum(map(len, rows)) for role, rows in ids.items()}
-    return [timing(key, "real set", seconds[key], sentences=len(texts), tokens=tokens[key[0]]) for key in runners]
+    count = len(texts) if singly else 1  # of the calls that these tokens took
+    return [
+        timing(key, scenario, seconds[key], sentences=len(texts) // count, tokens=round(tokens[key[0]] / count))
+        for key in runners
+    ]
 
 
 def slower_in_bf16() -> str:
