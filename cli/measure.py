@@ -1,8 +1,9 @@
 """Commands that measure: analyze, evaluate, compare, bench."""
 
 import os
+import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -379,15 +380,10 @@ def _write_report(report: SuiteReport, workspace: Workspace, name: str) -> Path:
 
 def _show_report(report: SuiteReport, workspace: Workspace, path: Path, *, codes: bool) -> None:
     """Draw and show a report that is written to `path`. codes: whether cosines leave out what heads have learnt."""
-    from truncate_kit.report.suite_figure import FIGURES
-
-    figure = path.with_suffix(".png")
-    draw: Callable[[Any, Path], Path | None] | None = FIGURES.get(type(report))
-    drawn = draw(report, figure) if draw else None
-    if drawn is None:
-        figure.unlink(missing_ok=True)  # that of a report whose place this one takes
-    show(report, as_json=workspace.quiet)
-    workspace.say(*([CODES] if codes else []), f"Saved: {path}" + (f", {drawn}" if drawn else ""))
+    path.with_suffix(".png").unlink(missing_ok=True)  # that of a report whose place this one takes
+    ending = re.sub(r"^suite-[a-z-]*[a-z]", "", path.stem)
+    drawn = show(report, as_json=workspace.quiet, figures=path.parent, ending=ending)
+    workspace.say(*([CODES] if codes else []), f"Saved: {', '.join(map(str, [path, *drawn]))}")
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:

@@ -81,7 +81,7 @@ def study(
     """
     from truncate_kit.methods.study.plan import read_study
     from truncate_kit.methods.study.running import adapt_all, run_study
-    from truncate_kit.report.study_tables import PAGE, SCORES
+    from truncate_kit.report.study import PAGE, SCORES
     from truncate_kit.training.distributed import joined
 
     from .train import check_shared
@@ -112,7 +112,7 @@ def study(
 def _write(result: "StudyResult", out: Path) -> None:
     """Write tables and figures of what is there: a study that is stopped leaves those of its finished models."""
     from truncate_kit.methods.study.result import STUDY_FILE
-    from truncate_kit.report.study_tables import write_tables
+    from truncate_kit.report.study import write_tables
 
     result.write(out / STUDY_FILE)
     write_tables(result, out)

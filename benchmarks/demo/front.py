@@ -13,7 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common import new_parser, read_rows
-from truncate_kit.report.panel import BLUE, GREY, ORANGE, VERMILION, whole_axis, write_figure
+from benchmarks.panels import whole_axis
+from truncate_kit.report.chart import write_figure
+from truncate_kit.report.view import BLUE, GREY, ORANGE, VERMILION
 
 HERE = Path(__file__).parent
 SCORES = HERE.parent / "miniatures/scores.csv"

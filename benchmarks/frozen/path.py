@@ -36,7 +36,8 @@ from truncate_kit.methods.frozen.settings import (
     FrozenSettings,
 )
 from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.report.frozen_figures import draw_correlations, draw_reconstruction
+from truncate_kit.report.chart import write_plots
+from truncate_kit.report.view import view_of
 from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
@@ -88,11 +89,12 @@ def follow(
         records.add(record, replace(report, worst=()).to_dict())
         print(f"done: {record}, {report.seconds:.0f} s", flush=True)
         figures = records.path.parent / "figures"
+        plots = {plot.file: plot for plot in view_of(report).plots}
         if step == "cosine":
-            draw_correlations(report, figures / f"{encoder.name}-path-correlation.png")
-        if step == "narrow" and report.reconstruction is not None:
+            write_plots([plots["correlation"]], figures / f"{encoder.name}-path-correlation.png")
+        if step == "narrow" and "reconstruction-own-units" in plots:
             own = figures / f"{encoder.name}-path-reconstruction.png"
-            draw_reconstruction(report, report.reconstruction, own, own_scale=True)
+            write_plots([plots["reconstruction-own-units"]], own)
 
 
 def print_errors(encoder: Encoder, data: PairSplits, raw: Sequence[str], base: FrozenSettings, work: Path) -> None:

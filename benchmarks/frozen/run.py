@@ -24,7 +24,8 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import STEPS, FrozenReport, FrozenSettings
 from truncate_kit.models import Encoder, load_encoder, resolve
-from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
+from truncate_kit.report.chart import write_plots
+from truncate_kit.report.view import view_of
 from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
@@ -85,11 +86,9 @@ def measure(name: str, folder: str, options: argparse.Namespace) -> None:
     # The worst errors name sentences, which stay with their data.
     REPORTS.add(label, replace(report, worst=()).to_dict())
     figures = HERE / "figures"
-    draw_correlations(report, figures / f"{label}-correlation.png")
-    if report.reconstruction is not None:
-        draw_reconstruction(report, report.reconstruction, figures / f"{label}-reconstruction.png")
-    if any(len(layers) > 1 for layers in report.steps.values()):
-        draw_depths(report, figures / f"{label}-blocks.png")
+    for plot in view_of(report).plots:
+        if not plot.file.endswith("own-units"):
+            write_plots([plot], figures / f"{label}-{plot.file}.png")
     model = load_encoder(out / "frozen")
     export_onnx(model, out / "frozen")
     assert data.test is not None

@@ -45,7 +45,7 @@ from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
 from truncate_kit.models import load_encoder
 from truncate_kit.precisions import GRAPH_FILES, Precision
-from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence
+from truncate_kit.report.view import view_of
 
 HERE = Path(__file__).parent
 PARTS = ("shapes", "sets", "steps", "masks", "first")
@@ -165,10 +165,11 @@ def whole_bench(
         memory=options.memory,
     )
     report = bench(lean, full, settings, texts=sentences(texts, load_encoder(lean), options.texts))
-    for table in bench_tables(report):
+    view = view_of(report)
+    for table in view.tables:
         print(f"\n{table.title}\n" + " | ".join(table.columns))
         print("\n".join(" | ".join(row) for row in table.rows))
-    print("\n".join((machine_sentence(report), *absences(report), *report.notes)), flush=True)
+    print("\n".join(view.sentences), flush=True)
     named = [dataclasses.replace(model, name=Path(model.name).name) for model in report.models]
     return dataclasses.replace(report, models=named).to_dict()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import panels
 from benchmarks.common import named_model, new_parser, print_table, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of
@@ -24,8 +25,8 @@ from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, LayerWeights
 from truncate_kit.models import Encoder, load_encoder, truncate
-from truncate_kit.report import panel
-from truncate_kit.report.attention_figure import draw_attention
+from truncate_kit.report.chart import write_plots
+from truncate_kit.report.view import BLUE, GREEN, VERMILION, view_of
 
 HERE = Path(__file__).parent
 SENTENCES = ("You should do it.", "People on motorcycles wearing racing gear ride around a racetrack.")
@@ -37,10 +38,10 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 1."""
     test = load_pairs(data / "stsb/en").test
     assert test is not None
-    figure, axes = panel.open_panel(f"{name}, untrained: STS Benchmark test by layer")
-    panel.whole_axis(axes)
+    figure, axes = panels.open_panel(f"{name}, untrained: STS Benchmark test by layer")
+    panels.whole_axis(axes)
     rows: Rows = []
-    for pooling, label, color in (("cls", "CLS", panel.VERMILION), ("mean", "mean", panel.BLUE)):
+    for pooling, label, color in (("cls", "CLS", VERMILION), ("mean", "mean", BLUE)):
         encoder = load_encoder(folder, pooling=pooling)
         layers = range(encoder.depth + 1)
         # At the embeddings every text has the same CLS state.
@@ -48,22 +49,22 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
             None if (pooling, layer) == ("cls", 0) else evaluate(truncate(encoder, layer), test.pairs).spearman
             for layer in layers
         ]
-        panel.plot_defined(axes, layers, scores, marker="o", color=color, label=label)
+        panels.plot_defined(axes, layers, scores, marker="o", color=color, label=label)
         rows += [
             {"figure": "1", "model": name, "what": label, "place": layer, "value": f"{score:.2f}"}
             for layer, score in zip(layers, scores, strict=True) if score is not None
         ]  # fmt: skip
     axes.set_ylabel("Spearman × 100")
-    panel.write_panel(figure, axes, out / f"{name}-1-layers.png")
+    panels.write_panel(figure, axes, out / f"{name}-1-layers.png")
     return rows
 
 
 def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 2."""
     sets = find_sts(data)
-    figure, axes = panel.open_panel(f"{name}, untrained: poolings by set")
+    figure, axes = panels.open_panel(f"{name}, untrained: poolings by set")
     rows: Rows = []
-    kinds = (("CLS_last", "cls", panel.VERMILION), ("AVG_last", "mean", panel.BLUE), ("AVG_FL", "mean", panel.GREEN))
+    kinds = (("CLS_last", "cls", VERMILION), ("AVG_last", "mean", BLUE), ("AVG_FL", "mean", GREEN))
     for place, (label, pooling, color) in enumerate(kinds):
         encoder = load_encoder(folder, pooling=pooling)
         if label == "AVG_FL":
@@ -77,7 +78,7 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     axes.set_xticks(range(len(sets)), [one.name for one in sets])
     axes.grid(alpha=0.3)
     axes.set_ylabel("Spearman × 100")
-    panel.write_panel(figure, axes, out / f"{name}-2-sets.png")
+    panels.write_panel(figure, axes, out / f"{name}-2-sets.png")
     return rows
 
 
@@ -129,7 +130,7 @@ def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> R
             for text, shares in zip(found.texts, found.weights, strict=True) for layer, weight in enumerate(shares)
         ]  # fmt: skip
     both = LayerWeights(model=name, texts=tuple(texts), weights=tuple(weights))
-    draw_attention(both, out / f"{name}-3-weights.png")
+    write_plots(view_of(both).plots, out / f"{name}-3-weights.png")
     return rows
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.common import new_parser, read_rows
-from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, VERMILION, write_figure
+from truncate_kit.report.chart import write_figure
+from truncate_kit.report.view import BLUE, GREEN, GREY, ORANGE, VERMILION
 
 HERE = Path(__file__).parent
 COLORS = {"fp32": ORANGE, "int8": BLUE}

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.common import new_parser, read_rows, spread_out, write_rows
 from benchmarks.miniatures.bundle import RUNS
+from benchmarks.panels import open_panel, whole_axis, write_panel
 from benchmarks.records import trial_runner
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings
@@ -28,7 +29,6 @@ from truncate_kit.files import write_json
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.methods.study.running import load_model
 from truncate_kit.models import load_encoder
-from truncate_kit.report.panel import open_panel, whole_axis, write_panel
 from truncate_kit.training.settings import TrainingSettings
 
 HERE = Path(__file__).parent

@@ -11,7 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.common import new_parser, print_table, read_rows
-from truncate_kit.report.panel import whole_axis, write_figure
+from benchmarks.panels import whole_axis
+from truncate_kit.report.chart import write_figure
 
 HERE = Path(__file__).parent
 MODELS = {"mini-bert": "BERT", "mini-electra-discriminator": "discriminator", "mini-electra-generator": "generator"}

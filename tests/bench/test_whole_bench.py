@@ -33,7 +33,7 @@ from truncate_kit.models import (
     truncated_config,
 )
 from truncate_kit.models.saving import origin_of
-from truncate_kit.report.bench_tables import bench_tables, scored_sentences
+from truncate_kit.report.view import view_of
 from truncate_kit.results import file_for
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
@@ -122,8 +122,8 @@ def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
     notes = " ".join(result.notes)
     assert "of the bundled pairs, which a grammar made: they say little of your task" in notes
     assert not {"lean is better", "lean is worse", "no difference shown"} & {*notes.split(": "), *notes.split(".")}
-    assert bench_tables(result)[0].title.endswith("; Spearman × 100 on 20 pairs of bundled/test, synthetic")
-    assert scored_sentences(result) == [result.scored.sentence]
+    assert view_of(result).tables[0].title.endswith("; Spearman × 100 on 20 pairs of bundled/test, synthetic")
+    assert any(result.scored.fingerprint[:12] in sentence for sentence in view_of(result).sentences)
     result.write(tmp_path / "bench.json")
     assert BenchReport.read(tmp_path / "bench.json") == result
     own = replace(result, scored=PairsEvaluator(named("set/test", PAIRS)).of)
@@ -221,7 +221,7 @@ def test_every_gain_multiplies(report):
 
 
 def test_tables_show_every_contestant_and_gains_as_products(report):
-    overview, shapes, gained, _ = bench_tables(report)
+    overview, shapes, gained, _ = view_of(report).tables
     assert [row[0] for row in overview.rows] == [
         "lean, torch fp32",
         "full, torch fp32",

@@ -9,6 +9,7 @@ from truncate_kit.evaluation.retrieval import RetrievalReport
 from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore, TransferSettings
 from truncate_kit.report import suite_figure
 from truncate_kit.report.suite_figure import draw_transfer
+from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
 
 
@@ -75,11 +76,9 @@ def test_transfer_rows_and_means(transfer):
     assert any("15 subsets of up to 4 layers" in sentence for sentence in sentences)
 
 
-def test_a_set_that_was_left_out_has_no_panel(transfer, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(suite_figure, "write_figure", lambda figure, path: drawn.append(figure) or path)
-    draw_transfer(replace(transfer, sets=(replace(transfer.sets[0], curve=()), transfer.sets[1])), tmp_path / "one.png")
-    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["TREC"]
+def test_a_set_that_was_left_out_has_no_panel(transfer):
+    left_out = replace(transfer, sets=(replace(transfer.sets[0], curve=()), transfer.sets[1]))
+    assert [plot.title for plot in view_of(left_out).plots] == ["TREC"]
 
 
 def test_a_model_of_one_vector_has_no_columns_of_layers(transfer):
@@ -92,11 +91,9 @@ def test_a_model_of_one_vector_has_no_columns_of_layers(transfer):
 
 
 def test_a_curve_needs_two_shares(transfer, tmp_path):
-    path = draw_transfer(transfer, tmp_path / "curve.png")
-    assert path is not None
+    (path,) = write_figures(view_of(transfer), tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert draw_transfer(replace(transfer, settings=TransferSettings()), tmp_path / "none.png") is None
-    assert not (tmp_path / "none.png").exists()
+    assert view_of(replace(transfer, settings=TransferSettings())).plots == ()
 
 
 def test_similarity_with_and_without_what_was_seen():
@@ -112,9 +109,9 @@ def test_similarity_with_and_without_what_was_seen():
     report = StsReport(
         model="m", runtime="onnx", sets=(score,), mean_spearman=82.034, seen=None, mean_unseen=None, seconds=1.0
     )
-    assert view_of(report).tables[0].rows == [
-        ("STSB", "1,379", "82.03", "81.00", "–", "–"),
-        ("mean of 1", "", "82.03", "", "", "–"),
+    assert view_of(report).tables[0].filled().rows == [
+        ["STSB", "1,379", "82.03", "81.00"],
+        ["mean of 1", "", "82.03", ""],
     ]
     known = replace(report, seen="train.csv", sets=(replace(score, unseen_pairs=0),))
     assert view_of(known).tables[0].rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")

@@ -41,7 +41,7 @@ def view_distillation(result: DistillResult) -> View:
             *(() if words is None else vocabulary_sentences(words)),
             *result.notes,
         ),
-        tables=(*graphs[:1], _sizes(result), _rules(result), *graphs[1:]),
+        tables=(*graphs[:1], sizes_table(result), _rules(result), *graphs[1:]),
         sentences=sentences,
         plots=plots,
     )
@@ -145,7 +145,7 @@ def _graph_choice(result: DistillResult) -> list[str]:
     return [f"{said}.{'' if found.blocks == result.chosen else other}"]
 
 
-def _sizes(result: DistillResult) -> Table:
+def sizes_table(result: DistillResult) -> Table:
     """Give each number of blocks a row, the full model last; speeds are factors, and texts a second in torch."""
     full = result.candidates[-1]
     needed = ""

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from tests.support.families import make_tiny
@@ -28,8 +27,8 @@ from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.progress import silent
-from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
-from truncate_kit.report.training_tables import rules_table, sizes_table
+from truncate_kit.report.distillation import choice, sizes_table
+from truncate_kit.report.view import view_of
 from truncate_kit.seen import keys_of, read_seen, unseen
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.evaluators import PairEvaluator, RetrievalEvaluator
@@ -226,24 +225,20 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     student = replace(result.student, best=97.2, agreement=agreement)
     near = replace(result, students=(student,), needed=97.0, budget=Budget(within=1))
     assert (near.compared().holds, near.compared().holds_unseen) == (True, False)
-    assert near.sentence.endswith(
-        "They were chosen for 97.20 where 97.00 were asked for; 96.26 on what did not choose them loses more than 1 "
-        "point."
-    )
+    assert choice(near.compared()).endswith("On held-out data they lose more than 1 point.")
     close = replace(student, agreement=replace(agreement, correlation=97.01))
-    assert "chosen for" not in replace(near, students=(close,)).sentence
     assert replace(near, students=(close,)).compared().holds_unseen
     assert result.holds_unseen is None, "nothing was asked for but two blocks"
     scores = HeldOutScores(
         data="set", metric="nDCG@10", lean=38.5, full=40.0, mixed=None, difference=-1.5, low=-2, high=-1
     )
     labelled = replace(near, metric="nDCG@10 of half the queries", needed=39.5, scores=scores, students=(close,))
-    assert "; 38.50 on what did not choose them loses more than 1 point." in labelled.sentence
+    assert labelled.compared().holds_unseen is False
     # Points are asked for of the layer that is learned, scores are against the whole model; and four pairs say nothing.
     for other in ({"settings": replace(labelled.settings, layer=3)}, {"scores": replace(scores, num_compared=4)}):
-        assert "chosen for" not in replace(labelled, **other).sentence
+        assert replace(labelled, **other).compared().holds_unseen is not False
     kept = replace(scores, lean=39.1, difference=-0.9)
-    assert "chosen for" not in replace(labelled, scores=kept).sentence
+    assert replace(labelled, scores=kept).compared().holds_unseen
 
 
 def test_a_frontier_is_measured_once_and_stays(full, few, tmp_path):
@@ -346,10 +341,9 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert len(leading) == 4
     assert result.chosen == best_tryout(result.tryouts).blocks
     assert all(one.learned > one.untrained for one in result.tryouts)
-    assert all(f"{one.overlap:.1f} % of nearest texts in common" in result.tryout_sentence for one in result.tryouts)
     assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
-    assert all(f"{one.learned:.2f}" in result.tryout_sentence for one in result.tryouts)
-    assert "before" not in result.tryout_sentence
+    (said,) = (one for one in view_of(result).sentences if "from few texts" in one)
+    assert all(f"{one.learned:.2f}, {one.overlap:.1f} % of nearest texts" in said for one in result.tryouts)
 
 
 def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
@@ -388,7 +382,7 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp
     monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 22)
     result = distill(tiny, texts, out=tmp_path / "fewer", **options)
     assert (result.search.exact, result.search.num_texts) == (False, 22)
-    assert "on 22 texts that were cut short, by a beam." in result.search_sentence
+    assert "on 22 texts that were cut short, by a beam." in view_of(result).sentences[0]
     tried = [one for one in result.tryouts if one.blocks in exact]
     assert tried
     assert [one.untrained for one in tried] == pytest.approx([exact[one.blocks] for one in tried], abs=1e-3)
@@ -401,12 +395,7 @@ def test_choices_that_few_texts_make_worse_say_what_they_are_compared_by(learned
     first = result.tryouts[0]
     worse = replace(first, blocks=(1, 2), untrained=98.3, learned=96.01, overlap=61.0, low=97.5)
     better = replace(first, blocks=(3, 4), untrained=97.0, learned=97.5, overlap=61.04, low=97.0)
-    said = replace(result, tryouts=(better, worse)).tryout_sentence
-    one, other = "1, 2: 96.01 (98.30 before, which counts)", "3, 4: 97.50"
-    common = "% of nearest texts in common"
-    assert said.endswith(f"– {one}, 61.0 {common}; {other}, 61.0 {common}.")
     labelled = [replace(tryout, overlap=None, low=None) for tryout in (better, worse)]
-    assert replace(result, tryouts=tuple(labelled)).tryout_sentence.endswith(f"– {one}; {other}.")
     assert best_tryout((better, worse)) is better  # within the interval of the other one, and nearer
     assert best_tryout((better, replace(worse, low=97.6))).blocks == (1, 2)
     assert best_tryout(labelled).blocks == (1, 2)
@@ -459,7 +448,7 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     assert {student.blocks for student in close.students} >= {close.chosen}
     none = distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT)
     assert not none.holds
-    assert "No cut reaches the 100.00 that stand for 0 points" in none.sentence
+    assert "No cut reaches 100.00, 0 points less" in choice(none)
     assert result.needed is None
 
 
@@ -533,12 +522,10 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     result = distill(full, few, out=tmp_path, budget=Budget(blocks="1,3"), settings=before_the_end)
     assert max(result.chosen) == 3
     assert result.metric == "agreement with layer 3 of the full model"
-    assert "with layer 3 of the full model" in result.sentence
+    assert "with layer 3 of the full model" in choice(result)
     assert [len(row.blocks) for row in result.candidates] == [2, 3, 4]
     assert result.candidates[1].untrained == pytest.approx(100, abs=0.01)
     assert result.candidates[-1].untrained < 99
-    draw_frontier(result, tmp_path / "frontier.png")
-    assert rules_table(result.search, result.metric).rows
     assert "has learned the vectors of layer 3 of the full model" in (tmp_path / "lean" / "README.md").read_text()
     some = ["a dog runs over the grass", "two people sit at a table"]
     lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)
@@ -562,9 +549,7 @@ def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, few, tmp_path):
     assert "has learned" not in card
     assert result.candidate.learned is None
     assert result.candidate.untrained == pytest.approx(100, abs=0.01)
-    axes = Figure().add_subplot()
-    plot_frontier(axes, result)
-    assert "after learning" not in axes.get_legend_handles_labels()[1]
+    assert "after learning" not in [series.label for series in view_of(result).plots[0].series]
 
 
 def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, few, tmp_path):

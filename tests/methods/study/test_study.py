@@ -25,8 +25,10 @@ from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.report.study_figures import draw_pareto
-from truncate_kit.report.study_tables import write_tables
+from truncate_kit.report.chart import write_figures
+from truncate_kit.report.study import write_tables
+from truncate_kit.report.training import score_cells
+from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
@@ -325,9 +327,11 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
     with (tmp_path / "best.csv").open() as handle:
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
-    draw_pareto(result, "t", tmp_path / "pareto.png")
+    write_figures(view_of(result), tmp_path)
     show(result, tmp_path)
-    assert re.search(rf"m +│ +{best.layer} +│ +{re.escape(best.cells[1])} +│$", capfd.readouterr().out, re.MULTILINE)
+    assert re.search(
+        rf"m +│ +{best.layer} +│ +{re.escape(score_cells(best)[1])} +│$", capfd.readouterr().out, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import kept_encoder
 from truncate_kit.models import encoder_digest, keep, load_encoder
 from truncate_kit.models.layer_pooling import LayerPooling
-from truncate_kit.report.study_tables import write_tables
+from truncate_kit.report.study import write_tables
 
 
 @pytest.fixture

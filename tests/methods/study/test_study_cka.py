@@ -11,7 +11,7 @@ from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.report.study_tables import page
+from truncate_kit.report.study import page
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 

@@ -3,21 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from matplotlib.figure import Figure
 
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.study.plan import figure_name, read_study
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow
 from truncate_kit.methods.tmft.result import LayerScores
-from truncate_kit.report.study_figures import (
-    COLORS,
-    FRONT_OF_ALL,
-    FRONT_OF_ENDS,
-    curve_style,
-    draw_cka,
-    draw_layers,
-    draw_pareto,
-)
+from truncate_kit.report.chart import write_figures
+from truncate_kit.report.view import view_of
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -30,59 +22,39 @@ def row(model: str, task: str, layer: int) -> StudyRow:
     return StudyRow(model=model, task=task, metric="x", depth=2, scores=scores, paper_parameters=1, published=None)
 
 
+def plots_of(rows, cka=()):
+    return view_of(StudyResult(rows=tuple(rows), seconds=0.0, cka=tuple(cka))).plots
+
+
 def test_no_two_of_168_models_look_alike():
-    looks = [tuple(sorted(curve_style(place).items())) for place in range(168)]
-    assert len(set(looks)) == 168
-    assert len({curve_style(place)["color"] for place in range(len(COLORS))}) == len(COLORS)
-    for place in range(20):  # those of one colour differ in line as well as marker
-        one, other = curve_style(place), curve_style(place + len(COLORS))
-        assert one["color"] == other["color"]
-        assert one["linestyle"] != other["linestyle"]
-        assert one["marker"] != other["marker"]
+    models = [f"model {number}" for number in range(168)]
+    (plot,) = [one for one in plots_of([row(model, "one", 1) for model in models]) if one.name == "layers"]
+    assert [series.label for series in plot.series] == models
+    assert len({(series.color, series.line, series.marker) for series in plot.series}) == 168
 
 
-def test_models_are_drawn_where_they_have_rows(tmp_path, monkeypatch):
-    drawn = []
-    write = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
-    models = [f"model {number}" for number in range(9)]
+def test_each_task_has_its_models_in_all_its_figures(tmp_path):
+    models = [f"model {number}" for number in range(4)]
     rows = [row(model, "one", layer) for model in models for layer in range(3)]
-    rows += [row(models[8], "other", layer) for layer in range(3)]
-    result = StudyResult(rows=tuple(rows), seconds=0.0)
-    for draw in (draw_layers, draw_pareto):
-        for task in ("one", "other"):
-            assert draw(result, task, tmp_path / "figure.png").stat().st_size > 10_000
-    for figure, wanted in zip(drawn, (models, models[8:]) * 2, strict=True):
-        lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-        assert [name for name in lines if name not in (FRONT_OF_ALL["label"], FRONT_OF_ENDS["label"])] == wanted
-        for place, model in enumerate(wanted):
-            look = curve_style(place)
-            assert {key: getattr(lines[model], f"get_{key}")() for key in look} == look
-        beside = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-        assert set(beside) == set(lines)
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_the_legend_of_a_cka_figure_is_whole_whatever_the_number_of_models(tmp_path, monkeypatch, count):
-    drawn = []
-    write = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
-    rows = [
+    rows += [row(models[3], "other", layer) for layer in range(3)]
+    cka = [
         CKARow(
-            model=f"model {number}", reference="bert", task="one", layer=layer, reference_layer=layer, num_texts=99,
+            model=model, reference="bert", task="one", layer=layer, reference_layer=layer, num_texts=99,
             untrained=0.9, last_trained=0.5, own_trained=0.6, untrained_biased=0.9, last_trained_biased=0.6,
-            own_trained_biased=0.7,
+            own_trained_biased=None,
         )
-        for number in range(count)
+        for model in models
         for layer in range(3)
     ]  # fmt: skip
-    draw_cka(StudyResult(rows=(), seconds=0.0, cka=tuple(rows)), "one", tmp_path / "figure.png")
-    (figure,) = drawn
-    (legend,) = figure.legends
-    assert len(legend.get_texts()) == 6
-    frame = legend.get_window_extent()
-    assert 0 <= frame.x0 < frame.x1 <= figure.bbox.width
-    assert 0 <= frame.y0 < frame.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+    view = view_of(StudyResult(rows=tuple(rows), seconds=0.0, cka=tuple(cka)))
+    drawn = {path.name: path.stat().st_size for path in write_figures(view, tmp_path)}
+    names = [(kind, task) for task in ("one", "other") for kind in ("curves", "layers", "pareto")]
+    assert set(drawn) == {figure_name(task, kind) for kind, task in (*names, ("cka", "one"))}
+    assert all(size > 10_000 for size in drawn.values())
+    curves = [plot.title for plot in view.plots if plot.file == "curves-one"]
+    assert curves == models
+    (plot, *_) = [plot for plot in view.plots if plot.file == "cka-one"]
+    assert len(plot.series) == 5  # three stages, two of them also in the biased form
 
 
 def test_a_task_of_any_name_has_a_file_that_can_be():
@@ -107,15 +79,12 @@ def test_tasks_whose_figures_would_have_one_name_are_refused(tmp_path, tiny_fold
     assert len(read("a" * 60 + "/x", "a" * 60 + "-x").tasks) == 2  # a digest tells the names of their files apart
 
 
-def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers(tmp_path, monkeypatch):
+def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers():
     """Layer 1 beats both ends in test alone: it is on the front of all layers, not on that of the paper's two."""
-    drawn = []
-    write = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
     rows = [row("model", "one", layer) for layer in range(3)]
     for place, (dev, test) in enumerate(((70.0, 60.0), (65.0, 64.0), (60.0, 62.0))):
         rows[place] = replace(rows[place], scores=replace(rows[place].scores, dev=dev, test=test))
-    draw_pareto(StudyResult(rows=tuple(rows), seconds=0.0), "one", tmp_path / "figure.png")
-    lines = {line.get_label(): list(line.get_ydata()) for line in drawn[0].axes[0].get_lines()}
-    assert lines[FRONT_OF_ALL["label"]] == [60.0, 64.0]
-    assert lines[FRONT_OF_ENDS["label"]] == [60.0, 62.0]
+    (plot,) = [one for one in plots_of(rows) if one.name == "pareto"]
+    every, ends, _ = plot.series
+    assert sorted(set(every.y)) == [60.0, 64.0]
+    assert sorted(set(ends.y)) == [60.0, 62.0]

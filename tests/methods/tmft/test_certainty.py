@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
@@ -21,8 +20,7 @@ from truncate_kit.methods.tmft.result import (
 )
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.report.sweep_figure import plot_sweep
-from truncate_kit.report.training_tables import sweep_table
+from truncate_kit.report.view import view_of
 from truncate_kit.statistics import DRAWS
 from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
@@ -151,10 +149,9 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
     alone = swept("1,2", 2, "alone")
     assert (mixed.chosen, mixed.choice, mixed.certainty) == (alone.chosen, alone.choice, alone.certainty)
     assert [len(row.seeds) for row in mixed.rows] == [2, 3, 3]
-    assert "2 to 3 seeds" in sweep_table(mixed).title
-    axes = Figure().add_subplot()
-    plot_sweep(axes, mixed)
-    assert any("2 to 3 seeds" in label for label in axes.get_legend_handles_labels()[1])
+    view = view_of(mixed)
+    assert "2 to 3 seeds" in view.tables[0].title
+    assert any("2 to 3 seeds" in series.label for series in view.plots[0].series)
 
 
 @pytest.mark.parametrize(("number", "compared"), [(19, False), (20, True)])

@@ -32,7 +32,7 @@ from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.states import layer_states
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.page import write_page
-from truncate_kit.report.training_tables import sweep_table
+from truncate_kit.report.training import sweep_table
 
 ONCE = dataclasses.replace(SHORT, epochs=1)  # where epochs are not looked at
 
