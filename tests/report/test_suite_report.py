@@ -7,8 +7,6 @@ import pytest
 from truncate_kit.evaluation.graded import StsReport, StsScore
 from truncate_kit.evaluation.retrieval import RetrievalReport
 from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore, TransferSettings
-from truncate_kit.report import suite_figure
-from truncate_kit.report.suite_figure import draw_transfer
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
 

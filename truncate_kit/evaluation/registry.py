@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.files import local_path
-from truncate_kit.models.digest import model_digest
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Measurement, Result
 
@@ -28,6 +27,8 @@ class MeasuredModel(Result):
     @classmethod
     def of(cls, name: str) -> "MeasuredModel | None":
         """Identify the folder of that name; None if there is none."""
+        from truncate_kit.models.digest import model_digest  # here: names and options are read without torch
+
         folder = local_path(name)
         return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None
 
