@@ -691,7 +691,7 @@ def combine(
     from truncate_kit.hardware import usable_cores
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
-    from truncate_kit.models import find_pooler_head, load_pooler_head, save_encoder
+    from truncate_kit.models import find_pooler_head, save_encoder
     from truncate_kit.models.saving import origin_of
     from truncate_kit.report.card import combination_card
     from truncate_kit.training.store import output_folder
@@ -706,7 +706,7 @@ def combine(
     else:
         source = workspace.starting_model(model, pooling, max_length)
     encoder = workspace.load(source, device=device)
-    trained = (load_pooler_head if settings.head else find_pooler_head)(source.name)  # without --head a baseline alone
+    trained = find_pooler_head(source.name, required=settings.head)  # without --head a baseline alone
     found, named = workspace.data(data, columns, scale)
     if split is not None:
         found = PairSplits(name=found.name, test=found.split(split), notes=found.notes)

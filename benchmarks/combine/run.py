@@ -16,7 +16,7 @@ from truncate_kit.hardware import usable_cores
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.models import Encoder, find_pooler_head, load_encoder, load_pooler_head
+from truncate_kit.models import Encoder, find_pooler_head, load_encoder
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.wording import points
 
@@ -55,7 +55,7 @@ def asked_model(model: str, options: argparse.Namespace) -> tuple[Encoder, Dense
     name, folder = named_model(model)
     encoder = load_encoder(folder, pooling=options.pooling)
     encoder.name = name
-    head = (load_pooler_head if options.head else find_pooler_head)(folder)
+    head = find_pooler_head(folder, required=options.head)
     how = ("head" if options.head else options.over) + (f"_{options.up_to}" if options.up_to else "")
     return encoder, head, f"{name}_{encoder.pooling}_{how}"
 

@@ -22,7 +22,7 @@ from truncate_kit.evaluation.classifiers import (
 )
 from truncate_kit.evaluation.registry import SuiteRun
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
-from truncate_kit.models import load_encoder, load_pooler_head
+from truncate_kit.models import find_pooler_head, load_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.training.store import RunStore
 
@@ -100,7 +100,7 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
 @pytest.mark.parametrize("form", ["single", "pair"])
 def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, pairs, encoder, tiny_folder):
     """SimCSE's pipeline in BERT-LC: tanh(W · mean + b); its baseline is the same of the last layer's first token."""
-    one, pooler = (words, pairs)[form == "pair"], load_pooler_head(tiny_folder("bert"))
+    one, pooler = (words, pairs)[form == "pair"], find_pooler_head(tiny_folder("bert"), required=True)
     weight, bias = (value.detach().numpy() for value in (pooler.linear.weight, pooler.linear.bias))
     plain = score_transfer(encoder, [one], model="tiny", settings=SMALL, pooler=pooler).sets[0].whole
     assert plain.last == score_transfer(encoder, [one], model="tiny", settings=SMALL).sets[0].whole.last

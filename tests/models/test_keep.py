@@ -6,9 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel
 
-from tests.support import loads
 from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_tiny
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
@@ -175,28 +174,3 @@ def test_weights_are_shared_only_where_asked(tiny_folder):
         kept = keep(full, (1, 3), copy_weights=copied).backbone.encoder.layer[1].attention.self.query.weight
         assert torch.equal(kept, third)
         assert (kept.data_ptr() == third.data_ptr()) != copied
-
-
-@pytest.mark.parametrize("name", sorted(TINY_CONFIGS))
-def test_what_tests_build_of_a_shape_is_what_transformers_builds(name, tiny_folder, monkeypatch):
-    """Twice, the second time from the shape that the first one left: tests/support/loads.py."""
-    full = load_encoder(tiny_folder(name))
-    copies = [keep(full, (1, 3)).backbone for _ in range(2)]
-    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(loads._build))
-    own = keep(full, (1, 3)).backbone
-
-    def described(model):
-        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        places = {id(one): full_name for full_name, one in reversed(tensors)}  # which ones are the same
-        return (
-            [(module_name, type(module), module.training) for module_name, module in model.named_modules()],
-            [(full_name, one.dtype, one.requires_grad, places[id(one)]) for full_name, one in tensors],
-            model.config.to_dict(),
-        )
-
-    for copied in copies:
-        assert described(copied) == described(own)
-        for (_, one), (_, other) in zip(copied.state_dict().items(), own.state_dict().items(), strict=True):
-            assert torch.equal(one, other)
-        for (_, one), (_, other) in zip(copied.named_buffers(), own.named_buffers(), strict=True):
-            assert torch.equal(one, other)

@@ -11,7 +11,6 @@ from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling
 from truncate_kit.models.pipeline import Dense
@@ -186,14 +185,3 @@ def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     report = export_onnx(again, tmp_path / "m")
     assert report.pooling == "concat"
     torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_a_combination_of_its_layers_takes_its_place(tiny_folder, tmp_path):
-    """Its layers are pooled as the attention pools the last one, by CLS, whether the model was saved before or not."""
-    made = with_attention(tiny_folder("bert"))
-    for encoder in (made, load_encoder(save_encoder(made, tmp_path / "m"))):
-        lean, last = combined_encoder(encoder, (1, 3)), combined_encoder(encoder, (3,))
-        states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
-        expected = ((states[1] + states[3]) / 2)[:, 0].detach()
-        torch.testing.assert_close(lean.vectors(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(last.vectors(TEXTS[:1]), states[3][:, 0].detach(), atol=1e-5, rtol=1e-4)

@@ -9,7 +9,6 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from tests.support.heads import make_heads, with_heads
-from truncate_kit.errors import ModelError
 from truncate_kit.models import LayerHeads, load_encoder, save_encoder, truncate
 from truncate_kit.models.layer_heads import PairScore
 
@@ -103,11 +102,6 @@ def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     assert heads.similarities(vectors, vectors).eq(1).all()
     others = heads.similarities(vectors, vectors.roll(1, 0))
     assert ((others >= 0) & (others < 1)).all()
-
-
-def test_vectors_of_another_size_are_refused():
-    with pytest.raises(ModelError, match="layer codes have 11 numbers, these vectors 10"):
-        make_heads().similarities(torch.ones(1, 10), torch.ones(1, 10))
 
 
 def block_states(folder, text, layer):

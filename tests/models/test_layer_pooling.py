@@ -13,7 +13,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.models import encoder_digest, find_pooler_head, load_encoder, save_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
@@ -107,44 +107,6 @@ def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
     torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("bert", (0, 2)), ("gpt2", (0, 2)), ("llama", (1, 2))])
-def test_neither_another_layer_nor_a_missing_norm_could_hide(tiny_folder, name, layers):
-    found = combined(tiny_folder(name), layers, "max", "mean")
-    expected = found.vectors(TEXTS)
-    others = [plain(tiny_folder(name), other, "max", "mean") for other in ((0, 1, 2), layers[:1], layers[-1:], (1, 3))]
-    others.append(plain(tiny_folder(name), layers, "mean", "mean"))
-    if name != "bert":
-        found.pooler.norm = None
-        others.append(found.vectors(TEXTS))
-    for other in others:
-        assert not torch.allclose(expected, other, atol=1e-2)
-
-
-def test_left_padding_changes_nothing(tiny_folder):
-    for tokens in ("mean", "cls", "max", "last"):
-        encoder = combined(tiny_folder("gpt2"), (1, 3), "max", tokens)
-        ids = encoder.token_ids(TEXTS[:1])[0]
-        batch = {"input_ids": torch.tensor([[0, 0, *ids]]), "attention_mask": torch.tensor([[0, 0] + [1] * len(ids)])}
-        torch.testing.assert_close(encoder(**batch), encoder(**encoder.pad([ids])), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "layer", "over", "tokens", "fused"),
-    [("bert", 2, "max", "mean", 2), ("electra", 1, "mean", "max", 1), ("llama", 1, "max", "last", 0)],
-)
-def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, over, tokens, fused, tmp_path):
-    """That of BERT has the layers of the one in tests/cli/test_combine_command.py, which shares its trace."""
-    save_encoder(combined(tiny_folder(name), (0, layer), over, tokens), tmp_path / "m", model_card="kept")
-    used = load_encoder(tmp_path / "m")
-    before = used.vectors(TEXTS)
-    report = export_onnx(used, tmp_path / "m")
-    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
-    assert (report.pooling, report.fused_attention_found) == (f"layer-{over}", fused)
-    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
-    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
-    torch.testing.assert_close(found, plain(tiny_folder(name), (0, layer), over, tokens), atol=1e-4, rtol=0)
-
-
 def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):
     lean = combined(tiny_folder("bert"), (0, 3), "max", "cls")
     whole, lower = truncate(lean, 3), truncate(lean, 2)
@@ -157,7 +119,10 @@ def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):
 
 
 def test_through_the_trained_head(tiny_folder, tmp_path):
-    encoder, head = load_encoder(tiny_folder("bert"), pooling="max"), load_pooler_head(tiny_folder("bert"))
+    encoder, head = (
+        load_encoder(tiny_folder("bert"), pooling="max"),
+        find_pooler_head(tiny_folder("bert"), required=True),
+    )
     folder = save_encoder(combined_encoder(encoder, (0, 2), head=head), tmp_path / "m")
     with torch.no_grad():
         dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -55,12 +54,6 @@ def test_every_pooling_and_raw_states(name, pooling, tiny_folder):
     states = layer_states(encoder, TEXTS, pooling=pooling, raw=True)
     expected = torch.stack([_pooled_alone(encoder, text, pooling, normed=False) for text in TEXTS], 1)
     torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
-
-
-def test_own_pooling_of_the_encoder_is_the_default(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"), pooling="cls")
-    assert torch.equal(layer_states(encoder, TEXTS), layer_states(encoder, TEXTS, pooling="cls"))
-    assert not torch.equal(layer_states(encoder, TEXTS), layer_states(encoder, TEXTS, pooling="mean"))
 
 
 @pytest.mark.parametrize("name", ["bert", "deberta-v3", "modernbert", "gpt2"])
@@ -166,33 +159,6 @@ def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_p
 
 def test_no_texts_give_no_states(tiny_folder):
     assert layer_states(load_encoder(tiny_folder("bert")), []).shape == (4, 0, 16)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pooling": "MEAN"}, "no pooling 'MEAN'"),
-        ({"pooling": "lasttoken"}, "no pooling 'lasttoken'"),
-        ({"batch_size": 0}, "`batch_size` 0 is too small"),
-        ({"batch_size": -1}, "`batch_size` -1 is too small"),
-        ({"batch_size": 2.5}, "`batch_size` 2.5 is no whole number"),
-    ],
-)
-def test_what_no_states_can_be_read_with(options, message, tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    with pytest.raises(UsageError, match=message):
-        layer_states(encoder, TEXTS, **options)
-    if "batch_size" in options:
-        for texts in (TEXTS, []):
-            with pytest.raises(UsageError, match=message):
-                encoder.encode(texts, **options)
-
-
-def test_a_size_of_numpy_is_a_size(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    torch.testing.assert_close(
-        layer_states(encoder, np.array(TEXTS), batch_size=np.int64(2)), layer_states(encoder, TEXTS)
-    )
 
 
 @pytest.mark.parametrize("one", ["a red dog", Path("texts.txt"), None])

@@ -39,7 +39,7 @@ from truncate_kit.evaluation.transfer import (
     TransferSettings,
     TransferSplit,
 )
-from truncate_kit.models import Encoder, find_pooler_head, load_pooler_head
+from truncate_kit.models import Encoder, find_pooler_head
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.states import iter_states, layer_states
@@ -307,14 +307,13 @@ def run_transfer(run: SuiteRun) -> TransferReport:
     _note_seen(sets, run)
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
-    named = load_pooler_head if settings.head else find_pooler_head  # without `head` a baseline alone
     return score_transfer(
         run.encoder,
         sets,
         model=run.model,
         runtime=run.runtime,
         settings=settings,
-        pooler=named(run.model) if isinstance(run.encoder, Encoder) else None,
+        pooler=find_pooler_head(run.model, required=settings.head) if isinstance(run.encoder, Encoder) else None,
         work=run.work,
         progress=run.progress,
     )

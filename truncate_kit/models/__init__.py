@@ -9,7 +9,6 @@ from truncate_kit.models.loading import (
     find_pooler_head,
     load_config,
     load_encoder,
-    load_pooler_head,
     random_encoder,
 )
 from truncate_kit.models.model_folder import resolve
@@ -42,7 +41,6 @@ __all__ = [
     "length_batches",
     "load_config",
     "load_encoder",
-    "load_pooler_head",
     "original_order",
     "paper_parameters",
     "parameters_kept",

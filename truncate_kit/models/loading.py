@@ -137,27 +137,21 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights", at
     return Encoder(name=name, backbone=backbone, tokenizer=None, max_length=limit).eval()
 
 
-def load_pooler_head(name: str | Path) -> Dense:
-    """Load the head of `find_pooler_head`; raises `ModelError` if there is none."""
-    head = find_pooler_head(name)
-    if head is None:
-        raise ModelError(
-            f"{name} has no trained pooler head.",
-            hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
-        )
-    return head
-
-
-def find_pooler_head(name: str | Path) -> Dense | None:
+def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | None:
     """Return the pooler of a model that was trained with one: a linear layer and tanh over a state, (b, d) to (b, d).
 
-    None if the family has none or the checkpoint lacks its weights.
+    None if the family has none or the checkpoint lacks its weights; if it is required, that raises `ModelError`.
     """
     folder = read_pipeline(resolve(name)).transformer
     config = load_config(folder)
     attribute = family_of(config).pooler
     pooler: Any = attribute and getattr(load_backbone(folder, config, keep_pooler=True), attribute, None)
     if pooler is None:
+        if required:
+            raise ModelError(
+                f"{name} has no trained pooler head.",
+                hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
+            )
         return None
     linear = getattr(pooler, "dense", pooler)
     head = Dense(linear.in_features, linear.out_features, bias=True, activation="Tanh")

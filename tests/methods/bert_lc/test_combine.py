@@ -17,7 +17,7 @@ from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.methods.bert_lc.combine import combine, divide, random_combinations
 from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.models import find_pooler_head, load_encoder, load_pooler_head
+from truncate_kit.models import find_pooler_head, load_encoder
 
 
 def plain_states(encoder, pairs, pooled="mean"):
@@ -133,7 +133,7 @@ def test_maximum_and_head(tiny_folder):
     _, test = divided(most.splits[0], pairs)
     top = states[list(best.layers)].amax(dim=0)
     assert best.test == pytest.approx(spearman(top[None], [0], test, pairs), abs=1e-6)
-    head = load_pooler_head(tiny_folder("bert"))
+    head = find_pooler_head(tiny_folder("bert"), required=True)
     through = combine(encoder, pairs, settings=CombineSettings(head=True, dev_pairs=18, splits=1), head=head)
     best = through.splits[0].best
     dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
@@ -185,7 +185,7 @@ def test_what_cannot_be_searched(tiny_folder):
     with pytest.raises(ModelError, match="without a pooler head"):
         combine(encoder, sentence_pairs(), settings=CombineSettings(head=True))
     with pytest.raises(ModelError, match="no trained pooler head"):
-        load_pooler_head(tiny_folder("electra"))
+        find_pooler_head(tiny_folder("electra"), required=True)
     for wrong in ({"over": "median"}, {"search": "all"}, {"up_to": 0}, {"over": "max", "head": True}, {"splits": 0}):
         with pytest.raises(UsageError):
             CombineSettings(**wrong)

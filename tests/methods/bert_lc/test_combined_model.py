@@ -15,7 +15,7 @@ from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
-from truncate_kit.models import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.models import encoder_digest, find_pooler_head, load_encoder, save_encoder, truncate
 from truncate_kit.models.families import FAMILIES
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
@@ -73,7 +73,7 @@ def test_other_poolings(tiny_folder, pooling, tmp_path):
 
 
 def test_through_the_trained_head(tiny_folder, tmp_path):
-    head = load_pooler_head(tiny_folder("bert"))
+    head = find_pooler_head(tiny_folder("bert"), required=True)
     save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), head=head), tmp_path / "m")
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
     dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
