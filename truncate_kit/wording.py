@@ -27,6 +27,7 @@ def layers_in_words(layers: Sequence[int]) -> str:
     return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
 
 
+LONGER = 1.25  # times as many tokens are worth a note
 FEWEST_COMPARED = 20
 """Pairs from which on the interval of a bootstrap says something: over three it may have no width."""
 FEWEST_COMPARED_QUERIES = 50
@@ -113,3 +114,17 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def number(value: float | None, form: str = ".2f") -> str:
     """A number in a cell; a dash where there is none."""
     return NONE if value is None else format(value, form)
+
+
+def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
+    """Return a note where texts to serve are longer than those learned from, which costs search most of all.
+
+    Args:
+        name: Of the texts to serve.
+        long: Tokens that 95 of 100 of them have at most.
+        learned: The same of the texts learned from.
+    """
+    if long <= LONGER * learned:
+        return ()
+    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
+    return (f"{said}, and up to {learned} there. Learn from texts as long as those to be served.",)

@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{options.data} holds {len(sets)} of the paper's {SETS} sets ({names}): their mean is no table of it.")
     for model in options.model:
         reports = search_sets(model, sets, options)
-        print(f"\n{reports[0].model}, {reports[0].pooling} over tokens. {reports[0].statements()[0]}\n")
+        first = reports[0]
+        searched = f"{first.num_subsets:,} combinations of up to {first.up_to} layers"
+        print(f"\n{first.model}, {first.pooling} over tokens: {searched}.\n")
         print_table(*table(reports, options.published))
 
 

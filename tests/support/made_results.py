@@ -166,7 +166,7 @@ def a_distillation() -> DistillResult:
         model="mini", depth=4, before="", metric="agreement with the full model", full_score=100.0,
         budget=Budget(blocks="2"), settings=DistillSettings(), learning_rate=5e-4,
         texts=TextCounts(num_texts=5000, num_queries=0, repeated=3, excluded=0, tokens=60000, middle=12, long=17,
-                         cut=0),
+                         cut=0, compared=0),
         search=SubsetSearch(best=scores, leading=scores, baselines={"first": first}, tried=15, exact=True,
                             seconds=1.0),
         candidates=tuple(
@@ -175,7 +175,7 @@ def a_distillation() -> DistillResult:
             for row in scores
         ),
         students=(Student(blocks=(1, 3), scores=(96.0, 97.0), best=97.0, agreement=agreement, steps=9, seconds=1.0),),
-        chosen=(1, 3), holds=True, scores=None, notes=(), tryouts=(), needed=None,
+        chosen=(1, 3), holds=True, scores=None, tryouts=(), needed=None,
         frontier=Frontier(
             points=tuple(
                 FrontierPoint(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
@@ -263,7 +263,7 @@ def a_combination(splits: int, *, missing: bool = False) -> CombinationReport:
     )  # fmt: skip
     return CombinationReport(
         model="mini <b>", data="stsb", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
-        up_to_reason=None, num_subsets=15, num_pairs=1379, splits=(split,) * splits, chosen=(0, 3), chosen_dev=73.0,
+        num_subsets=15, num_pairs=1379, splits=(split,) * splits, chosen=(0, 3), chosen_dev=73.0,
         unseen=None, num_unseen=0, beam_loss=None, beam_layers=None, seconds=1.0,
     )  # fmt: skip
 

@@ -35,6 +35,7 @@ from truncate_kit.progress import ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import Bounds, check_number
 from truncate_kit.vectors import VectorFormat, VectorPrecision
+from truncate_kit.wording import longer_texts
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 _LISTS = Bounds(1, 1_000_000)
@@ -42,7 +43,6 @@ LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
 TIMED_QUERIES = 200
-LONGER = 1.25  # times as many tokens are worth a note
 SAMPLED = 10_000  # texts, to know how long the others are
 
 
@@ -113,21 +113,6 @@ def evaluate_retrieval(
     )
 
 
-def longer_texts(name: str, ids: Sequence[Sequence[int]], learned: int) -> tuple[str, ...]:
-    """Return a note where texts to serve are longer than those learned from, which costs search most of all.
-
-    Args:
-        name: Of the texts to serve.
-        ids: Their tokens.
-        learned: Tokens that 95 of 100 of the texts learned from have at most.
-    """
-    long = int(np.quantile([len(row) for row in ids], 0.95))
-    if long <= LONGER * learned:
-        return ()
-    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
-    return (f"{said}, and up to {learned} there. Learn from texts as long as those to be served.",)
-
-
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
     """Return `longer_texts` of a set that a distilled model searches, by some of its texts; nothing of other models.
 
@@ -140,7 +125,8 @@ def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tu
     if origin is None or origin.long is None or reader is None:
         return ()
     texts = [*data.queries, *data.documents]
-    return longer_texts(data.name, reader.token_ids(texts[:: 1 + len(texts) // SAMPLED]), origin.long)
+    long = np.quantile([len(row) for row in reader.token_ids(texts[:: 1 + len(texts) // SAMPLED])], 0.95)
+    return longer_texts(data.name, int(long), origin.long)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

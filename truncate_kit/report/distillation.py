@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import (
     NEAR,
     Agreement,
@@ -19,7 +20,7 @@ from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.training import vocabulary_sentences
 from truncate_kit.report.view import GREEN, GREY, ORANGE, Plot, Series, Table, View
-from truncate_kit.wording import NONE, counted, in_points, points, with_interval
+from truncate_kit.wording import NONE, counted, in_points, longer_texts, points, with_interval
 
 _SAID_CHANCE = 5  # share × 100 of nearest texts in common by chance, from which on it is said
 _LARGEST = 9.0  # points across a mark of all dimensions
@@ -39,12 +40,53 @@ def view_distillation(result: DistillResult) -> View:
         notes=(
             f"Texts: {texts_in_words(result.texts)}.",
             *(() if words is None else vocabulary_sentences(words)),
-            *result.notes,
+            *_notes(result),
         ),
         tables=(*graphs[:1], sizes_table(result), _rules(result), *graphs[1:]),
         sentences=sentences,
         plots=plots,
     )
+
+
+def _notes(result: DistillResult) -> list[str]:
+    """Say what to know beside the numbers: of the data, the machine, and what learning has cost."""
+    student, untrained, model, notes = result.student, result.candidate.untrained, Path(result.model).name, []
+    if result.num_seen:
+        are = "test pair is" if result.num_seen == 1 else "test pairs are"
+        notes.append(f"{result.num_seen:,} {are} left out: {model} was trained on them or chosen by them.")
+    if student.as_it_came:
+        notes.append(
+            f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
+            "are saved as they came: the vectors of the model's end are no aim. Labels can train them further."
+        )
+    elif student.scores and untrained >= max(student.scores):
+        notes.append(
+            f"Learning has not helped these blocks: {untrained:.2f} before, {student.best:.2f} after "
+            f"{counted(student.steps, 'step')}. Give more texts, or a smaller `learning_rate`."
+        )
+    if (result.others_busy or 0.0) > QUIET:
+        notes.append(
+            f"Other processes took {result.others_busy:.0%} of this machine while sizes were timed: speeds are rough. "
+            "The same call times them again."
+        )
+    if result.all_words is not None:
+        notes.append(
+            f"With the whole vocabulary these blocks have an agreement of {agreement_in_words(result.all_words)}, with "
+            f"the pieces that other texts need {agreement_in_words(student.agreement)}; they were chosen with all."
+        )
+    if result.measure != "cosine":
+        notes.append(
+            f"{model} compares vectors by {result.measure}, and learning keeps their directions, not their lengths. "
+            "Compare the lean model's by cosine, or measure it on queries first."
+        )
+    if result.data_tokens is not None:
+        notes += longer_texts(result.data, result.data_tokens, result.texts.long)
+    measured = set() if result.frontier is None else {one.blocks for one in result.frontier.points}
+    missing = [", ".join(map(str, one.blocks)) for one in result.students if one.blocks not in measured]
+    if measured and missing:
+        lacking = "; ".join(missing)
+        notes.append(f"The frontier lacks blocks {lacking}, which learned in other runs: their weights are gone.")
+    return notes
 
 
 def texts_in_words(texts: TextCounts) -> str:

@@ -473,8 +473,10 @@ def _combination_notes(report: CombinationReport) -> list[str]:
         f"{report.num_subsets:,} combinations of {report.depth + 1} layers by {over} over layers{head} ({how}{up_to}), "
         f"chosen on {report.splits[0].num_dev} pairs, {counted(len(report.splits), 'random split')}."
     ]
-    if report.up_to_reason is not None:
-        notes.append(report.up_to_reason)
+    if report.up_to <= report.depth:
+        many = f"{report.depth + 1} layers have too many subsets to compute each of them"
+        why = ", as asked" if report.settings.up_to == report.up_to else f": {many}"
+        notes.append(f"Combinations of more than {report.up_to} layers were left out{why}.")
     if report.beam_loss is not None and report.beam_layers is not None:
         tried = f"{len(report.beam_layers)} of {report.depth + 1} layers"
         notes.append(f"Tried on {tried}, the beam search lost at most {report.beam_loss:.3f} points against exact.")

@@ -26,7 +26,6 @@ from truncate_kit.methods.bert_lc.result import (
     SplitReport,
 )
 from truncate_kit.methods.bert_lc.search import (
-    MOST_SUBSETS,
     BestSubsets,
     Floats,
     PairGrams,
@@ -121,7 +120,7 @@ def combine(
     divisions = draw_divisions(pairs, settings)
     if settings.head and head is None:
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
-    method, up_to, reason = _plan(encoder.depth + 1, settings)
+    method, up_to = _plan(encoder.depth + 1, settings)
     scorer, first_tokens = _read(encoder, pairs, settings, head, progress)
     beam_loss = beam_layers = None
     if isinstance(scorer, PairGrams):
@@ -147,7 +146,6 @@ def combine(
         depth=encoder.depth,
         method=method,
         up_to=up_to,
-        up_to_reason=reason,
         num_subsets=found[0].count,
         num_pairs=len(pairs),
         splits=splits,
@@ -161,26 +159,19 @@ def combine(
     )
 
 
-def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:
-    """Return the method, the largest size, and why the size is limited. Raises `UsageError`."""
-    if settings.has_grams and layers > MOST_LAYERS:
+def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
+    """Return the method and the largest size, of layers that are searched. Raises `UsageError`."""
+    if not settings.has_grams:
+        return "exact", min(settings.up_to or layers, largest_size(layers))
+    if layers > MOST_LAYERS:
         hint = "Cut the model first, with `truncate()`."
         raise UsageError(f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.", hint=hint)
-    most = layers if settings.has_grams else largest_size(layers)
-    up_to = min(settings.up_to or layers, most)
-    reason = f"Larger combinations than {up_to} layers were left out, as asked." if up_to < layers else None
-    if not settings.has_grams:
-        if up_to == most < layers:
-            reason = (
-                f"Combinations of more than {most} layers were left out: {layers} layers have too many subsets to "
-                f"compute each of them, and this search computes {MOST_SUBSETS:,} at most."
-            )
-        return "exact", up_to, reason
+    up_to = min(settings.up_to or layers, layers)
     subsets = count_subsets(layers, up_to)
     if settings.search == "exact" and subsets > MOST_EXACT:
         hint = 'Use `search="beam"`, or at most fewer layers (`up_to`).'
         raise UsageError(f"{subsets:,} combinations are too many to try all of them.", hint=hint)
-    return ("beam" if settings.search == "beam" or subsets > MOST_EXACT else "exact"), up_to, reason
+    return ("beam" if settings.search == "beam" or subsets > MOST_EXACT else "exact"), up_to
 
 
 def _read(

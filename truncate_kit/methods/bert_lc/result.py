@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.results import Result
 from truncate_kit.statistics import Span
-from truncate_kit.wording import counted, layers_in_words
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
 CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
@@ -64,7 +63,6 @@ class CombinationReport(Result):
     depth: int  # L, so that there are L + 1 layers
     method: str  # `exact` or `beam`
     up_to: int  # largest number of layers in a combination
-    up_to_reason: str | None  # why that is fewer than there are; None where nothing was left out
     num_subsets: int  # number of combinations scored for each split
     num_pairs: int
     splits: tuple[SplitReport, ...]
@@ -76,11 +74,6 @@ class CombinationReport(Result):
     beam_loss: float | None
     beam_layers: tuple[int, ...] | None  # layers on which that was tried
     seconds: float
-
-    @property
-    def identity(self) -> str:
-        """By which the pairs that are noted beside a report are known to be its."""
-        return f"{self.num_pairs} {self.chosen_dev}"
 
     def best(self, side: str) -> Span | None:
         """Score of each split's winner; side is `dev` or `test`."""
@@ -113,31 +106,6 @@ class CombinationReport(Result):
         if row is None or row.test is None or best.test is None:
             return None
         return row.dev - best.dev, row.test - best.test
-
-    @property
-    def choice_sentence(self) -> str:
-        """The layers that were chosen, and their scores."""
-        unseen = "" if self.unseen is None else f", {self.unseen:.2f} on the {self.num_unseen:,} that none chose on"
-        return f"Chosen: {layers_in_words(self.chosen)} (dev {self.chosen_dev:.2f} over the splits{unseen})."
-
-    def statements(self) -> tuple[str, ...]:
-        """What the user has to know about how the search was done."""
-        layers = "a mean" if self.settings.over == "mean" else "a maximum"
-        found = [
-            f"{self.num_subsets:,} combinations of {self.depth + 1} layers by {layers} over layers"
-            f"{', through the pooler head,' if self.settings.head else ''} "
-            f"({'every one' if self.method == 'exact' else 'beam search'}"
-            f"{f' of up to {self.up_to} layers' if self.up_to <= self.depth else ''}), chosen on "
-            f"{self.splits[0].num_dev} pairs, {counted(len(self.splits), 'random split')}."
-        ]
-        if self.up_to_reason is not None:
-            found.append(self.up_to_reason)
-        if self.beam_loss is not None and self.beam_layers is not None:
-            where = (
-                "these layers" if len(self.beam_layers) == self.depth + 1 else f"{len(self.beam_layers)} of the layers"
-            )
-            found.append(f"Tried on {where}, the beam search lost at most {self.beam_loss:.3f} points against exact.")
-        return tuple(found)
 
 
 def _span(scores: Sequence[float | None]) -> Span | None:

@@ -8,20 +8,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.errors import LayerNotHeldError, UsageError
 from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.agreement import held_out_scores
 from truncate_kit.methods.distill.frontier import measure_frontier, time_models, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import Learning, run_name
-from truncate_kit.methods.distill.notes import (
-    note_of_busy,
-    note_of_lengths,
-    note_of_measure,
-    note_of_unlearned,
-    note_of_unmeasured,
-    note_of_words,
-)
 from truncate_kit.methods.distill.result import (
     Blocks,
     Candidate,
@@ -38,6 +32,7 @@ from truncate_kit.methods.distill.result import (
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.models import Encoder, keep, keep_words, save_encoder
+from truncate_kit.models.pipeline import Normalize
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.report.card import distill_card
@@ -184,23 +179,23 @@ class Distillation(Learning):
         if budget.kind == "within":
             self.needed = self.full_score - budget.points * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
 
-    def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, left_out: tuple[str, ...]) -> DistillResult:
+    def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
         """Search, learn, choose, measure and save.
 
         Args:
             out: Gets `lean/` and `full/`.
             before: What the model card says was done to the full model before.
             chosen_by: The pairs as they were given; None where there are none.
-            left_out: How many of their test pairs the full model had seen, in words.
+            num_seen: Number of their test pairs that the full model had seen.
         """
         candidates, others_busy = self._sizes()
         chosen, holds = self._choose(candidates)
-        untrained = next(row.untrained for row in candidates if row.blocks == chosen)
         whole = self.learn(chosen, weights=True)
         self.group.agree(None)  # there is no more to help with
         lean, words, student = self._saved(whole)
         students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
         frontier = self._frontier(students, chosen)
+        normalized = any(isinstance(module, Normalize) for module in self.encoder.tail)
         if self.data is None or isinstance(self.data, RetrievalSet) or self.data.dev is None:
             chosen_by = None
         result = DistillResult(
@@ -221,18 +216,15 @@ class Distillation(Learning):
             holds=holds,
             needed=self.needed,
             scores=held_out_scores(self.encoder, lean, self.data, self.queries),
-            notes=(
-                *left_out,
-                *note_of_unlearned(whole, untrained),
-                *note_of_busy(others_busy),
-                *note_of_words(whole, student),
-                *note_of_measure(self.encoder),
-                *note_of_lengths(self.data, self.evaluator, self.texts.counts),
-                *note_of_unmeasured(frontier, students),
-            ),
             frontier=frontier,
             graph=None if frontier is None else graph_within(frontier, self.budget, self.needed),
             vocabulary=words,
+            all_words=None if words is None else whole.agreement,
+            data="" if self.data is None else self.data.name,
+            data_tokens=None if self.data is None else int(np.quantile(list(map(len, self.evaluator.texts())), 0.95)),
+            num_seen=num_seen,
+            others_busy=others_busy,
+            measure="cosine" if normalized else self.encoder.settings.get("similarity_fn_name") or "cosine",
             data_fingerprint="" if chosen_by is None else chosen_by.fingerprint(),
         ).compared()
         save_encoder(self.encoder, out / "full", origin=origin_of("copy", self.encoder, self.encoder))

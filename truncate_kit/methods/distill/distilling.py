@@ -11,7 +11,7 @@ from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
-from truncate_kit.files import local_path, name_without_folders, unfinished
+from truncate_kit.files import local_path, unfinished
 from truncate_kit.methods.distill.choosing import Distillation, check_budget, check_size
 from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.methods.distill.result import DistillResult
@@ -25,7 +25,6 @@ from truncate_kit.training.cutting import cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as
 from truncate_kit.training.store import RunStore, output_folder, run_key
-from truncate_kit.wording import counted
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation
@@ -100,7 +99,7 @@ def distill(
     """
     out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
     settings = settings or DistillSettings()
-    teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
+    teacher, (data, chosen_by, num_seen) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
     raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
     # All that can be wrong is said before the full model's vectors, which may take hours.
@@ -130,19 +129,19 @@ def distill(
             spared=teacher.num_parameters - smallest.num_parameters,
             searches=searches,
         )
-        result = work.run(out, before=before, chosen_by=chosen_by, left_out=left_out) if group.leads else work.help()
+        result = work.run(out, before=before, chosen_by=chosen_by, num_seen=num_seen) if group.leads else work.help()
         return cast(DistillResult, group.agree(result))  # the leading process has one
 
 
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
-) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, tuple[str, ...]]:
-    """Return pairs as the seed divides them, the pairs as they were given, and how many of the test pairs went.
+) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
+    """Return pairs as the seed divides them, the pairs as they were given, and the number of seen test pairs.
 
     Test pairs that the full model has seen are left out. Raises `DataError` where there is nothing to choose by.
     """
     if data is None or isinstance(data, RetrievalSet):
-        return data, None, ()
+        return data, None, 0
     given, data = data, splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]
     if not parts:
@@ -150,27 +149,23 @@ def _divided(
         raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
     for part in parts:
         part.check_graded()
-    kept, left_out = _unseen(data, encoder)
-    return kept, given, left_out
+    kept, known = _unseen(data, encoder)
+    return kept, given, known
 
 
-def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tuple[str, ...]]:
-    """Leave out the test pairs that the full model has seen, and say how many these were.
+def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, int]:
+    """Leave out the test pairs that the full model has seen, and count them.
 
     Of fewer than `FEWEST_TESTED` there is no test.
     """
     if data.test is None:
-        return data, ()
+        return data, 0
     kept, known = without_seen(data, encoder.seen)
     if not known or kept.test is None:
-        return data, ()
-    said = (
-        f"{known:,} of {counted(len(data.test), 'pair')} of {data.test.name} {'is' if known == 1 else 'are'} left out: "
-        f"{name_without_folders(encoder.name)} was trained on them or chosen by them.",
-    )
+        return data, 0
     if len(kept.test) < FEWEST_TESTED:
-        return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), said
-    return kept, said
+        return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), known
+    return kept, known
 
 
 def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:

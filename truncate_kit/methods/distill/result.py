@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.cutting import VocabularyCut
-from truncate_kit.wording import counted, in_points, too_few, with_interval
+from truncate_kit.wording import too_few
 
 Blocks = tuple[int, ...]
 NEAR = 10
 """Nearest neighbours of a text; as many texts drawn at random stand beside them."""
-SAID_CHANCE = 5
-"""Share × 100 of nearest texts in common from which on it is said how many two unrelated models have."""
 LEADING = 4
 """Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 
@@ -32,8 +29,7 @@ class TextCounts(Result):
         middle: Tokens of the text in the middle.
         long: Tokens of the text that 95 of 100 do not pass.
         cut: Texts that are longer than the model takes.
-        compared: Distinct texts of evaluation sets that were looked for among all that was read; None where a file of
-            an earlier version does not say.
+        compared: Distinct texts of evaluation sets that were looked for among all that was read.
     """
 
     num_texts: int
@@ -44,24 +40,7 @@ class TextCounts(Result):
     middle: int
     long: int
     cut: int
-    compared: int | None = None
-
-    @property
-    def sentence(self) -> str:
-        """What is learned from."""
-        said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
-        said += f", {self.cut:,} cut at the model's length" if self.cut else ""
-        return f"{said}; {self.exclusion}."
-
-    @property
-    def exclusion(self) -> str:
-        """What became of texts that evaluation sets hold; whole texts are compared."""
-        if self.compared is None:
-            return f"{self.excluded:,} left out that stand in evaluation sets"
-        if not self.compared:
-            return "not compared with any evaluation set"
-        found = f"{self.excluded:,} found and left out" if self.excluded else "none found"
-        return f"{counted(self.compared, 'text')} of evaluation sets compared as whole texts, {found}"
+    compared: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +89,7 @@ class Agreement(Result):
         high: The upper end.
         overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
         num_texts: Held-out texts.
-        overlap_low: Lower end of the 95 % interval of the overlap, by the same bootstrap; None where a file of an
-            earlier version does not say.
+        overlap_low: Lower end of the 95 % interval of the overlap, by the same bootstrap.
         overlap_high: The upper end.
     """
 
@@ -122,19 +100,6 @@ class Agreement(Result):
     num_texts: int
     overlap_low: float | None = None
     overlap_high: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The correlation with its interval."""
-        return with_interval(self.correlation, (self.low, self.high))
-
-    @property
-    def in_common(self) -> str:
-        """The overlap in words, with its interval."""
-        interval = "" if self.overlap_low is None else f" [{self.overlap_low:.0f}, {self.overlap_high:.0f}]"
-        chance = 100 * NEAR / (self.num_texts - 1)
-        by_chance = f" (by chance {chance:.0f} %)" if chance >= SAID_CHANCE else ""
-        return f"{self.overlap:.0f} %{interval} of nearest texts in common{by_chance}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +126,6 @@ class Tryout(Result):
         """The score that counts."""
         return max(self.untrained, self.learned)
 
-    @property
-    def sentence(self) -> str:
-        """Both scores where the one before learning counts, and nearest texts in common."""
-        before = f" ({self.untrained:.2f} before, which counts)" if self.untrained > self.learned else ""
-        common = "" if self.overlap is None else f", {self.overlap:.1f} % of nearest texts in common"
-        return f"{', '.join(map(str, self.blocks))}: {self.learned:.2f}{before}{common}"
-
 
 def best_tryout(tryouts: Sequence[Tryout]) -> Tryout:
     """The one that is to learn from all texts: where labels choose, that with the highest score.
@@ -193,8 +151,8 @@ class HeldOutScores(Result):
         difference: Lean − full.
         low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
         high: The upper end.
-        num_compared: Number of the pairs or queries; None in files of earlier versions.
-        queries_fingerprint: Of the queries, half of which chose; empty for pairs, and in files of earlier versions.
+        num_compared: Number of the pairs or queries.
+        queries_fingerprint: Of the queries, half of which chose; empty for pairs.
     """
 
     data: str
@@ -218,14 +176,6 @@ class HeldOutScores(Result):
         """That no interval over so few says which model is better; None where they are enough, or not counted."""
         return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
 
-    @property
-    def sentence(self) -> str:
-        """Both scores, and their difference with its interval where there is one."""
-        counted_queries = self.of_queries and self.num_compared
-        some = f" of the {self.num_compared:,} queries that chose nothing" if counted_queries else ""
-        both = f"{self.data}, {self.metric}{some}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
-        return f"{both}; {self.too_few}." if self.too_few else f"{both} [{self.low:+.2f}, {self.high:+.2f}]."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint(Result):
@@ -241,10 +191,10 @@ class FrontierPoint(Result):
         megabytes: The graph's files, 10⁶ bytes each.
         dominated: Whether another point is at least as good, fast, small and short, and better in one of these; scores
             count in hundredths.
-        agreement: On the texts for the report; None where another point beats it, and in files of earlier versions.
+        agreement: On the texts for the report; None where another point beats it.
         interval: The 95 % interval of `score`, as in `Candidate`; None where agreement chooses.
         speedup_interval: The 95 % interval of the speed against the full model's float32 graph, by a bootstrap over
-            rounds; None in files of earlier versions.
+            rounds.
     """
 
     blocks: Blocks
@@ -278,8 +228,7 @@ class Frontier(Result):
     """All points, the largest models first.
 
     Attributes:
-        points: The full model's in float32 first. In files of earlier versions points of fewer words have score and
-            speed of those of all words, and the words of the texts of the score.
+        points: The full model's in float32 first.
         words: Pieces that the texts use that were learned from, with what every tokenizer needs; None where the
             tokenizer can spare none.
         all_words: Pieces of the full model's vocabulary.
@@ -343,12 +292,10 @@ class Candidate(Result):
         parameters: Kept, pooler excluded.
         dominated: Whether another candidate that learned as well, or did not either, is at least as good and as fast,
             and better in one of the two; the full model counts among both.
-        agreement: On the texts for the report, after learning where it learned; None where a file of an earlier
-            version does not say.
+        agreement: On the texts for the report, after learning where it learned.
         interval: The 95 % interval of `untrained`, by a bootstrap over the pairs or queries for choosing; None where
-            agreement chooses, which has one of its own, and in files of earlier versions.
-        speedup_interval: The 95 % interval of the speed against the full model, by a bootstrap over rounds of timing;
-            None in files of earlier versions.
+            agreement chooses, which has one of its own.
+        speedup_interval: The 95 % interval of the speed against the full model, by a bootstrap over rounds of timing.
     """
 
     blocks: Blocks
@@ -407,13 +354,18 @@ class DistillResult(Result):
         needed: The score after learning that keeps `within`; None for other budgets.
         holds_unseen: Whether it does on what chose nothing; None for other budgets, and where nothing says so.
         scores: On test pairs or the other half of the queries; None where neither was given.
-        notes: Sentences that the user has to see.
         data_fingerprint: Of the pairs that were given to choose and report by; empty where none chose.
         frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where
             neither this run nor an earlier one with the same budget was asked for it.
         graph: The point of it that the budget takes: the fastest that keeps `within`, or the best that `speedup` or
             `megabytes` allow; None where there is none, or blocks were named.
         vocabulary: What the lean model keeps of the word pieces, which are dropped behind learning; None for all.
+        all_words: The chosen blocks' agreement with all word pieces; None where none were dropped.
+        data: Name of what chose or was reported; empty where nothing was given.
+        data_tokens: Tokens that 95 of 100 of its texts do not pass; None where nothing was given.
+        num_seen: Test pairs that were left out because the full model had seen them.
+        others_busy: Share of the machine that other processes took while sizes were timed; None where nothing says so.
+        measure: By what the full model compares vectors where their lengths count; else `cosine`.
     """
 
     model: str
@@ -433,12 +385,17 @@ class DistillResult(Result):
     holds: bool
     needed: float | None
     scores: HeldOutScores | None
-    notes: tuple[str, ...]
     frontier: Frontier | None = None
     graph: FrontierPoint | None = None
     holds_unseen: bool | None = None
     data_fingerprint: str = ""
     vocabulary: VocabularyCut | None = None
+    all_words: Agreement | None = None
+    data: str = ""
+    data_tokens: int | None = None
+    num_seen: int = 0
+    others_busy: float | None = None
+    measure: str = "cosine"
 
     @property
     def student(self) -> Student:
@@ -455,99 +412,11 @@ class DistillResult(Result):
         """Texts a second against the full model, in torch."""
         return self.candidate.texts_per_second / self.candidates[-1].texts_per_second
 
-    @property
-    def graph_sentence(self) -> str:
-        """Which graph of the frontier the budget takes; empty where none was measured, or blocks were named."""
-        if self.frontier is None or self.budget.kind == "blocks":
-            return ""
-        found, full, budget = self.graph, self.frontier.points[0], self.budget
-        asked = {
-            "within": f"Of the graphs that lose at most {in_points(budget.points)} the fastest",
-            "speedup": f"Of the graphs that are {budget.speedup} times as fast as the full float32 one the best",
-            "megabytes": f"Of the graphs of at most {budget.megabytes} MB the best",
-        }[budget.kind]
-        if found is None:
-            return "No graph that was measured keeps the budget."
-        speedup = with_interval(found.texts_per_second / full.texts_per_second, found.speedup_interval)
-        score = f"{found.score:.2f}" + ("" if found.interval is None else " [{:.1f}, {:.1f}]".format(*found.interval))
-        said = (
-            f"{asked} has {blocks_in_words(found.blocks)} in {found.precision}, "
-            f"{counted(found.dims, 'dimension')} and {counted(found.words, 'word')}: {speedup} times the texts a "
-            f"second, {found.megabytes:.1f} MB, score {score}"
-        )
-        if (agreement := found.agreement) is not None:
-            less = self._by_agreement and self.needed is not None and agreement.correlation < self.needed
-            said += f"; agreement {agreement.sentence} on texts that nothing was chosen by"
-            said += f", below {self.needed:.2f}" * less
-        saved = f"Saved: {blocks_in_words(self.chosen)}; `blocks` saves others."
-        return said + ("." if found.blocks == self.chosen else f". {saved}")
-
-    @property
-    def tryout_sentence(self) -> str:
-        """How the choices of as many blocks as the lean model has learned from few texts; empty where none did."""
-        size = len(self.chosen)
-        tried = (one for one in self.tryouts if len(one.blocks) == size)
-        rows = sorted(tried, key=lambda one: one.best, reverse=True)
-        if not rows:
-            return ""
-        scores = "; ".join(one.sentence for one in rows)
-        return f"Choices of {counted(size, 'block')} after learning from few texts – {scores}."
-
-    @property
-    def search_sentence(self) -> str:
-        """How many choices of blocks were tried, and how."""
-        search = self.search
-        said = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
-        if search.num_texts is not None:
-            said += f", on {counted(search.num_texts, 'text')} that were cut short"
-        named = self.budget.named_blocks is not None
-        return said + ("." if search.exact else ": the ones named, and simpler rules." if named else ", by a beam.")
-
-    @property
-    def _by_agreement(self) -> bool:
-        return self.metric == f"agreement with {taught_by(self.settings)}"
-
-    @property
-    def _unseen(self) -> tuple[float, bool] | None:
-        """The score on what chose nothing, and whether it keeps `within`; None where there is none to compare."""
-        if self.needed is None:
-            return None
-        if self._by_agreement:
-            return (found := self.student.agreement.correlation), found >= self.needed
-        if self.scores is not None and self.settings.layer is None and self.scores.too_few is None:  # else of others
-            return self.scores.lean, self.scores.difference >= -self.budget.points
-        return None
-
     def compared(self) -> "DistillResult":
-        """The same with `holds_unseen`."""
-        return replace(self, holds_unseen=None if (unseen := self._unseen) is None else unseen[1])
-
-    @property
-    def _missed(self) -> str:
-        """That what chose the blocks was kinder to them than what reports is; empty where it was not."""
-        unseen = self._unseen
-        if not self.holds or unseen is None or unseen[1]:
-            return ""
-        found, _ = unseen
-        chosen = f" They were chosen for {self.student.best:.2f} where {self.needed:.2f} were asked for"
-        return f"{chosen}; {found:.2f} on what did not choose them loses more than {in_points(self.budget.points)}."
-
-    @property
-    def sentence(self) -> str:
-        """The choice in words."""
-        named, agreement = ", ".join(map(str, self.chosen)), self.student.agreement
-        speedup = with_interval(self.speedup, self.candidate.speedup_interval)
-        said = (
-            f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {speedup} times the texts a second: "
-            f"agreement {agreement.sentence} with {taught_by(self.settings)} on texts that nothing was chosen by, "
-            f"{agreement.in_common}."
-        )
-        if self.scores is not None:
-            said += f" {self.scores.sentence}"
-            if self.scores.mixed is not None:
-                said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
-        said += self._missed
-        if not self.holds:
-            wanted = f"{self.needed:.2f} that stand for {in_points(self.budget.points)} less"
-            said += f" No cut reaches the {wanted}: this is the closest."
-        return said
+        """Return the same with `holds_unseen`."""
+        holds, scores = None, self.scores
+        if self.needed is not None and self.metric == f"agreement with {taught_by(self.settings)}":
+            holds = self.student.agreement.correlation >= self.needed
+        elif self.needed is not None and scores is not None and self.settings.layer is None and scores.too_few is None:
+            holds = scores.difference >= -self.budget.points  # scores are against the whole model, not a layer of it
+        return replace(self, holds_unseen=holds)

@@ -1,0 +1,202 @@
+"""Each search scores subsets as the plain way does, and ranks as scipy does."""
+
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
+from truncate_kit.errors import DataError, ModelError
+from truncate_kit.methods.bert_lc.search import (
+    STEP,
+    BestSubsets,
+    RankCorrelation,
+    ScoredSubset,
+    StatePairs,
+    count_subsets,
+    largest_size,
+    pair_grams,
+    search_beam,
+    search_exact,
+    search_states,
+)
+from truncate_kit.models.pipeline import Dense
+
+
+def test_cosines_follow_from_the_grams():
+    states, first, second, _ = random_states(5, 70)  # more than the 32 pairs that are multiplied at a time
+    second[:40] = second[10:50]  # texts that stand in several pairs
+    grams = pair_grams(states, first, second)
+    for layers in ([0], [4, 1], [0, 1, 2, 3, 4]):
+        mean = states[layers].double().mean(dim=0)
+        expected = torch.cosine_similarity(mean[first], mean[second])
+        np.testing.assert_allclose(grams.cosines(layers), expected, atol=1e-14)
+    np.testing.assert_array_equal(grams.select([5, 2]).cosines([1, 3]), grams.cosines([1, 3])[[5, 2]])
+
+
+@pytest.mark.parametrize(("layers", "up_to"), [(1, 1), (3, 3), (6, 6), (6, 2), (9, 9), (9, 4)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_subset_is_scored_as_the_plain_way_does(layers, up_to, threads):
+    states, first, second, targets = random_states(layers, 24, seed=layers)
+    found = search_exact(pair_grams(states, first, second), RankCorrelation(targets), up_to=up_to, threads=threads)
+    check_best_subsets(found, plain_scores(states, first, second, targets, up_to), layers, up_to)
+
+
+def test_several_tasks_of_blocks_under_a_tree():
+    states, first, second, targets = random_states(19, 9)  # three layers above the tasks, nine in the tree
+    grams, up_to = pair_grams(states, first, second), 3
+    found = search_exact(grams, RankCorrelation(targets), up_to=up_to, threads=2)
+    check_best_subsets(found, plain_scores(states, first, second, targets, up_to), 19, up_to)
+
+
+def test_all_131071_subsets_of_17_layers():
+    states, first, second, targets = random_states(17, 8, seed=3)
+    targets = np.arange(8.0)[np.argsort(np.argsort(targets, kind="stable"), kind="stable")]
+    found = search_exact(pair_grams(states, first, second), RankCorrelation(targets), up_to=17)
+    # All of them at once: indicator vectors times states, then ranks by two argsorts (no two values are alike).
+    masks = np.arange(1, 2**17)
+    chosen = torch.tensor(masks[:, None] >> np.arange(17) & 1, dtype=torch.float64)
+    together = torch.einsum("sl,lnd->snd", chosen, states.double())
+    cosines = torch.cosine_similarity(together[:, first], together[:, second], dim=2)
+    ranks = cosines.argsort(dim=1).argsort(dim=1).double()
+    scores = 1 - 6 * ((ranks - torch.tensor(targets)) ** 2).sum(dim=1) / (8 * 63)
+    assert found.count == 2**17 - 1
+    assert found.best.score == pytest.approx(float(scores.max()), abs=1e-12)
+    sizes = np.bitwise_count(masks)
+    for size in range(1, 18):
+        at_best = masks[(scores.numpy() > found.by_size[size - 1].score - 1e-9) & (sizes == size)]
+        assert found.by_size[size - 1].mask == at_best.min()  # few values are possible for eight pairs: many ties
+    for layer in range(17):
+        assert found.without[layer].score == pytest.approx(float(scores[masks >> layer & 1 == 0].max()), abs=1e-12)
+
+
+def test_counts():
+    assert count_subsets(13, 13) == 8191
+    assert count_subsets(25, 25) == 2**25 - 1
+    assert count_subsets(25, 4) == 25 + 300 + 2300 + comb(25, 4)
+
+
+def test_equal_scores_go_to_fewer_then_lower_layers():
+    best_subsets = BestSubsets(4)
+    best_subsets.update(np.array([0b1100, 0b0011, 0b1000, 0b0111]), np.array([0.5, 0.5, 0.5, 0.5]))
+    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
+    assert best_subsets.by_size[1] == ScoredSubset(0b0011, 0.5)
+    assert best_subsets.without[3] == ScoredSubset(0b0011, 0.5)
+    best_subsets.update(np.array([0b0001, 0b0010]), np.array([np.nan, 0.4]))
+    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
+    assert best_subsets.count == 6
+
+
+def test_states_that_cannot_be_compared():
+    states, first, second, _ = random_states(3, 6)
+    states[1, 2] = 0
+    with pytest.raises(ModelError, match="layer 1 have length zero"):
+        pair_grams(states, first, second)
+    states[2, 0, 0] = float("nan")
+    with pytest.raises(ModelError, match="layer 2"):
+        pair_grams(states, first, second)
+
+
+def test_a_beam_as_wide_as_a_size_is_exact():
+    states, first, second, targets = random_states(7, 30)
+    grams, ranks = pair_grams(states, first, second), RankCorrelation(targets)
+    wide = search_beam(grams, ranks, up_to=5, width=35)
+    check_best_subsets(wide, plain_scores(states, first, second, targets, 5), 7, 5)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_narrow_beam_looks_at_less_and_finds_no_more(width):
+    states, first, second, targets = random_states(9, 30, seed=2)
+    grams, ranks = pair_grams(states, first, second), RankCorrelation(targets)
+    exact, beam = search_exact(grams, ranks, up_to=9), search_beam(grams, ranks, up_to=9, width=width)
+    assert beam.count <= 9 + 8 * 9 * width
+    scores = plain_scores(states, first, second, targets, 9)
+    for size, row in enumerate(beam.by_size):
+        assert row.score == pytest.approx(scores[row.layers], abs=1e-12)
+        assert row.score <= exact.by_size[size].score + 1e-12
+
+
+@pytest.mark.parametrize("up_to", [5, 2])
+def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
+    states, first, second, targets = random_states(5, 40)
+    generator = torch.Generator().manual_seed(1)
+    head = Dense(6, 4, bias=True, activation="Tanh").double()
+    weight, bias = torch.randn(4, 6, generator=generator).double(), torch.randn(4, generator=generator).double()
+    head.linear.load_state_dict({"weight": weight, "bias": bias})
+    parts = [list(range(25)), list(range(15, 40))[::-1]]
+
+    def through_head(chosen):
+        return torch.tanh(mean_over(chosen) @ weight.T + bias)
+
+    for pooler, vectors in ((None, max_over), (head, through_head)):
+        pairs = StatePairs.of(states, first, second, pooler)
+        ranks = [RankCorrelation([targets[place] for place in part]) for part in parts]
+        found = search_states(pairs, list(zip(parts, ranks, strict=True)), up_to=up_to)
+        for best_subsets, part in zip(found, parts, strict=True):
+            sides = [first[place] for place in part], [second[place] for place in part]
+            check_best_subsets(
+                best_subsets, plain_scores(states, *sides, [targets[p] for p in part], up_to, vectors), 5, up_to
+            )
+        together = vectors(states[[1, 4]])
+        expected = torch.cosine_similarity(together[first], together[second])
+        torch.testing.assert_close(torch.tensor(pairs.cosines((1, 4))), expected)
+
+
+def test_sizes_are_capped_where_every_subset_is_too_much():
+    assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 7, 4, 2]
+
+
+def expected(rows, targets):
+    return np.array([stats.spearmanr(row, targets).statistic for row in rows])
+
+
+# 1,000 to 3,000 pairs: the packed rank takes 11, 12 and 13 bits, and the sign of the key moves through them.
+@pytest.mark.parametrize("count", [3, 40, 350, 1000, 1100, 2500])
+@pytest.mark.parametrize("levels", [6, 10**6])
+def test_equals_scipy_on_both_signs_and_tied_targets(count, levels):
+    generator = np.random.default_rng(count)
+    targets = generator.integers(0, levels, count).astype(float)
+    targets[:2] = 0, 1
+    rows = generator.uniform(-1, 1, (5, count))
+    np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
+
+
+def test_tied_cosines_share_their_mean_rank():
+    generator = np.random.default_rng(0)
+    targets = generator.integers(0, 6, 60).astype(float)
+    rows = generator.integers(-4, 5, (20, 60)) / 4
+    rows[3] = generator.uniform(-1, 1, 60)  # one row without ties among them
+    np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
+
+
+def test_cosines_that_only_64_bits_tell_apart():
+    generator = np.random.default_rng(0)
+    targets = generator.integers(0, 6, 350).astype(float)
+    rows = generator.uniform(0, 1, (6, 350))
+    rows[1::2] = 0.5 + 1e-6 * rows[1::2]  # closer than 32 bits tell, between rows that they do
+    rows[5, 10:20] = rows[5, 0]  # and ties beside them
+    np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
+
+
+def test_rounding_of_identical_pairs_is_a_tie_and_a_real_difference_is_not():
+    targets = [5.0, 4.0, 3.0, 2.0, 1.0]
+    noisy = np.array([[1.0, 1 - 2e-16, 1 + 2e-16, 0.5, 0.1]])
+    assert RankCorrelation(targets).of(noisy)[0] == pytest.approx(
+        stats.spearmanr([1, 1, 1, 0.5, 0.1], targets).statistic
+    )
+    apart = np.array([[0.5, 0.5 - 2 * STEP, 0.5 - 4 * STEP, 0.2, 0.1]])
+    assert RankCorrelation(targets).of(apart)[0] == pytest.approx(1)
+
+
+def test_one_value_only_has_no_correlation():
+    found = RankCorrelation([1.0, 2.0, 3.0]).of(np.array([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]]))
+    assert np.isnan(found[0])
+    assert found[1] == 1
+
+
+@pytest.mark.parametrize("targets", [[1.0, 2.0], [1.0, 1.0, 1.0], list(range(70_000))])
+def test_targets_without_a_correlation(targets):
+    with pytest.raises(DataError):
+        RankCorrelation(targets)
