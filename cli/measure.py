@@ -41,7 +41,7 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.bench.bench_report import BenchReport
-    from truncate_kit.data import PairSet, PairSplits, RetrievalSet, SeenPairs
+    from truncate_kit.data import PairSet, PairSplits, RetrievalSet
     from truncate_kit.evaluation.graded import ModelScore
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models import Encoder
@@ -335,8 +335,6 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: Vecto
 
 def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     """Run a suite, write its result into the workspace, and show it."""
-    from truncate_kit.seen import seen_among
-
     suite, workspace = SUITES[name], model.workspace
     _, score = suite.load()
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
@@ -348,24 +346,12 @@ def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
             options=own,
             threads=model.threads,
             work=workspace.folder / "trials",
-            trained_on=lambda: _trained_on(model, asks="seen" in suite.options),
-            chosen_on=lambda data: seen_among(data, model.name),
             note=lambda text: workspace.note(text),
             progress=progress,
         )
         report = replace(score(run), measured=MeasuredModel.of(model.name))
         path = _write_report(report, workspace, name)
     _show_report(report, workspace, path, codes=suite.by_cosine and model.encoder.heads is not None)
-
-
-def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
-    """Return what the model's folder says it has seen; with `asks` say where it does not."""
-    from truncate_kit.seen import seen_pairs
-
-    found = seen_pairs(model.name)
-    if found is None and asks and read_origin(model.name) is not None:
-        model.workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
-    return found
 
 
 def _write_report(report: SuiteReport, workspace: Workspace, name: str) -> Path:

@@ -209,8 +209,8 @@ def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
         else:
             assert f"trained on or chosen by {len(pairs)} of these {len(pairs)} pairs" in said
     noted = seen_pairs(workspace.lean)
-    assert all(pair in noted.pairs for pair in texts([*divided.train, *divided.dev]))
-    assert not any(pair in noted.pairs for pair in texts(divided.test))
+    assert all(pair in noted for pair in texts([*divided.train, *divided.dev]))
+    assert not any(pair in noted for pair in texts(divided.test))
 
 
 def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_folder, tmp_path):

@@ -19,7 +19,7 @@ from truncate_kit.origin import model_folder, read_origin
 from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits, RetrievalSet, SeenPairs, TextPair
+    from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair
 
 Keys = NDArray[np.uint64]
 """Rising, each once, (n,)."""
@@ -109,12 +109,10 @@ class KnownPairs(Container[frozenset[str]]):
         return len(texts) in (1, 2) and pair_key(texts[0], texts[-1]) in self._keys
 
 
-def seen_pairs(model: str | Path) -> "SeenPairs | None":
+def seen_pairs(model: str | Path) -> KnownPairs | None:
     """Return the pairs that a model has seen, for suites; None where its folder notes none."""
-    from truncate_kit.data import SeenPairs
-
     keys = seen_by(model)
-    return SeenPairs(f"pairs noted in {model}", KnownPairs(keys)) if len(keys) else None
+    return KnownPairs(keys) if len(keys) else None
 
 
 def seen_before(pairs: "PairSet", models: Mapping[str, Keys]) -> str:

@@ -13,7 +13,6 @@ from truncate_kit.data.retrieval import RetrievalSet as RetrievalSet
 from truncate_kit.data.retrieval import is_retrieval_folder as is_retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval as read_retrieval
 from truncate_kit.data.suites import LabelledSet as LabelledSet
-from truncate_kit.data.suites import SeenPairs as SeenPairs
 from truncate_kit.data.suites import StsSet as StsSet
 from truncate_kit.data.suites import find_sts as find_sts
 from truncate_kit.data.suites import find_transfer as find_transfer

@@ -1,10 +1,9 @@
 """The sets of the evaluation suites, found in a folder by their usual names."""
 
 import re
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from truncate_kit.data.pairs import find_split_files, read_pairs
 from truncate_kit.data.tables import (
@@ -59,13 +58,6 @@ class LabelledSet:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-class SeenPairs(NamedTuple):
-    """What models were trained on. name: in words; pairs: each as the set of its texts."""
-
-    name: str
-    pairs: Container[frozenset[str]]
 
 
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:

@@ -44,6 +44,7 @@ from truncate_kit.models.digest import Digest
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.states import iter_states, layer_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.seen import seen_pairs
 from truncate_kit.training.store import RunStore
 from truncate_kit.wording import counted
 
@@ -334,11 +335,11 @@ def _check_rows(sets: Sequence[LabelledSet], settings: TransferSettings) -> None
 
 def _note_seen(sets: Sequence[LabelledSet], run: SuiteRun) -> None:
     """Say which sets of pairs hold rows that the model learned from or was chosen by, whatever their labels."""
-    seen = run.trained_on() if any(one.second is not None for one in sets) else None
+    seen = seen_pairs(run.model)
     for one in sets:
         if seen is None or one.second is None:
             continue
-        known = sum(frozenset(pair) in seen.pairs for pair in zip(one.first, one.second, strict=True))
+        known = sum(frozenset(pair) in seen for pair in zip(one.first, one.second, strict=True))
         if known:
             run.note(
                 f"{run.model} was trained on or chosen by {known:,} of the {counted(len(one), 'row')} of {one.name}: "

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from truncate_kit.data import (
     PlacedPairs,
-    SeenPairs,
     StsSet,
     TextPair,
     distinct_texts,
@@ -22,8 +21,10 @@ from truncate_kit.data import (
 from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
+from truncate_kit.origin import read_origin
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
+from truncate_kit.seen import seen_pairs
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
 
@@ -172,18 +173,20 @@ class StsReport(SuiteReport):
 
 def run_sts(run: SuiteRun) -> StsReport:
     """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
-    sets, named = find_sts(run.data), run.options["seen"]
-    seen = run.trained_on() if named is None else SeenPairs(named, read_trained_pairs(named))
-    if seen is not None and named is None:
-        how = "scored with and without those pairs (not counting test)"
-        run.note(f"{run.model} was trained on or chosen by {seen.name}: {how}.")
+    sets, name = find_sts(run.data), run.options["seen"]
+    seen = seen_pairs(run.model) if name is None else read_trained_pairs(name)
+    if seen is not None and name is None:
+        name = f"pairs noted in {run.model}"
+        run.note(f"{run.model} was trained on or chosen by {name}: scored with and without those pairs.")
+    elif seen is None and read_origin(run.model) is not None:
+        run.note(f"What {run.model} was trained on is not known here: name it with --seen.")
     return score_sts(
         run.encoder,
         sets,
         model=run.model,
         runtime=run.runtime,
-        seen=seen.pairs if seen else frozenset(),
-        seen_name=seen.name if seen else None,
+        seen=seen or frozenset(),
+        seen_name=name,
         progress=run.progress,
     )
 

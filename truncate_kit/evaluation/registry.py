@@ -13,7 +13,6 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Measurement, Result
 
 if TYPE_CHECKING:
-    from truncate_kit.data import RetrievalSet, SeenPairs
     from truncate_kit.evaluation.graded import TextEncoder
 
 
@@ -63,8 +62,6 @@ class SuiteRun:
         options: Those that the suite's row names, by name; None or False where they were not given.
         threads: CPU threads as given, None where they were not.
         work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
-        trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
-        chosen_on: What there is to say where the model was chosen by queries of this set, else None.
         note: Takes sentences for whoever waits.
         progress: Called after each part of the work.
     """
@@ -76,8 +73,6 @@ class SuiteRun:
     options: Mapping[str, Any]
     threads: int | None = None
     work: Path | None = None
-    trained_on: "Callable[[], SeenPairs | None]" = lambda: None
-    chosen_on: "Callable[[RetrievalSet], str | None]" = lambda data: None
     note: Callable[[str], None] = lambda text: None
     progress: Progress = silent
 

@@ -33,6 +33,7 @@ from truncate_kit.hardware import check_threads
 from truncate_kit.origin import read_origin
 from truncate_kit.progress import ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
+from truncate_kit.seen import seen_among
 from truncate_kit.settings import Bounds, check_number
 from truncate_kit.vectors import VectorFormat, VectorPrecision
 from truncate_kit.wording import longer_texts
@@ -280,7 +281,7 @@ def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
 def run_retrieval(run: SuiteRun) -> RetrievalReport:
     """Search the answers of a file for its queries; option: `corpus`, a file of more texts to search."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
-    if chosen_here := run.chosen_on(data):
+    if chosen_here := seen_among(data, run.model):
         run.note(chosen_here)
     return score_retrieval(
         run.encoder, data, model=run.model, runtime=run.runtime, threads=run.threads or 1, progress=run.progress
