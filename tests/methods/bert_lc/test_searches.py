@@ -36,19 +36,15 @@ def test_cosines_follow_from_the_grams():
     np.testing.assert_array_equal(grams.select([5, 2]).cosines([1, 3]), grams.cosines([1, 3])[[5, 2]])
 
 
-@pytest.mark.parametrize(("layers", "up_to"), [(1, 1), (3, 3), (6, 6), (6, 2), (9, 9), (9, 4)])
+@pytest.mark.parametrize(
+    ("layers", "pairs", "up_to"),
+    [(1, 24, 1), (3, 24, 3), (6, 24, 2), (9, 24, 9), (9, 24, 4), (19, 9, 3)],  # three layers above the tasks of 19
+)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_subset_is_scored_as_the_plain_way_does(layers, up_to, threads):
-    states, first, second, targets = random_states(layers, 24, seed=layers)
+def test_every_subset_is_scored_as_the_plain_way_does(layers, pairs, up_to, threads):
+    states, first, second, targets = random_states(layers, pairs, seed=layers)
     found = search_exact(pair_grams(states, first, second), RankCorrelation(targets), up_to=up_to, threads=threads)
     check_best_subsets(found, plain_scores(states, first, second, targets, up_to), layers, up_to)
-
-
-def test_several_tasks_of_blocks_under_a_tree():
-    states, first, second, targets = random_states(19, 9)  # three layers above the tasks, nine in the tree
-    grams, up_to = pair_grams(states, first, second), 3
-    found = search_exact(grams, RankCorrelation(targets), up_to=up_to, threads=2)
-    check_best_subsets(found, plain_scores(states, first, second, targets, up_to), 19, up_to)
 
 
 def test_all_131071_subsets_of_17_layers():
@@ -72,10 +68,9 @@ def test_all_131071_subsets_of_17_layers():
         assert found.without[layer].score == pytest.approx(float(scores[masks >> layer & 1 == 0].max()), abs=1e-12)
 
 
-def test_counts():
-    assert count_subsets(13, 13) == 8191
-    assert count_subsets(25, 25) == 2**25 - 1
-    assert count_subsets(25, 4) == 25 + 300 + 2300 + comb(25, 4)
+def test_sizes_are_capped_where_every_subset_is_too_much():
+    assert [count_subsets(13, 13), count_subsets(25, 4)] == [8191, 25 + 300 + 2300 + comb(25, 4)]
+    assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 7, 4, 2]
 
 
 def test_equal_scores_go_to_fewer_then_lower_layers():
@@ -101,8 +96,7 @@ def test_states_that_cannot_be_compared():
 
 def test_a_beam_as_wide_as_a_size_is_exact():
     states, first, second, targets = random_states(7, 30)
-    grams, ranks = pair_grams(states, first, second), RankCorrelation(targets)
-    wide = search_beam(grams, ranks, up_to=5, width=35)
+    wide = search_beam(pair_grams(states, first, second), RankCorrelation(targets), up_to=5, width=35)
     check_best_subsets(wide, plain_scores(states, first, second, targets, 5), 7, 5)
 
 
@@ -144,10 +138,6 @@ def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
         torch.testing.assert_close(torch.tensor(pairs.cosines((1, 4))), expected)
 
 
-def test_sizes_are_capped_where_every_subset_is_too_much():
-    assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 7, 4, 2]
-
-
 def expected(rows, targets):
     return np.array([stats.spearmanr(row, targets).statistic for row in rows])
 
@@ -165,18 +155,12 @@ def test_equals_scipy_on_both_signs_and_tied_targets(count, levels):
 
 def test_tied_cosines_share_their_mean_rank():
     generator = np.random.default_rng(0)
-    targets = generator.integers(0, 6, 60).astype(float)
-    rows = generator.integers(-4, 5, (20, 60)) / 4
-    rows[3] = generator.uniform(-1, 1, 60)  # one row without ties among them
-    np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
-
-
-def test_cosines_that_only_64_bits_tell_apart():
-    generator = np.random.default_rng(0)
     targets = generator.integers(0, 6, 350).astype(float)
+    tied = generator.integers(-4, 5, (20, 350)) / 4
     rows = generator.uniform(0, 1, (6, 350))
     rows[1::2] = 0.5 + 1e-6 * rows[1::2]  # closer than 32 bits tell, between rows that they do
     rows[5, 10:20] = rows[5, 0]  # and ties beside them
+    rows = np.concatenate([tied, rows])
     np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
 
 
