@@ -281,9 +281,10 @@ def some_heads(seeds: tuple[int, ...] = (0, 1), layers: tuple[int, ...] = (1, 2)
     return FrozenReport(
         model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99,
         num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds),
-        states=(None if gap else 20.0, 10.0), trials=trials, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
+        states=(None if gap else 20.0, 10.0), train_states=(12.0, 8.0),
+        trials=trials, test_sentences_in_nli=None, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
         reconstruction=Reconstruction(
-            code_widths=(5, 10), losses=(0.4, 0.3), num_sentences=100, left_out=3, seconds=1.0
+            code_widths=(5, 10), losses=(0.4, 0.3), own_losses=(0.2, 0.1), num_sentences=100, left_out=3, seconds=1.0
         ),
         nli=None, worst=(WorstPair(first="a " * 60, second="b", target=0.25, predicted=0.75, error=-0.5),),
         overlap=overlap_of([("a", "b")], [("c", "d")], [("a", "e")]), seconds=1.0, notes=("Said.",),
@@ -300,7 +301,8 @@ def a_contrast() -> ContrastiveResult:
         for seed in (0, 1)
     )  # fmt: skip
     return ContrastiveResult(
-        model="<b>mini", rows="nli.csv", num_rows=900, data="stsb", data_fingerprint="", settings=ContrastiveSettings(),
+        model="<b>mini", rows="nli.csv", num_rows=900, rows_fingerprint="", data="stsb",
+        data_fingerprint="", settings=ContrastiveSettings(),
         epochs=1, batch_size=32, learning_rate=5e-5, layer=2, depth=3, parameters=99, trials=trials, chosen_seed=1,
         dev=61.5, dev_std=0.7, test=58.5, test_std=0.7, test_texts=20, seen=3, processes=1, seconds=2.0,
     )  # fmt: skip

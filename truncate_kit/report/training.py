@@ -351,9 +351,8 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     name = f"{Path(report.model).name}, frozen: "
     blocks = range(1, len(report.states) + 1)
     series = [Series(x=blocks, y=report.states, label="states as they are", color=VERMILION)]
-    if report.train_states is not None:
-        label = "states as they are, on the training pairs"
-        series.append(Series(x=blocks, y=report.train_states, label=label, color=VERMILION, marker=".", line="--"))
+    label = "states as they are, on the training pairs"
+    series.append(Series(x=blocks, y=report.train_states, label=label, color=VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
@@ -381,26 +380,25 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
             series = []
             for code, color in zip(sorted(set(found.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, width in enumerate(found.code_widths, 1) if width == code]
-                values = [losses[block - 1] for block in places] if losses else []
+                values = [losses[block - 1] for block in places]
                 label = f"codes of {code} of {report.width} numbers"
                 series.append(Series(x=places, y=values, label=label, color=color))
             own = file.endswith("units")
-            if losses is not None:
-                plots.append(
-                    Plot(
-                        name=file,
-                        title=f"{name}what the codes lose of each block's states ({report.data})",
-                        caption="Error of the autoencoders on held-out sentences; 1 is what predicting the mean costs.",
-                        x="block",
-                        y=unit,
-                        series=series,
-                        whole=True,
-                        logarithmic=own,
-                        y_range=(None, None) if own else (0.0, 1.1 * max(found.losses)),
-                        file=file,
-                        on_page=not own,
-                    )
+            plots.append(
+                Plot(
+                    name=file,
+                    title=f"{name}what the codes lose of each block's states ({report.data})",
+                    caption="Error of the autoencoders on held-out sentences; 1 is what predicting the mean costs.",
+                    x="block",
+                    y=unit,
+                    series=series,
+                    whole=True,
+                    logarithmic=own,
+                    y_range=(None, None) if own else (0.0, 1.1 * max(found.losses)),
+                    file=file,
+                    on_page=not own,
                 )
+            )
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():

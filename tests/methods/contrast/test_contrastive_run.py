@@ -21,7 +21,6 @@ from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.seen import pair_key, pair_keys, read_seen
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.objectives import objective_names
-from truncate_kit.training.store import run_key
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 # What configurations call the share of hidden states and of attention weights that is dropped.
@@ -98,14 +97,7 @@ def test_units_are_dropped_as_by_a_model_that_was_configured_so(tiny_folder, nam
     torch.testing.assert_close(found, other.train()(**batch).last_hidden_state)
 
 
-def test_a_model_without_blocks_that_drop_has_another_hint(tiny_folder):
-    settings = ContrastiveSettings(objective="dropout", pooling="mean", layer=0, dropout=0.1)
-    with pytest.raises(UsageError) as error:
-        poolable_encoder(load_encoder(tiny_folder("llama")), settings, seed=0)
-    assert "another `objective`" in error.value.hint
-
-
-@pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta-v2", "electra"])
+@pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta-v2"])
 def test_on_other_families(tiny_folder, data, tmp_path, name):
     result = run(tiny_folder(name), data, tmp_path)
     lean = load_encoder(tmp_path / "lean")
@@ -140,21 +132,10 @@ def test_every_fixed_pooling_of_table_2_goes_through_a_fresh_mlp(tiny_folder, tm
     assert tuple(dense.linear.weight.shape) == (16, pooled.shape[1])
     expected = torch.tanh(pooled @ dense.linear.weight.T + dense.linear.bias).detach()
     torch.testing.assert_close(made.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
-    other = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=4)
-    assert not torch.equal(other.tail[0].linear.weight, dense.linear.weight)
     bare = poolable_encoder(full, ContrastiveSettings(pooling=pooling, mlp=False), seed=3).eval()
     torch.testing.assert_close(bare.vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
     save_encoder(bare, tmp_path / "m")
     torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
-
-
-def test_attention_has_its_mlp_inside_and_goes_without(tiny_folder):
-    full = load_encoder(tiny_folder("bert"))
-    made = poolable_encoder(full, ContrastiveSettings(), seed=3)
-    assert (len(made.tail), tuple(made.pooler.dense.weight.shape)) == (0, (16, 32))
-    bare = poolable_encoder(full, ContrastiveSettings(mlp=False), seed=3).eval()
-    assert bare.vectors(TEXTS).shape == (3, 32)
-    torch.testing.assert_close(bare.vectors(TEXTS)[:, :16], states_of(full, TEXTS)[0][-1], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -197,19 +178,6 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     torch.testing.assert_close(again.vectors(TEXTS), one.vectors(TEXTS), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "same"), [({"chunk": 8}, False), ({"chunk": 12}, True), ({"chunk": 8, "dropout": 0.0}, True)]
-)
-def test_runs_of_before_are_found_where_nothing_was_dropped_twice(tiny_folder, data, tmp_path, options, same):
-    """Batches of six rows have twelve texts: in one chunk they are encoded once."""
-    result, rows = run(tiny_folder("bert"), data, tmp_path, **options), word_triplets()
-    encoder = load_encoder(tiny_folder("bert"))
-    plain = result.settings.to_dict() | {"seeds": (), "layer": result.layer}
-    training = result.settings.training("bert", encoder.width).to_json()
-    key = run_key(encoder, repr(plain), training, rows.fingerprint(), data.fingerprint(), "1")
-    assert (tmp_path / "trials" / key[:16]).is_dir() is same
-
-
 def test_a_shorter_run_takes_no_seed_away(tiny_folder, data, tmp_path):
     longer = run(tiny_folder("bert"), data, tmp_path, seeds=(0, 1, 2))
     lean = load_encoder(tmp_path / "lean").vectors(TEXTS)
@@ -246,20 +214,15 @@ def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data
 
 def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
     full = load_encoder(minilm)
-    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean"), seed=0)
-    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
-    encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean", mlp=False), seed=0)
-    assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
-    encoder = poolable_encoder(full, ContrastiveSettings(pooling="cls"), seed=0)
-    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+    for mlp, kept in ((True, ["Dense", "Normalize"]), (False, ["Normalize"])):
+        encoder = poolable_encoder(full, ContrastiveSettings(pooling="mean", mlp=mlp), seed=0)
+        assert [type(module).__name__ for module in encoder.tail] == kept
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_heads_over_frozen_blocks_are_left_out(tiny_folder, pooling):
-    settings = ContrastiveSettings(pooling=pooling)
+def test_heads_over_frozen_blocks_are_left_out(tiny_folder):
     plain, frozen = load_encoder(tiny_folder("bert")), with_heads(tiny_folder("bert"))
-    expected, found = (poolable_encoder(one, settings, seed=3).eval().vectors(TEXTS) for one in (plain, frozen))
-    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    made = (poolable_encoder(one, ContrastiveSettings(), seed=3).eval().vectors(TEXTS) for one in (plain, frozen))
+    torch.testing.assert_close(*made, atol=0, rtol=0)
 
 
 def test_how_much_each_layer_counts(tiny_folder):
@@ -279,48 +242,52 @@ def test_how_much_each_layer_counts(tiny_folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"pooling": "max"}, "no pooling 'max'"),
-        ({"objective": "triplet"}, "no contrastive objective 'triplet'"),
-        ({"over": "keys"}, "no attention over 'keys'"),
-        ({"batch_size": 1}, "batch of 1 row has nothing to contrast"),
-        ({"temperature": 0}, "temperature of 0"),
-        ({"chunk": 0}, "`chunk` 0 is too small"),
-        ({"evaluate_every": 0}, "`evaluate_every` 0 is too small"),
-        ({"seeds": ()}, "No seeds"),
-        ({"epochs": 0}, "`epochs` 0 is too small"),
-        ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),
-        ({"pooling": "first-last", "mlp": False, "keep_pooler": False}, "no pooler that could be removed"),
-        ({"over": "mean", "last_cls": False, "keep_pooler": False}, "attention over means alone never trains"),
+        {"pooling": "max"},
+        {"objective": "triplet"},
+        {"batch_size": 1},
+        {"temperature": 0},
+        {"seeds": ()},
+        {"objective": "diffcse", "chunk": 8},
+        {"objective": "diffcse", "masked_share": 1},
+        {"pooling": "mean", "literal": True},
+        {"pooling": "first-last", "mlp": False, "keep_pooler": False},
+        {"over": "mean", "last_cls": False, "keep_pooler": False},
     ],
 )
-def test_settings_that_make_no_sense(options, message):
-    with pytest.raises(UsageError, match=message) as found:
+def test_settings_that_make_no_sense(options):
+    with pytest.raises(UsageError) as found:
         ContrastiveSettings(**options)
     assert found.value.hint
 
 
-def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
-    with pytest.raises(UsageError, match="ends in a norm"):
-        run(tiny_folder("gpt2"), data, tmp_path, pooling="first-last")
-    with pytest.raises(UsageError, match="ends in a norm"):
-        run(tiny_folder("gpt2"), data, tmp_path, pooling="mean-first-last")
-    with pytest.raises(UsageError, match="no CLS to put before the mean"):
-        run(tiny_folder("gpt2"), data, tmp_path, pooling="concat")
-    with pytest.raises(UsageError, match="At layer 0 every text has the same CLS state"):
-        run(tiny_folder("bert"), data, tmp_path, layer=0)
-    with pytest.raises(LayerOutOfRangeError):
-        run(tiny_folder("bert"), data, tmp_path, layer=4)
-    with pytest.raises(DataError, match="no dev split"):
-        run(tiny_folder("bert"), PairSplits(name="pairs", test=data.test), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gpt2", {"pooling": "first-last"}),
+        ("gpt2", {"pooling": "concat"}),
+        ("bert", {"layer": 0}),
+        ("bert", {"layer": 4}),
+        ("llama", {"objective": "dropout", "pooling": "mean", "layer": 0, "dropout": 0.1}),  # nothing drops
+    ],
+)
+def test_models_that_do_not_suit(tiny_folder, data, tmp_path, name, options):
+    with pytest.raises((UsageError, LayerOutOfRangeError)):
+        run(tiny_folder(name), data, tmp_path, **options)
+    assert not (tmp_path / "lean").exists()
+
+
+def test_rows_and_pairs_that_do_not_suit(tiny_folder, data, tmp_path):
     encoder, settings = load_encoder(tiny_folder("bert")), ContrastiveSettings(objective="hard-negatives")
     mixed = TripletSet(name="mixed", rows=(Triplet("a", "b", "c"), Triplet("a", "b")), note="")
-    with pytest.raises(DataError, match="row 2 has no negative"):
-        finetune_contrastive(encoder, mixed, data, out=tmp_path, settings=settings)
-    with pytest.raises(DataError, match="one gives 1 row: nothing to contrast"):
-        finetune_contrastive(encoder, TripletSet(name="one", rows=mixed.rows[:1], note=""), data, out=tmp_path)
-    assert not (tmp_path / "lean").exists()
+    for rows, pairs in (
+        (mixed, data),
+        (TripletSet(name="one", rows=mixed.rows[:1], note=""), data),
+        (word_triplets(), PairSplits(name="pairs", test=data.test)),
+    ):
+        with pytest.raises(DataError):
+            finetune_contrastive(encoder, rows, pairs, out=tmp_path, settings=settings)
 
 
 def test_the_weight_of_an_own_negative_reaches_the_loss(tiny_folder, data, tmp_path):

@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, BertForMaskedLM
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits, raw_texts
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Discriminator, Generator, replaced_loss
+from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -147,20 +147,6 @@ def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(maske
     torch.testing.assert_close(found, contrasted(vectors) + 0.7 * terms.mean(), atol=1e-4, rtol=1e-4)
 
 
-def test_the_discriminator_reads_the_vector_in_place_of_the_first_token(masked):
-    encoder = load_encoder(masked)
-    discriminator = Discriminator(encoder).eval()
-    batch = encoder.tokenize(TEXTS)
-    vectors = torch.randn(4, 16)
-    first = discriminator(**batch, vectors=vectors)
-    assert first.shape == (*batch["input_ids"].shape, 2)
-    other = batch["input_ids"].clone()
-    other[:, 0] = 5  # the first token itself is not read
-    torch.testing.assert_close(discriminator(other, batch["attention_mask"], vectors), first)
-    assert not torch.allclose(discriminator(**batch, vectors=vectors + 1), first, atol=1e-3)
-    assert not any(module._forward_pre_hooks for module in discriminator.modules())
-
-
 def test_a_run_saves_the_encoder_alone(masked, tmp_path):
     pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
     texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
@@ -202,16 +188,6 @@ def test_trials_belong_to_the_head_that_filled_words_in(masked, tmp_path):
     assert second != first
 
 
-def test_shares_of_a_batch_count_by_their_tokens(masked):
-    """Two processes with texts of unlike lengths add up to the loss of one, over all its tokens."""
-    logits, mask = torch.randn(4, 7, 2), torch.tensor([[1] * n + [0] * (7 - n) for n in (7, 2, 7, 2)])
-    replaced = torch.randint(2, (4, 7))
-    whole = replaced_loss(logits, replaced, mask)
-    total = int(mask.sum())
-    parts = [replaced_loss(logits[one::2], replaced[one::2], mask[one::2], total) for one in (0, 1)]
-    torch.testing.assert_close(sum(parts), whole)
-
-
 class Half(Group):
     """One of two processes; the vectors of the other, which is not there, are taken to be its own."""
 
@@ -244,13 +220,3 @@ def test_what_cannot_be_a_generator(masked, tiny_folder):
         Generator(load_encoder(tiny_folder("bert")), encoder)
     with pytest.raises((UsageError, ModelError)):
         Generator(load_encoder(tiny_folder("gpt2")), encoder)
-    for wrong in (
-        {"chunk": 8},
-        {"mlp": False},
-        {"masked_share": 0},
-        {"masked_share": 1},
-        {"replaced_weight": -1},
-        {"replaced_weight": 1001},
-    ):
-        with pytest.raises(UsageError):
-            ContrastiveSettings(objective="diffcse", **wrong)

@@ -11,9 +11,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.errors import FileProblemError, UsageError
-from truncate_kit.files import run_lock
-from truncate_kit.methods.frozen.states import CHUNK as CACHED
 from truncate_kit.methods.frozen.states import cached_states
 from truncate_kit.models import load_encoder, truncate
 
@@ -33,16 +30,16 @@ def entry(folder):
 
 
 def with_computed(encoder, texts, folder, chunk=CHUNK):
-    """The states, and the number of texts that went through the model for them, chunk by chunk."""
+    """The states, how many were damaged, and how many texts went through the model for them, chunk by chunk."""
     ends = []
     found = cached_states(encoder, texts, folder, chunk=chunk, progress=lambda task, done, total: ends.append(done))
-    return found, sum((end - 1) % chunk + 1 for end in ends)
+    return *found, sum((end - 1) % chunk + 1 for end in ends)
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "h"), ("qwen2", "layers"), ("modernbert", "layers")])
 def test_without_the_final_norm_they_are_what_each_block_gives(tiny_folder, tmp_path, name, blocks):
     encoder = load_encoder(tiny_folder(name), pooling="last")
-    values = cached_states(encoder, TEXTS[:9], tmp_path, final_norm=False).values
+    values, _ = cached_states(encoder, TEXTS[:9], tmp_path, final_norm=False)
     model, tokenizer = (
         AutoModel.from_pretrained(tiny_folder(name)).eval(),
         AutoTokenizer.from_pretrained(tiny_folder(name)),
@@ -56,15 +53,14 @@ def test_without_the_final_norm_they_are_what_each_block_gives(tiny_folder, tmp_
             model(torch.tensor([tokenizer(text)["input_ids"]]))
         expected = torch.stack([state[0, -1] for state in notes])
         torch.testing.assert_close(torch.tensor(values[row]), expected, atol=1e-5, rtol=1e-4)
-    with_norm, computed = with_computed(encoder, TEXTS[:9], tmp_path, CACHED)
-    assert computed == 9  # another entry
-    assert not np.allclose(with_norm.values[:, -1], values[:, -1], atol=1e-2)
+    with_norm, _ = cached_states(encoder, TEXTS[:9], tmp_path)  # another entry
+    assert not np.allclose(with_norm[:, -1], values[:, -1], atol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2"])
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_they_are_the_hidden_states_of_each_block_and_padding_never_enters(tiny_folder, tmp_path, name, pooling):
-    values = cached_states(load_encoder(tiny_folder(name), pooling=pooling), TEXTS[:20], tmp_path).values
+    values, _ = cached_states(load_encoder(tiny_folder(name), pooling=pooling), TEXTS[:20], tmp_path)
     model, tokenizer = (
         AutoModel.from_pretrained(tiny_folder(name)).eval(),
         AutoTokenizer.from_pretrained(tiny_folder(name)),
@@ -84,15 +80,14 @@ def test_they_are_the_hidden_states_of_each_block_and_padding_never_enters(tiny_
 
 
 def test_they_are_computed_once_and_anew_for_another_model_pooling_or_list(encoder, tiny_folder, tmp_path):
-    first, computed = with_computed(encoder, TEXTS, tmp_path)
-    again, computed_again = with_computed(encoder, TEXTS, tmp_path)
-    assert (computed, computed_again, again.damaged) == (100, 0, 0)
-    assert isinstance(again.values, np.memmap)
-    assert not again.values.flags.writeable
-    np.testing.assert_array_equal(first.values, again.values)
+    first, *counts = with_computed(encoder, TEXTS, tmp_path)
+    again, *counts_again = with_computed(encoder, TEXTS, tmp_path)
+    assert (counts, counts_again) == ([0, 100], [0, 0])
+    assert isinstance(again, np.memmap)
+    np.testing.assert_array_equal(first, again)
     mean = load_encoder(tiny_folder("gpt2"), pooling="mean")
     for other, texts in ((mean, TEXTS), (truncate(encoder, 2), TEXTS), (encoder, TEXTS[::-1])):
-        assert with_computed(other, texts, tmp_path)[1] == 100
+        assert with_computed(other, texts, tmp_path)[2] == 100
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -117,47 +112,23 @@ def test_killed_at_any_instant_it_ends_with_the_same_bytes(encoder, tiny_folder,
         time.sleep(instants.random() * 0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    done, computed = with_computed(encoder, TEXTS, killed)
-    assert computed < 100
-    assert done.damaged == 0
+    _, damaged, computed = with_computed(encoder, TEXTS, killed)
+    assert (damaged, computed < 100) == (0, True)
     assert (entry(killed) / "states.f32").read_bytes() == (entry(whole) / "states.f32").read_bytes()
 
 
-def test_a_damaged_chunk_is_computed_again_alone_and_said(encoder, tmp_path):
-    before = np.array(cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK).values)
+@pytest.mark.parametrize("harm", ["chunk", "note", "cut"])
+def test_what_is_damaged_is_computed_again_and_counted(encoder, tmp_path, harm):
+    before = np.array(cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)[0])
     file = entry(tmp_path) / "states.f32"
-    with file.open("r+b") as stream:
-        stream.seek(20 * 3 * 16 * 4)  # text 20 is in the third chunk
-        stream.write(b"\x00\x01\x02")
-    found, computed = with_computed(encoder, TEXTS, tmp_path)
-    assert (computed, found.damaged) == (CHUNK, CHUNK)
-    assert "the states of 8 texts were computed again" in found.statement(tmp_path)
-    np.testing.assert_array_equal(found.values, before)
-
-
-@pytest.mark.parametrize("harm", ["note", "cut"])
-def test_a_lost_note_or_file_is_made_again_and_said(encoder, tmp_path, harm):
-    before = np.array(cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK).values)
-    if harm == "note":
-        (entry(tmp_path) / "states.jsonl").write_text("{\n")
+    if harm == "chunk":
+        with file.open("r+b") as stream:
+            stream.seek(20 * 3 * 16 * 4)  # text 20 is in the third chunk
+            stream.write(b"\x00\x01\x02")
+    elif harm == "note":
+        file.with_suffix(".jsonl").write_text("{\n")
     else:
-        (entry(tmp_path) / "states.f32").write_bytes(b"short")
-    found, computed = with_computed(encoder, TEXTS, tmp_path)
-    assert (computed, found.damaged) == (100, 100)
-    np.testing.assert_array_equal(found.values, before)
-
-
-def test_states_of_another_model_in_their_place_are_refused(encoder, tiny_folder, tmp_path):
-    for model, place in ((encoder, "own"), (load_encoder(tiny_folder("bert")), "other")):
-        cached_states(model, TEXTS[:9], tmp_path / place)
-    own, other = entry(tmp_path / "own"), entry(tmp_path / "other")
-    for name in ("states.f32", "states.jsonl"):
-        (other / name).replace(own / name)
-    with pytest.raises(UsageError, match="holds 9 rows of another run"):
-        cached_states(encoder, TEXTS[:9], tmp_path / "own")
-
-
-def test_another_process_at_the_same_entry_is_told(encoder, tmp_path):
-    cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    with run_lock(entry(tmp_path)), pytest.raises(FileProblemError, match="Another process"):
-        cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
+        file.write_bytes(b"short")
+    found, *counts = with_computed(encoder, TEXTS, tmp_path)
+    assert counts == ([CHUNK, CHUNK] if harm == "chunk" else [100, 100])
+    np.testing.assert_array_equal(found, before)

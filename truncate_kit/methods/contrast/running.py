@@ -1,19 +1,20 @@
 """Contrastive training of one model at one layer: every seed is a trial that is kept, and continues where it was."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.errors import DataError
 from truncate_kit.files import local_path
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
-from truncate_kit.methods.contrast.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
+from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
@@ -74,23 +75,38 @@ def finetune_contrastive(
     """
     start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
     settings = settings or ContrastiveSettings()
-    columns, fills = _columns(rows, settings), generator or encoder
-    cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.recipe, encoder.width)
-    plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
-    processes = _processes(group, settings, cut, columns, training.batch_size)
-    parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
-    key = run_key(encoder, *parts, *_filled_by(fills, settings))
-    store = RunStore(local_path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
+    columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
+    training = settings.training(encoder.family.recipe, encoder.width)
+    depth = poolable_encoder(encoder, settings, seed=0).depth
+    plain = settings.to_dict() | {"seeds": (), "layer": depth}
+    parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
+    if OBJECTIVES[settings.objective].fills_words:
+        parts += [encoder_digest(fills), masked_head_digest(fills)]
+    store = RunStore(out / "trials", run_key(encoder, *parts), {"model": encoder.name, "contrastive": plain})
     run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
     with contextlib.ExitStack() as held:
         if group.leads:
-            held.enter_context(output_folder(local_path(out), encoder, "lean"))
+            held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
-        trials = run.all_trials()
-        best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
+        diverged = DivergedTrials()
+        for seed in settings.seeds:
+            diverged.run(f"Seed {seed}", partial(run.trial, seed))
+        diverged.check()
+        # All that are finished: a shorter run takes no seed away.
+        finished = store.all(Trial).values() if group.leads else ()
+        trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
+        best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
+        if not group.agree(store.has_weights(best.name)):  # because another seed's were kept before
+            run.trial(best.seed, again=True)
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
-            run.save(best, result, rows, data, local_path(out))
+            lean = store.encoder(best.name, encoder.device)
+            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, texts=rows.pairs()))
+            origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
+            save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean), origin=origin)
+            for place in (store.folder, out):  # what other data or settings gave stays in their own store
+                result.write(place / RESULT_FILES["contrast"])
+            store.forget_weights({best.name})
     return result
 
 
@@ -103,21 +119,6 @@ def _dev(data: PairSplits) -> PairSet:
             pairs.check_graded()
             pairs.check_ranked()
     return data.dev
-
-
-def _filled_by(fills: Encoder, settings: ContrastiveSettings) -> list[str]:
-    """What fills hidden words, for the key: the generator, and the head of it or of the model itself."""
-    return [encoder_digest(fills), masked_head_digest(fills)] if OBJECTIVES[settings.objective].fills_words else []
-
-
-def _processes(
-    group: Group, settings: ContrastiveSettings, encoder: Encoder, columns: Sequence[Sequence[str]], batch_size: int
-) -> str:
-    """The number of processes, for the key; marked where cached gradients had drawn another dropout the second time."""
-    texts = len(columns) * -(-min(batch_size, len(columns[0])) // group.size)  # of a step, in one process
-    cached = settings.chunk is not None and texts > settings.chunk
-    cached = cached and encoder.device.type == "cpu" and drops_units(encoder)
-    return f"{group.size}, the same dropout twice" if cached else str(group.size)
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
@@ -135,7 +136,7 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     return columns
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Run:
     """All that the trials of a run share."""
 
@@ -151,76 +152,30 @@ class _Run:
     progress: Progress
     stage_done: StageDone | None
 
-    def all_trials(self) -> list[Trial]:
-        """All finished trials, by seed, those of the settings among them: a shorter run takes no seed away.
-
-        Where some diverge, `DivergedError` after the others were run and kept.
-        """
-        diverged = DivergedTrials()
-        for seed in self.settings.seeds:
-            diverged.run(f"Seed {seed}", partial(self.trial, seed))
-        diverged.check()
-        finished = self.store.all(Trial).values() if self.group.leads else ()
-        return self.group.agree(sorted(finished, key=lambda trial: trial.seed))
-
-    def with_weights(self, trial: Trial) -> Trial:
-        """The finished trial; run again where its weights are gone, because another seed's were kept before."""
-        kept = self.group.agree(self.store.has_weights(trial.name))
-        return trial if kept else self.trial(trial.seed, again=True)
-
     def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> Examples:
         settings, row = self.settings, OBJECTIVES[self.settings.objective]
+        common: dict[str, Any] = {"temperature": settings.temperature, "group": self.group}
         if row.fills_words:
-            return DifferenceTexts(
-                encoder,
-                columns[0],
-                Generator(self.generator, encoder),
-                temperature=settings.temperature,
-                weight=settings.replaced_weight,
-                share=settings.masked_share,
-                group=self.group,
-            )
-        return (row.examples or ContrastiveTexts)(
-            columns,
-            temperature=settings.temperature,
-            own_weight=settings.hard_negative_weight,
-            chunk=settings.chunk,
-            group=self.group,
-        )
-
-    def save(self, best: Trial, result: ContrastiveResult, rows: TripletSet, data: PairSplits, out: Path) -> None:
-        """Write the best model, the result and what was learned from; no other weights are kept."""
-        lean = self.store.encoder(best.name, self.full.device)
-        lean.name = self.full.name
-        lean.seen = merged(self.full.seen, keys_of(self.dev, texts=rows.pairs()))
-        origin = origin_of("contrast", self.full, lean, data=data, settings=self.settings.to_dict())
-        save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean), origin=origin)
-        for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
-            result.write(place / RESULT_FILES["contrast"])
-        self.store.forget_weights({best.name})
+            fills, weight = Generator(self.generator, encoder), settings.replaced_weight
+            return DifferenceTexts(encoder, columns[0], fills, weight=weight, share=settings.masked_share, **common)
+        own_weight = settings.hard_negative_weight
+        return (row.examples or ContrastiveTexts)(columns, own_weight=own_weight, chunk=settings.chunk, **common)
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
-        """The trial of this seed, from the store where it is finished, unless it is to be run again."""
-        settings, training = self.settings, self.training
+        """Return the trial of this seed, from the store where it is finished, unless it is to be run again."""
+        settings, training, group = self.settings, self.training, self.group
         encoder = poolable_encoder(self.full, settings, seed=seed)
-        layer = encoder.depth
-        known = self.group.leads and not again
-        name = trial_name(layer, seed, training.epochs)
-        done = self.group.agree(self.store.read(name, Trial) if known else None)
+        layer, name = encoder.depth, trial_name(encoder.depth, seed, training.epochs)
+        done = group.agree(self.store.read(name, Trial) if group.leads and not again else None)
         if done is not None:
             return done
-        limit = min(encoder.max_length, settings.max_tokens)
-        reader = dataclasses.replace(encoder.reader, max_length=limit)
+        reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
         examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
         on_dev = PairEvaluator(encoder, self.dev)
+        in_training = on_dev if settings.keep_pooler else BareEvaluator(on_dev)
+        every = settings.evaluate_every
         state = TrainingRun(
-            encoder,
-            examples,
-            on_dev if settings.keep_pooler else BareEvaluator(on_dev),
-            training,
-            seed=seed,
-            evaluate_every=settings.evaluate_every,
-            group=self.group,
+            encoder, examples, in_training, training, seed=seed, evaluate_every=every, group=group
         ).train(
             checkpoint=self.store.checkpoints.of(name),
             progress=self.progress,
@@ -229,10 +184,10 @@ class _Run:
         )
         if not settings.keep_pooler:
             remove_pooler(encoder)
-        dev, dev_pearson = self.group.agree(on_dev.score(encoder))
-        test: tuple[float | None, float | None] = (None, None)
+        dev, dev_pearson = group.agree(on_dev.score(encoder))
+        test, test_pearson = None, None
         if self.test is not None:
-            test = self.group.agree(PairEvaluator(encoder, self.test).score(encoder))
+            test, test_pearson = group.agree(PairEvaluator(encoder, self.test).score(encoder))
         trial = Trial(
             layer=layer,
             seed=seed,
@@ -242,11 +197,11 @@ class _Run:
             best_epoch=state.best_stage + 1,
             dev=dev,
             dev_pearson=dev_pearson,
-            test=test[0],
-            test_pearson=test[1],
+            test=test,
+            test_pearson=test_pearson,
             seconds=state.seconds,
         )
-        if self.group.leads:
+        if group.leads:
             self.store.write_encoder(trial.name, trial, encoder)
         return trial
 

@@ -31,64 +31,31 @@ MEANS = ("mean", "first-last", "mean-first-last")
 """Those that read means of tokens alone, and no CLS state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NamedPooling:
     """A row of Table 2: a pooling, and for attention over layers whose states attend and what stands before them."""
 
-    name: str
     paper: str  # as the paper writes it
     pooling: ContrastivePooling
+    words: str = ""  # of a fixed pooling in a model card
     over: Over = "both"
     last_cls: bool = True
-    words: str = ""  # of a fixed pooling in a model card
 
 
-TABLE_2: dict[str, NamedPooling] = {
-    row.name: row
-    for row in (
-        NamedPooling(name="cls", paper="CLS_last", pooling="cls", words="CLS"),
-        NamedPooling(name="mean", paper="AVG_last", pooling="mean", words="mean"),
-        NamedPooling(
-            name="first-last",
-            paper="AVG_first-last",
-            pooling="first-last",
-            words="mean over embeddings and last layer",
-        ),
-        NamedPooling(
-            name="mean-first-last",
-            paper="AVG_last + AVG_first-last",
-            pooling="mean-first-last",
-            words="mean of the last layer and mean over embeddings and last layer",
-        ),
-        NamedPooling(
-            name="concat", paper="CLS_last + AVG_last", pooling="concat", words="CLS and mean of the last layer"
-        ),
-        NamedPooling(
-            name="cls-attention",
-            paper="CLS_all attention",
-            pooling="layer-attention",
-            over="cls",
-            last_cls=False,
-        ),
-        NamedPooling(
-            name="mean-attention",
-            paper="AVG_all attention",
-            pooling="layer-attention",
-            over="mean",
-            last_cls=False,
-        ),
-        NamedPooling(
-            name="attention",
-            paper="CLS_all + AVG_all attention",
-            pooling="layer-attention",
-            last_cls=False,
-        ),
-        NamedPooling(
-            name="layer-attention",
-            paper="CLS_all + AVG_all attention, CLS_last",
-            pooling="layer-attention",
-        ),
-    )
+TABLE_2 = {
+    "cls": NamedPooling("CLS_last", "cls", "CLS"),
+    "mean": NamedPooling("AVG_last", "mean", "mean"),
+    "first-last": NamedPooling("AVG_first-last", "first-last", "mean over embeddings and last layer"),
+    "mean-first-last": NamedPooling(
+        "AVG_last + AVG_first-last",
+        "mean-first-last",
+        "mean of the last layer and mean over embeddings and last layer",
+    ),
+    "concat": NamedPooling("CLS_last + AVG_last", "concat", "CLS and mean of the last layer"),
+    "cls-attention": NamedPooling("CLS_all attention", "layer-attention", over="cls", last_cls=False),
+    "mean-attention": NamedPooling("AVG_all attention", "layer-attention", over="mean", last_cls=False),
+    "attention": NamedPooling("CLS_all + AVG_all attention", "layer-attention", last_cls=False),
+    "layer-attention": NamedPooling("CLS_all + AVG_all attention, CLS_last", "layer-attention"),
 }
 """By name. `over` and `last_cls` of the settings can also be combined in ways that the paper does not have."""
 
@@ -97,7 +64,7 @@ LARGE_WIDTH = 1024
 
 
 def default_budget(objective: str, recipe: str, width: int) -> Budget:
-    """What a model of this recipe (`Family.recipe`) and width is trained with where nothing else is asked for.
+    """Return what a model of this recipe (`Family.recipe`) and width is trained with where nothing else is asked for.
 
     From width 768 on the row of Table 4 for its kind: RoBERTa-large from 1,024 on, else the base model of the recipe;
     BERT-base where the paper has no such row, as for DiffCSE. Narrower models, and objectives that the paper does not
@@ -185,10 +152,7 @@ class ContrastiveSettings(Result):
         show_default=False,
     )
     literal: bool = setting(
-        False,
-        "Attention by the printed equations: one weight for each layer, no softmax.",
-        LAYERS,
-        name="--literal",
+        False, "Attention by the printed equations: one weight for each layer, no softmax.", LAYERS, name="--literal"
     )
     mlp: bool = setting(True, "A fresh linear layer and tanh after the pooling.", LAYERS)
     keep_pooler: bool = setting(
@@ -228,11 +192,7 @@ class ContrastiveSettings(Result):
         kind=int,
     )
     batch_size: int | None = setting(
-        None,
-        f"Rows per step; by default {_USUAL_ROWS}; see --learning-rate.",
-        TRAINING,
-        bounds=_ROWS,
-        kind=int,
+        None, f"Rows per step; by default {_USUAL_ROWS}; see --learning-rate.", TRAINING, bounds=_ROWS, kind=int
     )
     learning_rate: float | None = setting(
         None,
@@ -272,48 +232,34 @@ class ContrastiveSettings(Result):
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        if self.pooling != "layer-attention" and (self.over, self.last_cls, self.literal) != ("both", True, False):
-            raise UsageError(
-                f"{self.pooling} pooling has no attention to set up.", hint='Use `pooling="layer-attention"`.'
-            )
-        self._check_removal()
-        self._check_suits()
-
-    def _check_removal(self) -> None:
-        if self.keep_pooler:
-            return
-        if not self.mlp and self.pooling in ("cls", "mean", "first-last"):
-            raise UsageError(
-                f"{self.pooling} pooling without an MLP has no pooler that could be removed.", hint="Keep the pooler."
-            )
-        if self.pooling == "layer-attention" and self.over == "mean" and not self.last_cls:
+        attends, top = self.pooling == "layer-attention", 'Use `pooling="layer-attention"`.'
+        if not attends and (self.over, self.last_cls, self.literal) != ("both", True, False):
+            raise UsageError(f"{self.pooling} pooling has no attention to set up.", hint=top)
+        if not self.keep_pooler and not self.mlp and self.pooling in ("cls", "mean", "first-last"):
+            problem = f"{self.pooling} pooling without an MLP has no pooler that could be removed."
+            raise UsageError(problem, hint="Keep the pooler.")
+        if not self.keep_pooler and attends and self.over == "mean" and not self.last_cls:
             raise UsageError(
                 "Without its pooler this model gives CLS states, which attention over means alone never trains.",
                 hint='Keep the pooler, or use `pooling="layer-attention"` with `over="both"` or `last_cls=True`.',
             )
-
-    def _check_suits(self) -> None:
-        """Raise `UsageError` for a setting that the objective does not have."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default and not OBJECTIVES[self.objective].goes_with(field.name):
-                given, names = f"`{field.name}={value!r}`", objective_names("contrast")
-                having = " or ".join(f'`objective="{one}"`' for one in names if OBJECTIVES[one].goes_with(field.name))
+                given = f"`{field.name}={value!r}`"
+                having = " or ".join(f'`objective="{one}"`' for one in _NAMES if OBJECTIVES[one].goes_with(field.name))
                 problem = f"The objective {self.objective} does not go with {given}."
                 raise UsageError(problem, hint=f"Leave {given} out, or use {having}.")
 
     def training(self, recipe: str, width: int) -> TrainingSettings:
-        """The loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay.
-
-        Raises `UsageError`.
-        """
+        """Return the loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay."""
         budget = default_budget(self.objective, recipe, width)
         rate = budget.attention_rate if self.pooling == "layer-attention" else budget.learning_rate
         return TrainingSettings(
             objective=self.objective,
-            epochs=OBJECTIVES[self.objective].epochs if self.epochs is None else self.epochs,
-            batch_size=budget.batch_size if self.batch_size is None else self.batch_size,
-            learning_rate=rate if self.learning_rate is None else self.learning_rate,
+            epochs=self.epochs or OBJECTIVES[self.objective].epochs,
+            batch_size=self.batch_size or budget.batch_size,
+            learning_rate=self.learning_rate or rate,
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
@@ -328,6 +274,7 @@ class ContrastiveResult(Result):
     model: str
     rows: str  # what was learned from, in words
     num_rows: int  # how many
+    rows_fingerprint: str
     data: str  # the graded pairs of dev and test
     data_fingerprint: str
     settings: ContrastiveSettings
@@ -348,18 +295,11 @@ class ContrastiveResult(Result):
     seen: int  # how many of them are among the training texts
     processes: int  # that trained together
     seconds: float  # of all seeds
-    rows_fingerprint: str | None = None  # None in results of versions that did not note it
     seen_before: str = ""  # that the model had seen test pairs before, in words; nothing where it had not
 
     @property
-    def seen_sentences(self) -> tuple[str, ...]:
-        """What training and the model before it had seen of test; nothing where they had seen nothing."""
-        seen = f"{self.seen:,} of {self.test_texts:,} distinct test texts are among the training texts."
-        return (*([seen] if self.seen else []), *([self.seen_before] if self.seen_before else []))
-
-    @property
     def chosen(self) -> Trial:
-        """The trial whose weights were saved."""
+        """Return the trial whose weights were saved."""
         return next(trial for trial in self.trials if trial.seed == self.chosen_seed)
 
 

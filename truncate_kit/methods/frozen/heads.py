@@ -1,7 +1,6 @@
 """Autoencoders and heads on cached states: their examples, their evaluators, and their training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -11,77 +10,53 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import Evaluation, correlate
 from truncate_kit.files import replacing
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
+from truncate_kit.methods.frozen.states import StatePairs, moments, take_states
 from truncate_kit.models import Encoder, LayerHeads
 from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, PairScore, ScoreKind, write_layer_heads
 from truncate_kit.models.model_folder import WEIGHTS_FILE, write_weights
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
 
+_EVALUATED = 512  # states at a time
+HELD_OUT = 0.1
 _SMALLEST = 1e-12  # below it all differences are equal but for rounding, and there is nothing left to learn
-_ROWS = 1024  # states read at a time
 
 
-class WithoutTexts:
-    """Something in which there are states only."""
-
-    def texts(self) -> None:
-        """There are no token ids."""
-
-
-class StateExamples(WithoutTexts):
-    """Examples of one size each, without a head beside what is trained."""
+class StateExamples:
+    """Examples of states, rather than texts: all of one size, without a head beside what is trained."""
 
     head: nn.Module | None = None
     separable = False  # the variance of a batch is none of its parts
 
+    def __init__(self, values: NDArray[np.float32], count: int) -> None:
+        self._values, self._count = values, count
+
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self._count
 
     def lengths(self) -> list[int]:
-        """All the same."""
-        return [1] * len(self)
+        """Return the same length for all."""
+        return [1] * self._count
 
-
-def moments(values: NDArray[np.float32], rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and deviation over the texts (all, or `rows`) of states (n, L, d), each (L, d) float32."""
-    chosen = np.arange(len(values)) if rows is None else np.asarray(rows)
-    centre = values[chosen[0]].astype(np.float64)  # shifted, so that large means take no digits from deviations
-    total, squares = np.zeros_like(centre), np.zeros_like(centre)
-    for start in range(0, len(chosen), _ROWS):
-        moved = values[chosen[start : start + _ROWS]] - centre
-        total += moved.sum(axis=0)
-        squares += (moved * moved).sum(axis=0)
-    mean = total / len(chosen)
-    deviation = np.sqrt(np.maximum(squares / len(chosen) - mean * mean, 0))
-    return torch.from_numpy(centre + mean).float(), torch.from_numpy(deviation).float()
+    def texts(self) -> None:
+        """Return nothing: there are no token ids."""
 
 
 def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """log Var(ŷ − y) over a batch (b,), population variance; 0-d. A shift common to all predictions costs nothing."""
+    """Return log Var(ŷ − y) over a batch (b,), population variance; 0-d. A shift common to all costs nothing."""
     return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
 
 
 def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean of (ŷ − y)² over a batch (b,); 0-d."""
+    """Return the mean of (ŷ − y)² over a batch (b,); 0-d."""
     return (predicted - target).square().mean()
 
 
 LOSS_FUNCTIONS = {"mse": squared_error, "log-variance": log_variance}
 """By the names of `FrozenSettings.loss`."""
-
-
-def take_states(values: NDArray[np.float32], places: Sequence[int], device: torch.device) -> Tensor:
-    """Rows of states (n, L, d) as (L, b, d) on `device`."""
-    rows = torch.from_numpy(np.ascontiguousarray(values[np.asarray(places, dtype=np.int64)]))
-    return rows.transpose(0, 1).to(device)
-
-
-HELD_OUT = 0.1
-_EVALUATED = 512  # states at a time
 
 
 class BlockAutoencoders(nn.Module):
@@ -112,18 +87,18 @@ class BlockAutoencoders(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, width: int, code_widths: Sequence[int], depth: int) -> "BlockAutoencoders":
-        """What `save` wrote."""
+        """Read what `save` wrote."""
         model = cls(BlockNetworks(width, code_widths, depth=depth))
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return model
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Return where the weights are."""
         return self.networks.mean.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """States (L, b, d) to what their codes say of them, standardised: (L, b, d)."""
+        """Turn states (L, b, d) into what their codes say of them, standardised: (L, b, d)."""
         codes = self.networks(states)
         for layer in self.deeper:
             codes = [code.tanh() for code in layer(codes)]
@@ -134,7 +109,7 @@ class BlockAutoencoders(nn.Module):
         return torch.cat(found)
 
     def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
-        """Mean squared error of each block over texts and dimensions, (L,).
+        """Return the mean squared error of each block over texts and dimensions, (L,).
 
         Args:
             states: Over whose texts and dimensions the mean is taken.
@@ -150,31 +125,26 @@ class RawStates(StateExamples):
     """Examples for the loop: states (n, L, d) of raw sentences at the given places."""
 
     def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
-        self._values, self._places = values, list(places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        super().__init__(values, len(places))
+        self._places = places
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Summed over the blocks."""
+        """Return the loss summed over the blocks."""
         model = cast(BlockAutoencoders, encoder)
         return model.losses(take_states(self._values, [self._places[place] for place in batch], model.device)).sum()
 
 
-class ReconstructionEvaluator(WithoutTexts):
+class ReconstructionEvaluator(RawStates):
     """How well states of held-out sentences come back."""
 
-    def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
-        self._values, self._places = values, list(places)
-
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Minus the loss, mean over the blocks; no Pearson."""
+        """Return minus the loss, mean over the blocks; no Pearson."""
         losses = self.losses(cast(BlockAutoencoders, encoder))
         return -sum(losses) / len(losses), None
 
     @torch.inference_mode()
     def losses(self, model: BlockAutoencoders, *, own_scale: bool = False) -> tuple[float, ...]:
-        """Mean squared error of each block on the held-out states, see `BlockAutoencoders.losses`."""
+        """Return the mean squared error of each block on the held-out states, see `BlockAutoencoders.losses`."""
         total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
         for start in range(0, len(self._places), _EVALUATED):
             part = self._places[start : start + _EVALUATED]
@@ -225,38 +195,6 @@ def pretrain(
     return model, evaluator.losses(model), evaluator.losses(model, own_scale=True)
 
 
-_EVALUATED = 512  # texts at a time
-
-
-@dataclass(frozen=True, slots=True)
-class StatePairs:
-    """Pairs of texts by their rows in cached states."""
-
-    values: NDArray[np.float32]  # (n, L, d)
-    first: tuple[int, ...]  # rows, as `second`
-    second: tuple[int, ...]
-    targets: tuple[float, ...]  # from 0 to 1
-
-    @classmethod
-    def of(
-        cls, pairs: PairSet, texts: Sequence[str], values: NDArray[np.float32], targets: Sequence[float] | None = None
-    ) -> "StatePairs":
-        """The pairs of a set whose texts are among `texts`, the rows of `values`.
-
-        Args:
-            pairs: The set.
-            texts: Those of the rows of `values`.
-            values: A row for each of `texts`.
-            targets: None is their scores.
-        """
-        _, first, second = PlacedPairs.of(pairs.pairs, texts)
-        return cls(values, tuple(first), tuple(second), tuple(targets if targets is not None else pairs.scores01()))
-
-    def lowest(self, blocks: int) -> "StatePairs":
-        """The same pairs with the states of this number of lowest blocks."""
-        return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets)
-
-
 @torch.inference_mode()
 def pair_distances(heads: LayerHeads, pairs: StatePairs) -> Tensor:
     """1 − cos of the codes of each pair at each block, (pairs, L) float32 on the CPU; each text is encoded once."""
@@ -271,49 +209,43 @@ def pair_distances(heads: LayerHeads, pairs: StatePairs) -> Tensor:
     return heads.distances(vectors[first], vectors[second]).cpu()
 
 
-@torch.inference_mode()
-def pair_scores(heads: LayerHeads, pairs: StatePairs) -> list[float]:
-    """ŷ of each pair."""
-    found: list[float] = heads.score(pair_distances(heads, pairs).to(heads.device)).tolist()
-    return found
-
-
 class PairExamples(StateExamples):
     """Pairs for the loop. distances: known where no network is trained. loss: a name of `LOSSES`."""
 
     def __init__(self, pairs: StatePairs, distances: Tensor | None, loss: str) -> None:
+        super().__init__(pairs.values, len(pairs.targets))
         self._pairs, self._distances, self._loss = pairs, distances, LOSS_FUNCTIONS[loss]
         self._targets = torch.tensor(pairs.targets, dtype=torch.float32)
 
-    def __len__(self) -> int:
-        return len(self._targets)
-
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """The loss of the pairs at the given places."""
+        """Return the loss of the pairs at the given places."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if self._distances is not None:
             scores = heads.score(self._distances[places].to(heads.device))
         else:
             rows = [side[place] for side in (self._pairs.first, self._pairs.second) for place in places]
-            vectors = heads(take_states(self._pairs.values, rows, heads.device))
+            vectors = heads(take_states(self._values, rows, heads.device))
             scores = heads.similarities(vectors[: len(places)], vectors[len(places) :])
         return self._loss(scores.float(), self._targets[places].to(heads.device))
 
 
-class PairsEvaluator(WithoutTexts):
+class PairsEvaluator:
     """Spearman and Pearson correlation of ŷ and y, × 100. distances: known where no network is trained."""
 
     def __init__(self, pairs: StatePairs, distances: Tensor | None) -> None:
         self._pairs, self._distances = pairs, distances
 
+    def texts(self) -> None:
+        """Return nothing: there are no token ids."""
+
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Spearman and Pearson."""
+        """Return Spearman and Pearson."""
         found = self.evaluation(cast(LayerHeads, encoder))
         return found.spearman, found.pearson
 
     @torch.inference_mode()
     def evaluation(self, heads: LayerHeads) -> Evaluation:
-        """Both correlations and the scores themselves."""
+        """Return both correlations and the scores themselves."""
         distances = pair_distances(heads, self._pairs) if self._distances is None else self._distances
         return correlate(heads.score(distances.to(heads.device)).tolist(), self._pairs.targets)
 
@@ -327,32 +259,23 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks."""
+    """Make untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = train_pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
     if networks is not None and step == AUTOENCODER:
         assert autoencoders is not None
-        _take_lowest(networks, autoencoders.networks)
+        found = autoencoders.networks.state_dict()
+        for name, own in networks.state_dict().items():
+            own.copy_(found[name][: len(own)])  # lowest blocks come first everywhere, in the flat biases too
     elif networks is not None:
         rows = np.unique([*train_pairs.first, *train_pairs.second])
         networks.fit(*moments(train_pairs.values[rows]))
-    heads = LayerHeads(
-        width,
-        blocks,
-        networks,
-        PairScore(blocks, settings.hidden, cast(ScoreKind, settings.score), generator),
-    )
+    score = PairScore(blocks, settings.hidden, cast(ScoreKind, settings.score), generator)
+    heads = LayerHeads(width, blocks, networks, score)
     typical = pair_distances(heads, train_pairs).mean(dim=0)
     heads.score.scale.copy_(torch.where(typical > 0, typical, 1.0))
     return heads
-
-
-def _take_lowest(networks: BlockNetworks, source: BlockNetworks) -> None:
-    """Copy the networks of the lowest blocks, as many as `networks` has."""
-    found = source.state_dict()
-    for name, own in networks.state_dict().items():
-        own.copy_(found[name][: len(own)])  # blocks come first everywhere, in the flat biases too
 
 
 def save_heads(heads: LayerHeads, folder: Path) -> None:

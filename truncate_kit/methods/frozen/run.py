@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
@@ -20,10 +18,8 @@ from truncate_kit.files import local_path
 from truncate_kit.methods.frozen.heads import (
     BlockAutoencoders,
     PairsEvaluator,
-    StatePairs,
     new_heads,
     pair_distances,
-    pair_scores,
     pretrain,
     save_heads,
     train_heads,
@@ -40,7 +36,13 @@ from truncate_kit.methods.frozen.settings import (
     choose,
     frozen_name,
 )
-from truncate_kit.methods.frozen.states import Material, check_pairs, draw_sentences, nli_scores, read_material
+from truncate_kit.methods.frozen.states import (
+    Material,
+    check_pairs,
+    draw_sentences,
+    nli_scores,
+    read_material,
+)
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
@@ -85,18 +87,24 @@ def finetune_frozen(
     layers = _layers(encoder, settings)
     settings.check_model(encoder)
     splits = check_pairs(data, settings.seeds[0])
-    sentences, left_out = _sentences(raw, splits, settings)
+    sentences, left_out = None, 0
+    if AUTOENCODER in settings.steps:
+        if raw is None:
+            hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
+            raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
+        sentences, left_out = draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
     if nli is not None:
         nli_scores(nli)  # before anything is computed
     file = local_path(out) / RESULT_FILES["freeze"]
-    work = file.parent
+    out, work = local_path(out), file.parent
     store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
-    with output_folder(local_path(out), encoder, MODEL_FOLDER), store.open():
+    with output_folder(out, encoder, MODEL_FOLDER), store.open():
         known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
         base = _frozen_part(encoder, max((*layers, *known)))
         widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
-        reading: dict[str, Any] = {"nli": nli, "raw": sentences, "left_out": left_out, "progress": progress}
-        material = read_material(base, splits, work / "states", final_norm=settings.final_norm, **reading)
+        material = read_material(
+            base, splits, work / "states", settings, nli=nli, raw=sentences, left_out=left_out, progress=progress
+        )
         run = _Run(base, material, settings, widths, store, progress)
         report = run.report(encoder, data, layers, nli, begin)
         model = truncate(base, report.chosen_layer)
@@ -106,7 +114,7 @@ def finetune_frozen(
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
-        save_encoder(model, local_path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model), origin=origin)
+        save_encoder(model, out / MODEL_FOLDER, model_card=frozen_card(report).text(model), origin=origin)
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / file.name)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})
@@ -114,7 +122,7 @@ def finetune_frozen(
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
-    """Numbers of lowest blocks to try, rising. Raises `ModelError` for a model without blocks, `UsageError`."""
+    """Return the numbers of lowest blocks to try, rising. Raises `ModelError` without blocks, `UsageError`."""
     if encoder.depth == 0:
         raise ModelError(
             f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one layer or more."
@@ -128,17 +136,6 @@ def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def _sentences(
-    raw: Sequence[str] | None, splits: tuple[PairSet, PairSet, PairSet], settings: FrozenSettings
-) -> tuple[list[str] | None, int]:
-    if AUTOENCODER not in settings.steps:
-        return None, 0
-    if raw is None:
-        hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
-        raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
-    return draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
-
-
 def _store(
     encoder: Encoder,
     layers: Sequence[int],
@@ -147,7 +144,7 @@ def _store(
     sentences: Sequence[str] | None,
     work: Path,
 ) -> RunStore:
-    """Where the trials of one model, data and settings are, whatever layers, steps and seeds were asked for.
+    """Make the store of the trials of one model, data and settings, whatever layers, steps and seeds were asked for.
 
     Autoencoders learn together, so those of fewer blocks are others, and so is what begins with them.
     """
@@ -165,7 +162,7 @@ def _store(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """The lowest blocks alone: nothing that follows pooling, no heads, no combination of layers."""
+    """Take the lowest blocks alone: nothing that follows pooling, no heads, no combination of layers."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.combine_layers(None)
     base.tail, base.heads = nn.ModuleList(), None
@@ -258,7 +255,7 @@ class _Run:
         self.store.write(_AUTOENCODERS, found, self.autoencoders.save)
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """The heads of a finished trial; trained again where their weights are gone or damaged."""
+        """Return the heads of a finished trial; trained again where their weights are gone or damaged."""
         heads = self.store.load(trial.name, read_layer_heads)
         if heads is None:
             self.trial(trial.step, trial.layer, trial.seed, again=True)
@@ -266,7 +263,7 @@ class _Run:
         return heads
 
     def trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """The finished trial; run where it is not there, or again for its weights."""
+        """Return the finished trial; run where it is not there, or again for its weights."""
         name = frozen_name(step, layer, seed)
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
@@ -308,28 +305,18 @@ NUM_WORST = 20
 
 
 def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:
-    """Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where it is not defined."""
+    """Return Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where undefined."""
     return tuple(spearman((-column).tolist(), targets) for column in distances.double().T)
 
 
 def worst_pairs(heads: LayerHeads, material: Material, layer: int) -> tuple[WorstPair, ...]:
-    """The largest errors on test, the mean difference on dev taken off: the loss does not see it."""
+    """Return the largest errors on test, the mean difference on dev taken off: the loss does not see it."""
     dev, test = material.dev.lowest(layer), material.test.lowest(layer)
-    predicted = pair_scores(heads, test)
-    errors = _differences(predicted, test) - float(np.mean(_differences(pair_scores(heads, dev), dev)))
-    order = np.argsort(-np.abs(errors), kind="stable")[:NUM_WORST]
-    pairs = material.test_pairs.pairs
+    held, predicted = (PairsEvaluator(pairs, None).evaluation(heads).cosines for pairs in (dev, test))
+    errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
+    order = np.argsort(-np.abs(errors), kind="stable")[:NUM_WORST].tolist()
+    texts = [(material.test_pairs.pairs[place].first, material.test_pairs.pairs[place].second) for place in order]
     return tuple(
-        WorstPair(
-            first=pairs[place].first,
-            second=pairs[place].second,
-            target=test.targets[place],
-            predicted=predicted[place],
-            error=float(errors[place]),
-        )
-        for place in order.tolist()
+        WorstPair(first=first, second=second, target=test.targets[at], predicted=predicted[at], error=float(errors[at]))
+        for at, (first, second) in zip(order, texts, strict=True)
     )
-
-
-def _differences(scores: Sequence[float], pairs: StatePairs) -> NDArray[np.float64]:
-    return np.subtract(scores, pairs.targets)

@@ -81,10 +81,7 @@ class FrozenSettings(Result):
     """
 
     layers: str = setting(
-        "auto",
-        "Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.",
-        LAYERS,
-        name="--layer",
+        "auto", "Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.", LAYERS, name="--layer"
     )
     steps: tuple[str, ...] = setting(
         STEPS,
@@ -122,9 +119,7 @@ class FrozenSettings(Result):
         bounds=_DEPTH,
     )
     final_norm: bool = setting(
-        False,
-        "Apply a decoder's final norm to every block's states, which are else as the block gives them.",
-        LAYERS,
+        False, "Apply a decoder's final norm to every block's states, which are else as the block gives them.", LAYERS
     )
     raw_sentences: int = setting(20_000, bounds=TEXTS)
     epochs: int = setting(20, "The best on dev is kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
@@ -146,14 +141,11 @@ class FrozenSettings(Result):
             raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
         widest = max(self.codes or (0,))
         if widest >= encoder.width:
-            raise UsageError(
-                f"Codes of {widest} numbers are no shorter than the states of {encoder.name}, which have "
-                f"{encoder.width}.",
-                hint="Give narrower `codes`.",
-            )
+            states = f"the states of {encoder.name}, which have {encoder.width}"
+            raise UsageError(f"Codes of {widest} numbers are no shorter than {states}.", hint="Give narrower `codes`.")
 
     def training(self, epochs: int) -> TrainingSettings:
-        """For the loop: random batches, as log Var depends on their content; no block's gradient scales another's."""
+        """Return the loop's part: random batches, as log Var depends on them; no block's gradient scales another's."""
         return TrainingSettings(
             epochs=epochs,
             batch_size=self.batch_size,
@@ -164,17 +156,17 @@ class FrozenSettings(Result):
         )
 
     def ordered_steps(self) -> tuple[str, ...]:
-        """The steps in the paper's order."""
+        """Return the steps in the paper's order."""
         return tuple(step for step in STEPS if step in self.steps)
 
     def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
-        """Width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
+        """Return the width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
         lower, upper = self.codes or (max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE))
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))
 
 
 def frozen_name(step: str, layer: int, seed: int) -> str:
-    """What the records and files of a trial are called."""
+    """Return what the records and files of a trial are called."""
     return f"{step}-blocks{layer:02d}-seed{seed}"
 
 
@@ -189,7 +181,7 @@ class FrozenTrial(BaseTrial):
 
     @property
     def name(self) -> str:
-        """What its records and files are called."""
+        """Return what its records and files are called."""
         return frozen_name(self.step, self.layer, self.seed)
 
 
@@ -202,8 +194,7 @@ class Reconstruction(Result):
     num_sentences: int  # raw ones, the held-out tenth included
     left_out: int  # sentences of the file that are also in dev or test and were not used
     seconds: float
-    # The same errors in the states' own units; None in results of versions that did not note them
-    own_losses: tuple[float, ...] | None = None
+    own_losses: tuple[float, ...]  # the same errors in the states' own units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,82 +233,45 @@ class FrozenReport(Result):
     overlap: Overlap  # what the splits share
     seconds: float
     notes: tuple[str, ...]
-    # `states` of the training pairs (the paper's figure 1), None in reports of versions that did not note them
-    train_states: tuple[float | None, ...] | None = None
-    test_sentences_in_nli: int | None = None  # distinct test sentences that the NLI pairs hold, None without NLI pairs
+    train_states: tuple[float | None, ...]  # `states` of the training pairs (the paper's figure 1)
+    test_sentences_in_nli: int | None  # distinct test sentences that the NLI pairs hold, None without NLI pairs
 
     def of(self, step: str, layer: int) -> list[FrozenTrial]:
-        """The trials of a step on this number of blocks, one per seed."""
+        """Return the trials of a step on this number of blocks, one per seed."""
         return [trial for trial in self.trials if (trial.step, trial.layer) == (step, layer)]
 
     @property
     def chosen(self) -> FrozenTrial:
-        """The trial whose heads were saved."""
+        """Return the trial whose heads were saved."""
         return next(trial for trial in self.of(self.chosen_step, self.chosen_layer) if trial.seed == self.chosen_seed)
 
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
-        """Every step and number of lowest blocks that was tried, in order."""
+        """Return every step and number of lowest blocks that was tried, in order."""
         return tuple(dict.fromkeys((trial.step, trial.layer) for trial in self.trials))
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of lowest blocks that were tried by step, rising."""
+        """Return the numbers of lowest blocks that were tried by step, rising."""
         return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
 
     @property
     def num_seeds(self) -> int:
-        """Most trials of one step and number of blocks."""
+        """Count the trials of one step and number of blocks, at most."""
         return max(len(self.of(*group)) for group in self.groups)
 
     def score(self, step: str, layer: int, measure: str) -> Span:
-        """`dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
+        """Return `dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
         return Span.of([float(getattr(trial, measure)) for trial in self.of(step, layer)])
 
     def codes_by_block(self, step: str, layer: int) -> tuple[float | None, ...]:
-        """Mean over the seeds of `FrozenTrial.blocks`."""
+        """Average over the seeds `FrozenTrial.blocks`."""
         columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
         return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
 
-    @property
-    def plain(self) -> str:
-        """What the states of the last block of the saved model score on test, in words: what heads have to beat."""
-        score = self.states[self.chosen_layer - 1]
-        said = "have no score" if score is None else f"have {score:.2f}"
-        return f"the states of block {self.chosen_layer} as they are {said}"
-
-    def leakage(self) -> str:
-        """What test shares with all that the heads were trained on."""
-        found = self.overlap.warning() or "Overlap: train and test share no sentence."
-        if self.test_sentences_in_nli is None:
-            return found
-        total = self.overlap.test_sentences or 0
-        return f"{found} NLI: {self.test_sentences_in_nli:,} of the {total:,} distinct test sentences."
-
-    def statements(self) -> tuple[str, ...]:
-        """What the user has to know about what was done."""
-        used = max(trial.layer for trial in self.trials)
-        norm = " and the final norm" if self.settings.final_norm else ""
-        found = [
-            f"The model is frozen: {self.pooling}-pooled states of blocks 1 to {used} of {self.depth}{norm}, "
-            f"{self.num_texts:,} texts, each read once."
-        ]
-        if self.reconstruction is not None:
-            codes = sorted(set(self.reconstruction.code_widths))
-            found.append(
-                f"Autoencoders: {self.reconstruction.num_sentences:,} raw sentences "
-                f"({self.reconstruction.left_out:,} left out that are in dev or test), codes of "
-                f"{' and '.join(map(str, codes))} numbers for states of {self.width}."
-            )
-        if self.nli is not None:
-            found.append("The heads were trained on the classes of NLI pairs first.")
-        if AUTOENCODER in self.steps and self.num_seeds > 1:
-            found.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
-        return (*found, *self.notes)
-
 
 def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Best mean dev Spearman over seeds by step and blocks, fewer blocks on a tie; there the seed best on dev."""
+    """Take the best mean dev Spearman over seeds by step and blocks, fewer blocks on a tie; there the best seed."""
     groups: dict[tuple[str, int], list[FrozenTrial]] = {}
     for trial in trials:
         groups.setdefault((trial.step, trial.layer), []).append(trial)

@@ -8,11 +8,12 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from truncate_kit.data import PairSet, PairSplits, distinct_texts, splits_for
+from truncate_kit.data import PairSet, PairSplits, PlacedPairs, distinct_texts, splits_for
 from truncate_kit.errors import DataError
 from truncate_kit.files import run_lock
-from truncate_kit.methods.frozen.heads import StatePairs
+from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models import Encoder, encoder_digest
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.states import layer_states
@@ -22,21 +23,59 @@ from truncate_kit.training.store import StoredRows
 
 CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 
+_READ = 1024  # states read at a time
+NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
+FEWEST_SENTENCES = 20
+
 Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class CachedStates:
-    """States on disk."""
+class StatePairs:
+    """Pairs of texts by their rows in cached states."""
 
-    values: Rows  # (n, L, d) float32, read-only and memory-mapped, row i for text i
-    damaged: int  # texts whose stored states were damaged and have been computed again
+    values: Rows  # (n, L, d)
+    first: tuple[int, ...]  # rows, as `second`
+    second: tuple[int, ...]
+    targets: tuple[float, ...]  # from 0 to 1
 
-    def statement(self, folder: Path) -> str | None:
-        """What the user has to know about the cache; None where nothing was wrong."""
-        if not self.damaged:
-            return None
-        return f"The cache in {folder} was damaged: the states of {self.damaged:,} texts were computed again."
+    @classmethod
+    def of(
+        cls, pairs: PairSet, texts: Sequence[str], values: Rows, targets: Sequence[float] | None = None
+    ) -> "StatePairs":
+        """Take the pairs of a set whose texts are among `texts`, the rows of `values`.
+
+        Args:
+            pairs: The set.
+            texts: Those of the rows of `values`.
+            values: A row for each of `texts`.
+            targets: None is their scores.
+        """
+        _, first, second = PlacedPairs.of(pairs.pairs, texts)
+        return cls(values, tuple(first), tuple(second), tuple(targets if targets is not None else pairs.scores01()))
+
+    def lowest(self, blocks: int) -> "StatePairs":
+        """Take the same pairs with the states of this number of lowest blocks."""
+        return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets)
+
+
+def moments(values: Rows) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation over the texts of states (n, L, d), each (L, d) float32."""
+    centre = values[0].astype(np.float64)  # shifted, so that large means take no digits from deviations
+    total, squares = np.zeros_like(centre), np.zeros_like(centre)
+    for start in range(0, len(values), _READ):
+        moved = values[start : start + _READ] - centre
+        total += moved.sum(axis=0)
+        squares += (moved * moved).sum(axis=0)
+    mean = total / len(values)
+    deviation = np.sqrt(np.maximum(squares / len(values) - mean * mean, 0))
+    return torch.from_numpy(centre + mean).float(), torch.from_numpy(deviation).float()
+
+
+def take_states(values: Rows, places: Sequence[int], device: torch.device) -> Tensor:
+    """Take rows of states (n, L, d) as (L, b, d) on `device`."""
+    rows = torch.from_numpy(np.ascontiguousarray(values[np.asarray(places, dtype=np.int64)]))
+    return rows.transpose(0, 1).to(device)
 
 
 def cached_states(
@@ -47,8 +86,10 @@ def cached_states(
     final_norm: bool = True,
     chunk: int = CHUNK,
     progress: Progress = silent,
-) -> CachedStates:
-    """The pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
+) -> tuple[Rows, int]:
+    """Return pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
+
+    They are (n, L, d) float32, read-only and memory-mapped; with them, how many texts had damaged states.
 
     What a killed run left is taken up and ends with the same bytes; what does not fit its checksum is computed again.
 
@@ -79,11 +120,7 @@ def cached_states(
             states = layer_states(encoder, part, raw=raw)[1:].transpose(0, 1)
             stored.write(start, states.contiguous().numpy().tobytes())
             progress(f"States of {encoder.name}", start + len(part), shape[0])
-        return CachedStates(np.memmap(stored.file, np.float32, mode="r", shape=shape), stored.damaged)
-
-
-NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
-FEWEST_SENTENCES = 20
+        return np.memmap(stored.file, np.float32, mode="r", shape=shape), stored.damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +132,14 @@ class Material:
     test: StatePairs
     test_pairs: PairSet
     nli: StatePairs | None
-    raw: NDArray[np.float32] | None
+    raw: Rows | None
     left_out: int
     num_texts: int
     notes: tuple[str, ...]
 
 
 def check_pairs(data: PairSplits, seed: int) -> tuple[PairSet, PairSet, PairSet]:
-    """Train, dev and test. Raises `DataError` where one is missing, has classes, or is too small for a correlation."""
+    """Return train, dev and test. Raises `DataError` where one is missing, has classes, or is too small."""
     found = dict(splits_for(data, seed).items())
     if len(found) < 3:
         hint = "Give a folder with train, dev and test files, or one file to be divided."
@@ -115,7 +152,7 @@ def check_pairs(data: PairSplits, seed: int) -> tuple[PairSet, PairSet, PairSet]
 
 
 def nli_scores(pairs: PairSet) -> list[float]:
-    """Entailment as 1, neutral as ½, contradiction as 0. Raises `DataError` for any other class."""
+    """Score entailment as 1, neutral as ½, contradiction as 0. Raises `DataError` for any other class."""
     other = [name for name in pairs.classes if name.lower() not in NLI_SCORES]
     if other or not pairs.classes:
         raise DataError(
@@ -127,7 +164,7 @@ def nli_scores(pairs: PairSet) -> list[float]:
 
 
 def draw_sentences(raw: Sequence[str], held_out: Sequence[PairSet], count: int, seed: int) -> tuple[list[str], int]:
-    """`count` distinct raw sentences, none of held-out sets, and how many those left out. Raises `DataError`."""
+    """Draw `count` distinct raw sentences, none of held-out sets, and how many those left out. Raises `DataError`."""
     held = {text for pairs in held_out for text in pairs.texts()}
     distinct = list(dict.fromkeys(raw))
     usable = [text for text in distinct if text not in held]
@@ -142,37 +179,36 @@ def read_material(
     encoder: Encoder,
     splits: tuple[PairSet, PairSet, PairSet],
     cache: Path,
+    settings: FrozenSettings,
     *,
     nli: PairSet | None,
     raw: Sequence[str] | None,
     left_out: int,
-    final_norm: bool,
-    progress: Progress = silent,
+    progress: Progress,
 ) -> Material:
-    """The states of all distinct texts, from the cache where they are there.
+    """Read the states of all distinct texts, from the cache where they are there.
 
     Args:
         encoder: Whose states they are.
         splits: Train, dev and test.
         cache: As in `cached_states`.
+        settings: Say whether a final norm is applied.
         nli: Pairs with classes; None without.
         raw: Sentences for the autoencoders; None without.
         left_out: Number of raw sentences that are in dev or test, for the notes.
-        final_norm: See `cached_states`.
         progress: As in `cached_states`.
     """
     train, dev, test = splits
-    notes = [said] if (said := seen_before(test, {encoder.name: encoder.seen})) else []
+    notes = list(filter(None, [seen_before(test, {encoder.name: encoder.seen})]))
     num_texts = 0
 
-    def states(texts: Sequence[str]) -> NDArray[np.float32]:
+    def states(texts: Sequence[str]) -> Rows:
         nonlocal num_texts
-        found = cached_states(encoder, texts, cache, final_norm=final_norm, progress=progress)
+        values, damaged = cached_states(encoder, texts, cache, final_norm=settings.final_norm, progress=progress)
         num_texts += len(texts)
-        statement = found.statement(cache)
-        if statement is not None:
-            notes.append(statement)
-        return found.values
+        if damaged:
+            notes.append(f"The cache in {cache} was damaged: the states of {damaged:,} texts were computed again.")
+        return values
 
     texts = distinct_texts(pair for pairs in splits for pair in pairs)
     values = states(texts)
