@@ -64,10 +64,7 @@ def test_the_model_it_started_from_is_not_replaced(name, method, linked, tiny_fo
 
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_a_folder_in_which_another_process_works_is_refused(name, method, tiny_folder, tmp_path):
-    code = (
-        "from pathlib import Path\nfrom truncate_kit.files import run_lock\n"
-        f"with run_lock(Path({str(tmp_path)!r})):"
-    )
+    code = f"from pathlib import Path\nfrom truncate_kit.files import run_lock\nwith run_lock(Path({str(tmp_path)!r})):"
     holder = subprocess.Popen(
         [sys.executable, "-c", f"{code}\n print('held', flush=True)\n input()"],
         stdin=subprocess.PIPE,
