@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from dataclasses import replace
 
 import matplotlib.image
@@ -13,7 +12,7 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data import load_pairs
-from truncate_kit.models import encoder_digest, load_encoder
+from truncate_kit.models import load_encoder
 from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 
@@ -87,25 +86,6 @@ def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_fold
     assert LayerProfile.from_dict(json.loads(out)) == profile(encoder, pairs=pairs)
 
 
-def test_no_reference_is_less_sure_and_tells_how_to_give_one(run, tiny_folder, pairs_file):
-    code, out, err = run(tiny_folder("bert"), "--data", pairs_file)
-    assert code == 0
-    assert "less sure" in err
-    assert "--reference" in err
-    assert "CKA to the model's own middle layer" in out
-
-
-def test_reference_by_name_and_none(run, tiny_folder, pairs_file):
-    found = _json(run, tiny_folder("bert"), "--data", pairs_file, "--reference", tiny_folder("electra"))
-    assert found["reference"] == str(tiny_folder("electra"))
-    found = _json(run, "mini-electra-generator", "--data", pairs_file, "--max-texts", 40)
-    assert found["reference"] == "mini-bert"
-    found = _json(run, "mini-electra-generator", "--data", pairs_file, "--reference", "none", "--max-texts", 40)
-    assert found["reference"] is None
-    found = _json(run, "mini-bert", "--data", pairs_file, "--max-texts", 40)
-    assert found["reference"] is None
-
-
 def test_the_next_analysis_takes_up_model_and_data(run, tiny_folder, pairs_file):
     first = _json(run, tiny_folder("bert"), "--data", pairs_file, "--scale", "0,10")
     again = _json(run)
@@ -138,25 +118,6 @@ def test_a_shorter_analysis_of_the_same_texts_stands_beside_the_longer_one(run, 
     _json(run, *bert)
     _json(run, tiny_folder("electra"), "--data", pairs_file, "--max-texts", 30)
     assert kept_in(usual)["model"] == str(tiny_folder("electra"))
-
-
-def test_a_model_that_stands_in_the_place_of_another_is_another_one(run, tmp_path, tiny_folder, pairs_file):
-    profile, place = tmp_path / "exported/analysis/profile.json", tmp_path / "model"
-    shutil.copytree(tiny_folder("bert"), place)
-    before = _json(run, place, "--data", pairs_file)
-    shutil.rmtree(place)
-    shutil.copytree(tiny_folder("electra"), place)
-    _json(run, place, "--data", pairs_file, "--max-texts", 30)
-    after = kept_in(profile)
-    assert (after["model"], after["num_texts"]) == (before["model"], 30)
-    assert after["encoder_digest"] == encoder_digest(load_encoder(tiny_folder("electra"))) != before["encoder_digest"]
-    # As many other texts are other texts.
-    texts = [f"{text} {number}" for number, text in enumerate(TEXTS)]
-    for name, some in (("first", texts), ("second", [*texts[::-1][:-1], "another one"])):
-        (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
-    _json(run, place, "--texts", tmp_path / "first.txt")
-    _json(run, place, "--texts", tmp_path / "second.txt", "--max-texts", 20)
-    assert kept_in(profile)["num_texts"] == 20
 
 
 def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -13,11 +12,9 @@ import torch
 import typer.main
 
 from truncate_kit import __version__
-from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.errors import LayerOutOfRangeError
 from truncate_kit_cli.app import _BEGIN_ANEW, COMMANDS, PANELS, app, examples, main
 from truncate_kit_cli.console import describe
-from truncate_kit_cli.entry import GARBAGE_AFTER
 
 
 def run(capfd, *arguments: str) -> tuple[object, str, str]:
@@ -67,10 +64,6 @@ def test_the_help_ends_with_examples_that_parse(command, capfd, monkeypatch):
         words = shlex.split(line.partition(" < ")[0], comments=True)
         assert words[:2] == ["truncate-kit", command]
         typer.main.get_command(app).commands[command].make_context(command, words[2:])  # parsed and not run
-
-
-def test_the_help_of_bench_names_every_runtime(capfd):
-    assert set(BACKENDS) <= set(re.findall(r"[\w-]+", run(capfd, "bench", "--help")[1]))
 
 
 def test_completion_knows_commands_and_options():
@@ -125,46 +118,10 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
 
 
-def test_the_program_seldom_looks_for_garbage():
-    """Importing leaves that to whoever imports."""
-    shown = "import atexit, gc; atexit.register(lambda: print(gc.get_threshold()[0])); before = gc.get_threshold()"
-    ours = "import truncate_kit_cli.app; assert gc.get_threshold() == before"
-    code = f"{shown}; {ours}; from truncate_kit_cli.entry import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, check=True)
-    assert int(done.stdout.split()[-1]) == GARBAGE_AFTER
-
-
-def test_windows_gets_a_sentence_instead_of_a_missing_module():
-    # A system without fcntl; its name is set as this test has no such system.
-    windows = "import sys; sys.platform, sys.modules['fcntl'] = 'win32', None"
-    code = f"{windows}; from truncate_kit_cli.entry import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: truncate-kit does not run under Windows.\nHint: ")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_interrupt_promises_no_more_than_the_command_keeps(command):
     resumed = {"finetune", "distill", "contrast", "freeze", "study", "encode", "evaluate", "demo"}
     assert (command in _BEGIN_ANEW) == (command not in resumed)
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_other_signals_end_a_command_as_a_shell_expects(name):
-    # What nohup starts inherits SIGHUP as ignored.
-    listen = f"import os, signal; signal.signal(signal.{name}, signal.SIG_DFL)"
-    done = run_with(f"{listen}; os.kill(os.getpid(), signal.{name})")
-    assert done.returncode == -signal.Signals[name]  # which shells call 143 and 129
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_a_reader_that_goes_away_is_no_defect():
-    reading, writing = os.pipe()
-    os.close(reading)
-    code = "from truncate_kit_cli.app import main; main(['--help'])"
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run([sys.executable, "-c", code], stdout=closed, stderr=subprocess.PIPE, timeout=60)
-    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_defect_is_one_line_and_a_hint_and_its_traceback_on_request():

@@ -1,19 +1,14 @@
 """`truncate-kit bench`: every option, what it prints and what it leaves. Nothing here asserts a time."""
 
 import json
-import shutil
-from dataclasses import replace
-from pathlib import Path
 
 import matplotlib.image
 import pytest
 import torch
 
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.models import load_encoder, resolve, save_encoder, truncate
+from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.saving import origin_of
-from truncate_kit.origin import read_origin
-from truncate_kit.workspace import DataSource, ModelSource, Workspace
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]
@@ -52,15 +47,6 @@ def workspace(tmp_path, tiny_folder):
     return tmp_path / "exported"
 
 
-def test_a_full_model_of_an_earlier_run_is_not_compared_with(run, workspace, pairs_file):
-    """`contrast` puts its model into `lean`, beside the full model of another one."""
-    replace(read_origin(workspace / "lean"), method="contrast").write(workspace / "lean/origin.json")
-    code, out, err = run("--data", pairs_file, "--quick", *FAST, "--json")
-    assert code == 0, err
-    assert len(json.loads(out)["models"]) == 1
-    assert "No full model to compare with" in run("--data", pairs_file, "--quick", *FAST)[2]
-
-
 def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file, drawn):
     code, out, err = run("--data", pairs_file, "--quick", "--verbose", *FAST)
     assert code == 0, err
@@ -80,27 +66,6 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
 
 
-def test_the_pairs_are_named_and_bundled_ones_said_to_be_no_task(run, workspace, pairs_file):
-    out = " ".join(run("--data", pairs_file, "--quick", *FAST)[1].split())
-    found = BenchReport.read(workspace / "bench.json").scored
-    assert (found.num_pairs, found.bundled) == (21, False)
-    assert f"Scored on 21 pairs of {found.name} (fingerprint {found.fingerprint[:12]})." in out
-    assert "bundled" not in out
-    out = " ".join(run("--data", "bundled", "--quick", *FAST)[1].split())
-    assert "they say little of your task. Pairs of your own say more." in out
-    assert "Scored on 500 pairs of bundled/test, synthetic" in out
-    assert BenchReport.read(workspace / "bench-2.json").scored.bundled
-    assert BenchReport.read(workspace / "bench.json").scored == found
-
-
-def test_a_bench_leaves_what_the_models_were_made_with(run, workspace, pairs_file):
-    """Pairs of a bench are to measure on alone: the page asks for the next bench on them, for nothing else."""
-    Workspace(workspace).remember(ModelSource("mini-bert"), DataSource("learned.csv"))
-    assert run("--data", pairs_file, "--quick", *FAST)[0] == 0
-    noted = Workspace(workspace).remembered()
-    assert (noted.data.name, noted.benched) == ("learned.csv", DataSource(str(Path(pairs_file).resolve())))
-
-
 def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):
     assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "2")[0] == 0
     before = [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")]
@@ -115,43 +80,6 @@ def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):
     assert not (workspace / "bench-3.json").exists()
     longest = BenchReport.read(workspace / "bench.json")
     assert {len(row.seconds) for row in longest.timings if row.scenario == "throughput"} == {3}
-
-
-def test_a_bench_of_another_model_stands_beside_that_of_the_lean_one(run, workspace, pairs_file):
-    shutil.copytree(workspace / "lean", workspace / "combined")
-    assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "2")[0] == 0
-    before = (workspace / "bench.json").read_bytes()
-    code, out, err = run("exported/combined", "--data", pairs_file, "--quick", *FAST, "--repeats", "3")
-    assert code == 0, err
-    assert "Saved: exported/bench-2.json" in out
-    assert "exported/bench.json is of another lean model, exported/lean, and stays as it is." in err
-    assert (workspace / "bench.json").read_bytes() == before
-    beside = (workspace / "bench-2.json").read_bytes()
-    code, _, err = run("--data", pairs_file, "--quick", *FAST, "--repeats", "3")
-    assert "stays as it is" not in err
-    assert (workspace / "bench.json").read_bytes() != before
-    assert (workspace / "bench-2.json").read_bytes() == beside
-
-
-def test_a_cut_is_not_said_to_be_trained(run, tmp_path, tiny_folder, pairs_file):
-    with pytest.raises(SystemExit):
-        main(["cut", str(tiny_folder("bert")), "--layer", "2"])
-    code, out, err = run("--data", pairs_file, "--quick", *FAST)
-    assert code == 0, err
-    said = " ".join(out.split())
-    assert "Warning: the lean model is a part of another one and was not trained since" in said
-    assert said.count("Warning: ") == 1 + said.count("Warning: other processes")
-    assert "paired bootstrap over 21 pairs" in said
-    report = BenchReport.read(tmp_path / "exported/bench.json")
-    assert [row.fine_tuned for row in report.models] == [False, False]
-
-
-def test_a_missing_graph_is_asked_for_by_a_command_that_runs(run, workspace, pairs_file):
-    arguments = ("--data", pairs_file, "--quick", *FAST, "--backends", "torch-fp32,onnx-int8")
-    out = " ".join(run(*arguments)[1].split())
-    command = "make it with truncate-kit export MODEL --onnx --precision int8"
-    assert f"no model_int8.onnx in exported/full: {command}." in out
-    assert f"no model_int8.onnx: {command}." in out
 
 
 def test_json_is_the_report_and_nothing_else(run, workspace, pairs_file):
@@ -170,23 +98,6 @@ def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pa
     assert "no Spearman" in out
     assert "(no figure without scores)" in out
     assert not (tmp_path / "exported" / "bench.png").exists()
-
-
-def test_models_that_are_named_have_the_size_of_their_files(run, tmp_path, pairs_file):
-    arguments = ("mini-bert", "--full", "mini-electra-generator", "--data", pairs_file, "--quick", *FAST)
-    code, _, err = run(*arguments, "--backends", "torch-fp32")
-    assert code == 0, err
-    report = BenchReport.read(tmp_path / "exported" / "bench.json")
-    assert [row.name for row in report.models] == ["mini-bert", "mini-electra-generator"]
-    sizes = [(resolve(row.name) / "model.safetensors").stat().st_size for row in report.models]
-    assert [row.weights_bytes for row in report.models] == sizes
-    assert [row.file_bytes for row in report.contestants] == sizes
-
-
-def test_the_lean_cut_of_random_weights_is_half_by_default(run, tiny_folder, tmp_path, pairs_file):
-    code, _, err = run("--random-weights", tiny_folder("bert"), "--data", pairs_file, "--quick", *FAST)
-    assert code == 0, err
-    assert [row.layer for row in BenchReport.read(tmp_path / "exported" / "bench.json").models] == [1, 3]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -1,6 +1,5 @@
 """`--blocks`: each command does what `keep` called by hand gives, and says which blocks of how many."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -19,19 +18,10 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import encoder_digest, keep, load_encoder
-from truncate_kit.origin import read_origin
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings
 
 TEXTS = ["the cat sat on the mat", "a dog ran under a tree", "a red cat"]
-BAD = [
-    ("4", "Block 4 does not exist: this encoder has blocks 1 to 3."),
-    ("0,1", "Block 0 does not exist"),
-    ("3,1", "The blocks 3, 1 do not rise."),
-    ("2,2", "The blocks 2, 2 do not rise."),
-    ("first", "'first' names no blocks."),
-    ("3..1", "'3..1' names no blocks."),
-]
 
 
 @pytest.fixture
@@ -149,66 +139,3 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     assert "blocks 1, 3 of 3, fine-tuned on" in run(capsys, "status").replace("\n", " ")
     _, err = run_both(capsys, "encode", "texts.txt", "--out", "v.npy")
     assert f"{model}, blocks 1, 3 of " in err
-
-
-def test_layers_of_the_blocks_are_searched_where_they_are_asked_for(model, kept, tmp_path, capsys):
-    asked = ("--data", "pairs.csv", "--seeds", 1, "--epochs", 1, "--blocks", "1,3", "--layer", "all")
-    out = run(capsys, "finetune", model, *asked)
-    result = SweepResult.read(tmp_path / "exported/sweep.json")
-    assert [row.layer for row in result.layers] == [0, 1, 2]
-    assert "Its layers are those of blocks 1, 3 alone." in out
-    by_hand = profile(kept, pairs=complete_splits(load_pairs("pairs.csv")).train.pairs)
-    assert result.prediction.signs == by_hand.drop.signs
-    settings = SweepSettings(layers="all", seeds=(0,))
-    pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
-    alone = finetune(kept, pairs, out=tmp_path / "a", settings=settings, training=training)
-    assert result.layers == alone.layers
-    assert "Layer 3 does not exist" in fails(capsys, "finetune", model, *asked[:-1], "3", "--workspace", "w")
-
-
-def test_blocks_are_adapted_before_they_are_trained(model, kept, tmp_path, capsys):
-    (tmp_path / "raw.txt").write_text("\n".join(f"the cat sat on {n % 7} mats and {n}" for n in range(60)))
-    asked = ("--data", "pairs.csv", "--seeds", 1, "--epochs", 1, "--prior-texts", "raw.txt", "--prior-epochs", 1)
-    run(capsys, "finetune", model, *asked, "--blocks", "1,3")
-    result = SweepResult.read(tmp_path / "exported/sweep.json")
-    assert result.before == "masked words of raw.txt at blocks 1, 3, but for the full model"
-    texts = (tmp_path / "raw.txt").read_text().splitlines()
-    by_hand, _ = adapt(kept, texts, AdaptationSettings(epochs=1))
-    pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
-    alone = finetune(
-        by_hand, pairs, out=tmp_path / "a", settings=SweepSettings(layers="2", seeds=(0,)), training=training
-    )
-    assert result.layers == alone.layers
-    run(capsys, "finetune", model, *asked, "--blocks", "2..3", "--prior-layer", 1, "--workspace", "w")
-    shallow = SweepResult.read(tmp_path / "w/sweep.json")
-    assert (shallow.blocks, shallow.chosen, shallow.full.layer) == ((2,), 1, 3)
-    assert shallow.choice.startswith("Block 2 of 3:")
-
-
-@pytest.mark.parametrize("command", ["analyze", "bench", "finetune"])
-def test_no_blocks_of_the_model_leave_nothing(command, model, tmp_path, capsys):
-    for blocks, message in BAD:
-        assert message in fails(capsys, command, model, "--data", "pairs.csv", "--blocks", blocks)
-    assert not list(tmp_path.glob("exported/**/*.json"))
-
-
-@pytest.mark.parametrize("command", [("cut",), ("export", "--onnx")])
-def test_what_names_no_blocks_of_the_model_is_said(command, model, tmp_path, capsys):
-    for blocks, message in BAD:
-        assert message in fails(capsys, *command, model, "--blocks", blocks)
-    assert "both say what to keep" in fails(capsys, *command, model, "--blocks", "1,3", "--layer", 2)
-    assert not (tmp_path / "exported").exists()
-
-
-def test_a_vocabulary_is_cut_beside_the_blocks(tmp_path, monkeypatch, capsys):
-    from tests.support.word_pieces import make_splitting, sentences
-
-    monkeypatch.chdir(tmp_path)
-    texts = list(dict.fromkeys(sentences(30, 1)))
-    (tmp_path / "texts.txt").write_text("\n".join(texts))
-    model = make_splitting("bert", tmp_path / "model")
-    result = json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--blocks", "2..3", "--json"))
-    assert (result["blocks"], result["vocabulary"]["texts"]) == ([2, 3], 30)
-    lean = load_encoder(tmp_path / "exported/lean")
-    assert torch.equal(lean.vectors(texts), keep(load_encoder(model), (2, 3)).vectors(texts))
-    assert f"blocks 2, 3 of 3, {result['vocabulary']['pieces']} of " in read_origin("exported/lean").words

@@ -3,21 +3,17 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
-from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import load_pairs
 from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.report.page import write_page
-from truncate_kit.workspace import Workspace
 from truncate_kit_cli.app import main
 
 
@@ -114,46 +110,6 @@ def test_the_saved_winner_scores_what_the_search_found(
         found = json.loads(run(capsys, *command, "--json"))
         assert found["spearman"] == pytest.approx(expected, abs=1e-6)
         assert 90 < expected < 99.99
-
-
-def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
-    best, out = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2), over="max"), tmp_path / "out"
-    data = graded(tmp_path / "pairs.csv", best.vectors)
-    run(
-        capsys, "combine", tiny_folder("bert"), "--over", "max", "--data", data, "--dev-pairs", "24", "--workspace", out
-    )
-    texts = ["a red dog", "the big tree", "not a mat"]
-    model = SentenceTransformer(str(out / "combined"), device="cpu", trust_remote_code=True)
-    expected = torch.as_tensor(model.encode(texts))
-    before = json.loads(run(capsys, "evaluate", out / "combined", "--data", data, "--workspace", out, "--json"))
-    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--workspace", out)
-    lean = out / "combined"  # the graph lies beside the model
-    assert not (out / "lean").exists()
-    assert f"truncate-kit bench {lean} --full {tiny_folder('bert')} --workspace {out}" in write_page(out).commands
-    after = json.loads(run(capsys, "evaluate", lean / "model.onnx", "--data", data, "--workspace", out, "--json"))
-    assert after["spearman"] == pytest.approx(before["spearman"], abs=0.01)
-    assert "LayerPooling" in (lean / "modules.json").read_text()
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    for runtime in ("torch", "onnx"):
-        asked = ("encode", tmp_path / "texts.txt", "--model", lean, "--out", tmp_path / f"{runtime}.npy")
-        run(capsys, *asked, "--runtime", runtime)
-        assert np.abs(np.load(tmp_path / f"{runtime}.npy") - expected.numpy()).max() < 1e-4
-    last = Workspace(out).remembered()
-    assert (last.model.name, last.data.name) == (str(tiny_folder("bert")), str(data))
-    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32")
-    _, err = run_both(capsys, "bench", lean, "--workspace", out, *short)  # on the last pairs, which chose it
-    assert "were chosen on a part of these pairs" in " ".join(err.split())
-    bench = BenchReport.read(out / "bench.json").to_dict()
-    scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
-    assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}
-    # It can be trained further; below its highest layer it would be another model.
-    fast = ("--seeds", "1", "--epochs", "1", "--data", data, "--workspace", tmp_path / "tuned", "--json")
-    run(capsys, "finetune", out / "combined", "--layer", "2", *fast)
-    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"
-    assert "trust_remote_code=True" in (tmp_path / "tuned/lean/README.md").read_text()
-    message = refused(capsys, "finetune", out / "combined", "--layer", "1", *fast)
-    assert "are made of several layers, up to layer 2" in message
-    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"  # as it was
 
 
 def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path, capsys):

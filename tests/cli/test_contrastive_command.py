@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import refused, run, run_both
-from tests.support.distributed import in_two_processes
+from tests.support.commands import refused, run
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
+from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
 from truncate_kit.models import load_encoder
 
 
@@ -87,21 +87,6 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     np.testing.assert_allclose(peer.encode(texts), lean.encode(texts), atol=1e-5, rtol=1e-4)
 
 
-def test_a_contrastive_model_is_named_with_what_it_was_made_from(tiny_folder, files, tmp_path, capsys):
-    out, model, another = tmp_path / "out", tiny_folder("bert"), tiny_folder("electra")
-    asked = ("--objective", "in-batch", "--triplets", files / "triplets.csv", *options(files, out))
-    run(capsys, "contrast", model, *asked)
-    said = f"Model: {out / 'lean'}, layer 3 of {model}, trained by contrast."
-    foreign = f"It does not come from {another}, the last command's model: make one of that first."
-    notes = " ".join(run_both(capsys, "evaluate", "--workspace", out)[1].split())
-    assert said in notes
-    assert "It does not come from" not in notes
-    run(capsys, "analyze", another, "--workspace", out)
-    notes = " ".join(run_both(capsys, "evaluate", "--workspace", out)[1].split())
-    assert said in notes
-    assert foreign in notes
-
-
 def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
@@ -113,23 +98,6 @@ def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_pat
     assert load_encoder(out / "lean").pooling_name == "cls"
     assert not list(out.glob("attention.*"))
     SentenceTransformer(str(out / "lean"), device="cpu")
-
-
-def test_dropout_without_texts_takes_those_of_the_training_pairs(tiny_folder, files, tmp_path, capsys):
-    asked = ("--objective", "dropout", "--pooling", "mean", "--json")
-    result = json.loads(run(capsys, "contrast", tiny_folder("bert"), *asked, *options(files, tmp_path / "out")))
-    assert "pairs/train" in result["rows"]
-
-
-def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files, tmp_path, capsys):
-    lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(60, seed=5)]
-    (tmp_path / "one.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
-    out = tmp_path / "out"
-    asked = ("--objective", "in-batch", "--triplets", files / "triplets.csv", "--json", *options(files, out))
-    result = json.loads(run(capsys, "contrast", tiny_folder("bert"), *asked, "--data", tmp_path / "one.csv"))
-    score = json.loads(run(capsys, "evaluate", "--workspace", out, "--json"))
-    assert score["spearman"] == pytest.approx(result["test"], abs=1e-3)
-    assert score["num_pairs"] < 10
 
 
 def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files, tmp_path, capsys):
@@ -186,25 +154,3 @@ def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):
     assert message in said
     assert "Hint: " in said
     assert not (tmp_path / "o/lean").exists()
-
-
-def test_several_processes_started_by_torchrun(tiny_folder, files, tmp_path):
-    arguments = ["contrast", tiny_folder("bert"), "--objective", "in-batch", "--triplets", files / "triplets.csv"]
-    arguments += options(files, tmp_path / "out")
-    code = f"from truncate_kit_cli.app import main; main({list(map(str, arguments))!r})"
-    ended = list(in_two_processes(code))
-    assert [status for status, _, _ in ended] == [0, 0], ended
-    assert ["Saved:" in out for _, out, _ in ended] == [True, False]  # only the leading one speaks
-    result = ContrastiveResult.read(tmp_path / "out/contrastive.json")
-    lean = load_encoder(tmp_path / "out/lean")
-    assert result.processes == 2
-    assert result.dev == pytest.approx(evaluate(lean, make_rounded(20, seed=1)).spearman, abs=1e-3)
-    assert len(layer_weights(lean, ["a dog"]).weights[0]) == 4
-
-
-def make_rounded(count, seed):
-    """The pairs as they stand in the files."""
-    from truncate_kit.data import TextPair
-
-    pairs = make_pairs(count, seed=seed)
-    return [TextPair(pair.first, pair.second, float(f"{pair.target:.3f}")) for pair in pairs]

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from tests.support.commands import refused, run, run_both
-from tests.support.distributed import assert_same, in_two_processes
-from tests.support.files import pairs_file
-from tests.support.made_results import a_distillation
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.evaluation.graded import evaluate
@@ -17,10 +14,10 @@ from truncate_kit.methods.distill.distilling import TEXTS, find_aim
 from truncate_kit.methods.distill.frontier import own_pairs
 from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore
-from truncate_kit.models import keep, load_encoder
+from truncate_kit.methods.distill.texts import TextStore
+from truncate_kit.models import load_encoder
 from truncate_kit.training.evaluators import halves
-from truncate_kit_cli.console import VERBOSITY, show
+from truncate_kit_cli.console import show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -104,19 +101,6 @@ def test_json_and_again(texts, tiny_folder, capfd):
     assert shown.count("┏") == 1, "one table; that of the sizes with --verbose"
 
 
-def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeypatch):
-    made = a_distillation()
-    first, second, third = made.frontier.points
-    points = (first, replace(second, dominated=True, score=12.34), third)
-    result = replace(made, frontier=replace(made.frontier, points=points))
-    show(result)
-    assert "12.34" not in capfd.readouterr().out
-    monkeypatch.setattr(VERBOSITY, "verbose", True)  # as --verbose does, without another distillation
-    show(result)
-    line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
-    assert "(12.34)" in line
-
-
 @pytest.mark.parametrize(
     ("options", "said", "hint"),
     [
@@ -152,28 +136,6 @@ def test_the_fewest_blocks_within_points(texts, tiny_folder, capfd):
     assert strict["needed"] == pytest.approx(99.7)
     best = {tuple(row["blocks"]): row["best"] for row in strict["students"]}
     assert strict["holds"] == any(score >= 99.7 for score in best.values())
-
-
-def test_the_most_blocks_that_fit_into_megabytes(texts, tiny_folder, capfd):
-    encoder = load_encoder(tiny_folder("bert"))
-    two, three = (keep(encoder, range(1, size + 1)).num_parameters * 4 / 1e6 for size in (2, 3))
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--json", "--megabytes", f"{(two + three) / 2:.6f}")
-    found = json.loads(run(capfd, *command))
-    assert len(found["chosen"]) == 2
-    assert load_encoder(texts.parent / "exported/lean").num_parameters * 4 / 1e6 == pytest.approx(two)
-
-
-def test_queries_have_their_own_weight(texts, tiny_folder, capfd):
-    queries = texts.parent / "queries.txt"
-    queries.write_text("".join(f"{one} under {other}\n" for one in WORDS for other in WORDS[:3]))
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--queries", queries, "--json")
-    plain, heavy = (json.loads(run(capfd, *command, *more)) for more in ((), ("--query-weight", "5")))
-    assert plain["texts"]["num_queries"] == heavy["texts"]["num_queries"] == len(WORDS) * 3
-    assert heavy["settings"]["query_weight"] == 5
-    scores = [found["students"][-1]["scores"] for found in (plain, heavy)]
-    assert scores[0] != scores[1]
-    limited = json.loads(run(capfd, *command, "--max-texts", "210"))
-    assert (limited["texts"]["num_texts"], limited["texts"]["num_queries"]) == (210 + len(WORDS) * 3, len(WORDS) * 3)
 
 
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
@@ -212,41 +174,6 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     assert scores["mixed"] is not None
 
 
-def test_pairs_to_choose_by_need_no_train_split(texts, tiny_folder, tmp_path, capfd):
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    for name in ("dev", "test"):
-        pairs_file(folder / f"{name}.csv", "score", (0, 1, 2, 3, 4, 5))
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--data", folder, "--json")
-    result = DistillResult.from_dict(json.loads(run(capfd, *command)))
-    assert result.metric == "Spearman × 100 on dev"
-    assert result.scores is not None
-
-
-def test_a_retrieval_folder_is_excluded_as_a_whole(texts, tiny_folder, capfd):
-    folder = retrieval_folder(texts.parent / "beir")
-    (folder / "qrels/dev.tsv").write_text("q18\td1\t1\n")
-    learned = [*DOCUMENTS[:3], f"big {DOCUMENTS[4]}", QUERIES[0], QUERIES[18]]
-    with texts.open("a") as file:
-        file.write("".join(f"{text}\n" for text in learned))
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--exclude", folder, "--json")
-    assert json.loads(run(capfd, *command))["texts"]["excluded"] == len(learned)
-
-
-def test_a_set_of_longer_texts_than_were_learned_from_is_noted_where_it_is_searched(texts, tiny_folder, capfd):
-    folder, model = retrieval_folder(texts.parent / "beir"), tiny_folder("bert")
-    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
-    said = "longer than those learned from: 95 of 100 have up to"
-    for command in (("evaluate", "exported/lean"), ("compare", model, "exported/lean")):
-        assert said in " ".join(run_both(capfd, *command, "--data", folder)[1].split())
-    assert said not in " ".join(run_both(capfd, "evaluate", model, "--data", folder)[1].split())
-    longer = texts.parent / "longer.txt"
-    longer.write_text("".join(f"{one} and {one}\n" for one in DOCUMENTS * 4))
-    longer.write_text("".join(f"{line} {word}\n" for line in longer.read_text().splitlines() for word in WORDS[:4]))
-    run(capfd, "distill", model, "--texts", longer, "--blocks", "1,3", "--json")
-    assert said not in " ".join(run_both(capfd, "evaluate", "exported/lean", "--data", folder)[1].split())
-
-
 def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny_folder, capfd):
     model = tiny_folder("bert")
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
@@ -266,21 +193,6 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--workspace", "other", "--json")
     run(capfd, "status", "--clean", "--workspace", "other")
     assert "bundled" in run_both(capfd, "export", "--onnx", "--workspace", "other")[1]
-
-
-def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):
-    options = ["--texts", texts, "--blocks", "1,3", "--similarity", "1", "--states", "0.5", "--epochs", "2"]
-    options += ["--max-texts", FEWEST_TEXTS]
-    alone = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "alone"]
-    together = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "together"]
-    code = f"from truncate_kit_cli.app import main; main({list(map(str, together))!r})"
-    ended = in_two_processes(code)
-    assert [status for status, _, _ in ended] == [0, 0], ended
-    assert ["Saved:" in out for _, out, _ in ended] == [True, False]  # only the leading one speaks
-    run(capfd, *alone)
-    models = [load_encoder(tmp_path / name / "lean") for name in ("alone", "together")]
-    weights = [dict(model.named_parameters()) for model in models]
-    assert_same(weights[1], weights[0], 1e-3)
 
 
 def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path):

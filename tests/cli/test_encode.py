@@ -74,18 +74,6 @@ def test_texts_that_are_cut_are_counted(workspace, capsys, runtime):
     assert json.loads(out)["num_cut"] == 2
 
 
-def test_a_default_prompt_that_is_null_is_none(workspace, capsys):
-    settings = workspace / "exported/lean/config_sentence_transformers.json"
-    before = load_encoder("exported/lean").vectors(["a cat"])
-    found = json.loads(settings.read_text())
-    settings.write_text(json.dumps(found | {"prompts": {"query": None}, "default_prompt_name": "query"}))
-    (workspace / "texts.txt").write_text("a cat\n" + "dog " * 200 + "\n")
-    code, _, err = run(capsys, "encode", "texts.txt", "--runtime", "torch", "--out", "v.npy")
-    assert code == 0, err
-    assert "Cut: 1 of 2 texts" in err
-    assert np.allclose(np.load("v.npy")[0], before[0], atol=1e-5)
-
-
 def test_json_and_options(workspace, capsys):
     (workspace / "table.csv").write_text("id,body\n1,a cat\n2,the dog\n")
     arguments = ("encode", "table.csv", "--column", "body", "--out", "v.npy", "--runtime", "torch", "--json")
@@ -126,54 +114,12 @@ def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
     assert (workspace / "taken.npy").read_bytes() == b"something"
 
 
-def test_a_closed_standard_input_is_said(workspace, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(SystemExit) as end:
-        main(["encode", "-"])
-    assert end.value.code == 1
-    assert "Error: Standard input is closed." in capsys.readouterr().err
-
-
-def test_an_empty_standard_input_is_called_that(workspace, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
-    with pytest.raises(SystemExit) as end:
-        main(["encode", "-"])
-    assert end.value.code == 1
-    assert "Error: Standard input is empty." in capsys.readouterr().err
-
-
 def test_what_is_wrong_with_standard_input_names_no_file(workspace, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a cat\n\nthe dog\n"), encoding="utf-8"))
     code, _, err = run(capsys, "encode", "-")
     assert code == 1
     assert "Error: Standard input, line 2: the line is empty." in err
     assert ".txt" not in err
-
-
-def test_a_damaged_note_of_the_export(workspace, capsys):
-    (workspace / "exported/lean/export.json").write_text('{"model": 3')
-    code, _, err = run(capsys, "encode", "texts.txt")
-    assert code == 1
-    assert "export.json is damaged" in err
-
-
-def test_what_runs_is_said(workspace, capsys):
-    lean = workspace / "exported/lean"
-    assert "Graph: exported/lean/model.onnx (fp32)." in run(capsys, "encode", "texts.txt", "--out", "a.npy")[2]
-    said = run(capsys, "encode", "texts.txt", "--out", "b.npy", "--max-length", "8")[2]
-    assert "This runs in torch: a graph has its pooling and its length inside." in said
-    code, _, err = run(capsys, "encode", "texts.txt", "--out", "c.npy", "--graph", "int8")
-    assert (code, "no exported graph exported/lean/model_int8.onnx" in err) == (1, True)
-    assert "no export precision 'int4'" in run(capsys, "encode", "texts.txt", "--out", "c.npy", "--graph", "int4")[2]
-    (lean / "export.json").unlink()
-    (lean / "model.onnx").rename(lean / "model_fp16.onnx")
-    assert "exported/lean has no graph for cpu" in run(capsys, "encode", "texts.txt", "--out", "d.npy")[2]
-    code, _, err = run(capsys, "encode", "texts.txt", "--out", "e.npy", "--runtime", "onnx")
-    assert (code, "a graph in fp16 only, which is made for CUDA" in err) == (1, True)
-    assert "converted back and forth" in run(capsys, "encode", "texts.txt", "--out", "f.npy", "--graph", "fp16")[2]
-    (workspace / "pairs.csv").write_text(PAIRS)
-    said = run(capsys, "evaluate", "--data", "pairs.csv", "--scale", "0,5", "--graph", "fp16")[2]
-    assert "Graph: exported/lean/model_fp16.onnx (fp16). It is made for CUDA" in said
 
 
 def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
@@ -204,12 +150,3 @@ def test_lines_come_from_standard_input(workspace, capsys, monkeypatch):
     assert json.loads(out)["source"] == "-"
     assert run(capsys, "encode", "texts.txt", "--out", "read.npy")[0] == 0
     assert np.array_equal(np.load("piped.npy"), np.load("read.npy"))
-
-
-def test_a_file_called_test_is_the_test_split_and_another_one_none(workspace, capsys):
-    (workspace / "test.csv").write_text(PAIRS)
-    for file, split in (("test.csv", "test"), ("graded.csv", "all")):
-        (workspace / file).write_text(PAIRS)
-        code, out, err = run(capsys, "evaluate", "--data", file, "--json")
-        assert (code, err) == (0, "")
-        assert json.loads(out)["split"] == split

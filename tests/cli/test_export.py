@@ -1,7 +1,6 @@
 """`truncate-kit export` and `truncate-kit evaluate` on real weights and in a workspace."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
-from truncate_kit.files import run_lock
-from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
-from truncate_kit_cli.workspace import Workspace
+from truncate_kit.models import load_encoder, save_encoder, truncate
 
 
 def write_pairs(path: Path) -> Path:
@@ -79,59 +76,6 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
 
 
-def test_two_models_of_one_name_in_two_folders_do_not_replace_each_other(tiny_folder, tmp_path, monkeypatch, capsys):
-    """A name is that of the folder in which it was typed."""
-    data, lean = write_pairs(tmp_path / "pairs.csv"), tmp_path / "work/lean"
-    for place, family in (("one", "bert"), ("other", "electra")):
-        shutil.copytree(tiny_folder(family), tmp_path / place / "m")
-    command = ("export", "m", "--onnx", "--data", data, "--workspace", tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "one")
-    run(capsys, *command)
-    before = encoder_digest(load_encoder(lean))
-    run(capsys, *command)  # the same again
-    monkeypatch.chdir(tmp_path / "other")
-    assert "holds another model, which exporting m would replace" in refused(capsys, *command)
-    assert encoder_digest(load_encoder(lean)) == before
-    monkeypatch.chdir(tmp_path)
-    run(capsys, *(tmp_path / "one/m" if word == "m" else word for word in command))
-    # A model that something else left there is nobody's copy, whatever its graph was made of.
-    save_encoder(load_encoder(tiny_folder("electra")), lean)
-    assert "holds another model" in refused(capsys, *("one/m" if word == "m" else word for word in command))
-
-
-@pytest.mark.parametrize("command", [("export", "--onnx"), ("cut", "--layer", 1), ("export", "--onnx", "--layer", 1)])
-def test_a_model_that_is_saved_while_another_one_is_loaded_stays(command, tiny_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    lean, load = tmp_path / "exported/lean", Workspace.load
-
-    def load_slowly(workspace, source):
-        encoder = load(workspace, source)
-        with run_lock(workspace.folder):  # as finetune, which ends meanwhile
-            save_encoder(truncate(encoder, 2), lean, model_card="tuned")
-        return encoder
-
-    monkeypatch.setattr(Workspace, "load", load_slowly)
-    name, *options = command
-    data = () if name == "cut" else ("--data", write_pairs(tmp_path / "pairs.csv"))
-    problem = refused(capsys, name, tiny_folder("bert"), *options, *data)
-    assert "holds another model" in problem
-    assert "--workspace" in problem
-    assert (lean / "README.md").read_text() == "tuned"
-    assert load_encoder(lean).depth == 2
-    assert not (lean / "model.onnx").exists()
-
-
-def test_a_mistake_costs_no_graph_that_is_there(tiny_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    data = write_pairs(tmp_path / "pairs.csv")
-    command = ("export", tiny_folder("bert"), "--onnx", "--layer", 1)
-    run(capsys, *command, "--data", data)
-    lean = tmp_path / "exported/lean"
-    before = {path: path.read_bytes() for path in lean.rglob("*") if path.is_file()}
-    assert "typo.csv does not exist" in refused(capsys, *command, "--data", "typo.csv")
-    assert {path: path.read_bytes() for path in lean.rglob("*") if path.is_file()} == before
-
-
 def test_a_format_has_to_be_named(tmp_path, capsys):
     assert "Add --onnx" in refused(capsys, "export", "--workspace", tmp_path / "out")
 
@@ -162,10 +106,3 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
     score = json.loads(run(capsys, "evaluate", model, "--data", other, *options, "--json"))
     assert score["spearman"] == pytest.approx(found["dev"]["spearman"])
     assert "0..5" not in refused(capsys, "evaluate", model, "--data", other, "--columns", "x,y")
-
-
-def test_evaluate_names_what_is_missing(tiny_folder, tmp_path, capsys):
-    data = write_pairs(tmp_path / "pairs.csv")
-    assert "no exported graph" in refused(capsys, "evaluate", tiny_folder("bert"), "--runtime", "onnx", "--data", data)
-    assert "no exported graph" in refused(capsys, "evaluate", tmp_path / "gone.onnx", "--data", data)
-    assert "no runtime" in refused(capsys, "evaluate", tiny_folder("bert"), "--runtime", "tensor", "--data", data)

@@ -4,15 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.torch import load_file, save_file
 
-from tests.support.commands import fails_on_a_full_disk, refused, run
+from tests.support.commands import refused, run
 from tests.support.files import model_graded_file
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models import encoder_digest, load_encoder, truncate
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +73,6 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     assert "onnx-fp16" not in sizes
 
 
-def test_what_int8_did_is_said(out, tmp_path, capsys):
-    data = model_graded_file(tmp_path, out / "lean")
-    shown = run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data))
-    assert "All layers in int8 cost" in shown
-    assert "Layers in float: none." in shown
-    assert "cosine of at least" in shown
-    assert "model_int8.onnx" in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -109,31 +98,3 @@ def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
     cut = refused(capsys, "export", "mini-bert", "--onnx", "--precision", "int8", "--layer", 1, *options(out, data))
     assert "has only test" in cut
     assert encoder_digest(load_encoder(out / "lean")) == before  # no cut took its place
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8", "fp16"])
-def test_weights_that_are_not_numbers(precision, out, tmp_path, capsys):
-    data = model_graded_file(tmp_path, out / "lean")
-    before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.suffix == ".onnx"}
-    weights = load_file(out / "lean/model.safetensors")
-    weights["encoder.layer.0.output.dense.weight"][0, 0] = np.nan
-    save_file(weights, out / "lean/model.safetensors", metadata={"format": "pt"})
-    problem = refused(capsys, "export", "--onnx", "--precision", precision, *options(out, data))
-    assert "encoder.layer.0.output.dense.weight" in problem
-    assert "NaN" in problem
-    assert {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.suffix == ".onnx"} == before
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_disk_that_fills_up(precision, out, tmp_path, capsys):
-    """A file may not grow beyond 16 kB here: the graph does not fit."""
-    data = model_graded_file(tmp_path, out / "lean")
-    before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()}
-    fails_on_a_full_disk(capsys, 16384, "export", "--onnx", "--precision", precision, *options(out, data))
-    assert {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()} == before
-
-
-def test_another_model_in_the_folder_takes_all_its_graphs_away(out, tiny_folder):
-    (out / "lean/model_int8.onnx").write_bytes(b"of the model before")
-    save_encoder(truncate(load_encoder(tiny_folder("electra")), 1), out / "lean")
-    assert not list((out / "lean").glob("*.onnx"))

@@ -1,17 +1,12 @@
 """`truncate-kit finetune` through the command line, and what the commands after it take up."""
 
 import json
-import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
 
-from tests.support.commands import fails_on_a_full_disk
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.errors import DeviceError, FileProblemError
 from truncate_kit.files import run_lock
 from truncate_kit.methods import priors as adapting
 from truncate_kit.methods.tmft.result import SweepResult
@@ -19,10 +14,8 @@ from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.page import write_page
 from truncate_kit.training import evaluators
 from truncate_kit.training import settings as configuration
-from truncate_kit.training.settings import TrainingSettings
 from truncate_kit_cli.app import main
-from truncate_kit_cli.train import Priors, _teacher, finetune
-from truncate_kit_cli.workspace import Workspace
+from truncate_kit_cli.train import finetune
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
@@ -105,42 +98,6 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert json.loads(out)["quality"]["num_pairs"] == len(different) < held_out
 
 
-def test_pooling_and_length_are_remembered_with_the_model(run, tiny_folder, single_file):
-    code, _, err = run("analyze", tiny_folder("bert"), "--data", single_file, "--pooling", "cls", "--max-length", 9)
-    assert code == 0, err
-    code, _, err = run("finetune", *FAST)
-    assert code == 0, err
-    assert "(pooling cls, at most 9 tokens), as in the last command" in err
-    lean = load_encoder(single_file.parent / "exported/lean")
-    assert (lean.pooling, lean.max_length) == ("cls", 9)
-
-
-def test_a_model_analysed_later_is_told_from_the_one_that_was_cut(run, tiny_folder, single_file):
-    run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
-    run("analyze", tiny_folder("bert"))
-    code, _, err = run("evaluate")
-    assert code == 0
-    assert f"It does not come from {tiny_folder('bert')}, the last command's model: make one of that first." in err
-
-
-def test_the_page_asks_for_more_seeds_on_what_the_sweep_learned_from(run, tiny_folder, single_file):
-    """Whatever was looked at or measured since, even from another folder: the command finds the trials of the first."""
-    model = tiny_folder("bert")
-    run("finetune", model, "--data", single_file, "--scale", "0,5", "--max-length", 9, *FAST)
-    others = single_file.with_name("others.csv")
-    others.write_bytes(single_file.read_bytes()[: single_file.stat().st_size // 2].rpartition(b"\n")[0])
-    assert run("analyze", model, "--data", others, "--max-length", 12)[0] == 0
-    workspace = Workspace(single_file.parent / "exported")
-    assert Path(workspace.remembered().data.name).name == "others.csv"
-    trials = SweepResult.read(workspace.sweep_file).trials
-    (again,) = [line for line in write_page(workspace.folder).commands if " finetune " in line]
-    trained = "--layer 1 --epochs 1 --batch-size 32 --seeds 3"
-    assert f"--max-length 9 --data {single_file.resolve()} --scale 0,5 {trained}" in again
-    code, _, err = run(*shlex.split(again)[1:])
-    assert code == 0, err
-    assert set(trials) < set(SweepResult.read(workspace.sweep_file).trials)
-
-
 def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     teacher = tiny_folder("electra")
     asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--json")
@@ -164,58 +121,6 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert "nowhere" in err
 
 
-def test_what_cannot_be_is_said_before_anything_is_read_or_adapted(run, tiny_folder, single_file, tmp_path):
-    for options, said in (
-        (("--teacher-weight", 2), "Add --teacher."),
-        (("--search-metric", "mrr"), "--search-metric goes with --retrieval or a retrieval folder only"),
-        (("--objective", "search"), "The objective search learns from a retrieval folder."),
-    ):
-        assert said in run("finetune", "nowhere", "--data", "nowhere.csv", *options)[2]
-    raw = single_file.parent / "raw.txt"
-    raw.write_text("\n".join(f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS))
-    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--prior-texts", raw)
-    code, _, err = run(*asked, "--teacher", "mini-bert")
-    assert code == 1
-    assert "The teacher's vectors have 128 dimensions, and those that learn 16." in err
-    assert not list((tmp_path / "exported").rglob("*.safetensors"))
-
-
-def test_a_teacher_that_would_be_replaced_is_refused(run, tiny_folder, single_file):
-    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
-    full = single_file.parent / "exported/full"
-    assert run(*asked)[0] == 0
-    before = encoder_digest(load_encoder(full))
-    code, _, err = run(*asked, "--teacher", full)
-    assert code == 1
-    assert "exported/full holds the teacher, and would be replaced." in " ".join(err.split())
-    assert encoder_digest(load_encoder(full)) == before
-    assert run(*asked, "--teacher", full, "--workspace", "taught")[0] == 0
-
-
-def test_a_teacher_reads_as_what_learns_from_it_and_runs_on_its_device(tiny_folder, tmp_path):
-    workspace = Workspace(tmp_path, quiet=True)
-    learner = load_encoder(tiny_folder("bert"))
-    assert _teacher(workspace, tiny_folder("bert"), 0.5, 7, None, learner).encoder.max_length == 7
-    if torch.cuda.is_available():
-        assert _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda", learner).encoder.device.type == "cuda"
-        return
-    with pytest.raises(DeviceError):
-        _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda", learner)
-
-
-def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):
-    run("analyze", tiny_folder("bert"), "--data", single_file)
-    lines = single_file.parent / "lines.txt"
-    lines.write_text(
-        "\n".join(f"{one} {deed} {end}" for one in SUBJECTS for deed in DEEDS for end in ("", "a", "red", "big", "mat"))
-    )
-    code, _, err = run("distill", "--texts", lines, "--blocks", 2)
-    assert code == 0, err
-    code, _, err = run("evaluate")
-    assert code == 0
-    assert "pairs.csv (126 pairs)" in err
-
-
 def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
     run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
     workspace = single_file.parent / "exported"
@@ -227,14 +132,6 @@ def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file
     assert "Error: Another process is working in" in err
     assert "Hint: Wait until it ends" in err
     assert (workspace / "sweep.json").read_bytes() == before
-
-
-def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder, single_file, capsys):
-    """A file may not grow beyond 4 kB here: the first weights to be written do not fit."""
-    out = single_file.parent / "out"
-    places = ("--data", single_file, "--workspace", out)
-    fails_on_a_full_disk(capsys, 4096, "finetune", tiny_folder("electra"), *places, *FAST)
-    assert not list(out.glob("**/*.safetensors"))
 
 
 def labelled_file(path, column, labels, repeats=2):
@@ -315,27 +212,6 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
     card = (weights.parent / "README.md").read_text()
     assert "masked words of pairs.csv at layer 2, but for the full model" in card
-
-
-def test_nobody_else_works_in_a_workspace_whose_model_is_still_adapted(run, tiny_folder, single_file, monkeypatch):
-    adapted = adapting.adapted
-
-    def beside(encoder, raw, out, *rest, **options):
-        with pytest.raises(FileProblemError, match="Another process is working in"), run_lock(out.parent):
-            pass
-        return adapted(encoder, raw, out, *rest, **options)
-
-    monkeypatch.setattr(adapting, "adapted", beside)  # replaces nothing: it looks at the lock, then adapts all the same
-    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--prior-texts", single_file)
-    code, _, err = run(*asked, "--prior-epochs", 1)
-    assert code == 0, err
-
-
-def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_path):
-    write_words(tmp_path)
-    encoder = load_encoder(tiny_folder("bert"))
-    prior = Priors(tmp_path, None, None, None, "bf16").word_prior(encoder)
-    assert prior.settings == TrainingSettings(epochs=50, batch_size=128, precision="bf16").settled(encoder.width)
 
 
 @pytest.mark.parametrize(

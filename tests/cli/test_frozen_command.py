@@ -1,8 +1,6 @@
 """`truncate-kit freeze`: what it prints, writes and refuses, and what comes after it."""
 
 import json
-import shlex
-from pathlib import Path
 
 import pytest
 from matplotlib import image
@@ -10,8 +8,6 @@ from matplotlib import image
 from tests.support.commands import refused, run
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.report.page import read_run, write_page
-from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 MORE = ("", "cat", "and a mat", "not blue")
@@ -69,38 +65,6 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     assert "leave out --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
 
 
-def test_without_raw_sentences_there_are_two_steps_and_that_is_said(capsys, tiny_folder, folder):
-    given = ["freeze", str(tiny_folder("gpt2")), "--seeds", "1", "--epochs", "1"]
-    with pytest.raises(SystemExit):
-        main([*given, "--data", str(folder / "pairs.csv")])
-    printed = capsys.readouterr()
-    assert "name a file with --texts" in printed.err
-    assert "siamese" in printed.out
-    assert "autoencoder" not in printed.out
-
-
-@pytest.mark.parametrize("option", [("--depth", 3), ("--codes", "2,4")])
-def test_what_shapes_networks_is_refused_where_a_step_has_none(capsys, tiny_folder, folder, option):
-    said = refused(capsys, "freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--steps", "cosine", *option)
-    assert f"{option[0]} goes with the steps siamese and autoencoder only." in said
-
-
-def test_commands_of_the_page_name_the_frozen_model(capsys, tiny_folder, folder):
-    frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 1)
-    workspace = Path("exported")
-    commands = write_page(workspace).commands
-    exported = next(command for command in commands if command.startswith("truncate-kit export"))
-    benched = next(command for command in commands if command.startswith("truncate-kit bench"))
-    assert exported == "truncate-kit export exported/frozen --onnx --workspace exported"
-    run(capsys, *shlex.split(exported)[1:])
-    assert (folder / "exported/frozen/model.onnx").is_file()
-    assert not (folder / "exported/lean").exists()
-    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
-    run(capsys, *shlex.split(benched)[1:], *fast)
-    assert read_run(workspace).bench is not None
-    assert exported not in write_page(workspace).commands
-
-
 def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     frozen(capsys, tiny_folder, folder, "--steps", "siamese")
     score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
@@ -120,25 +84,6 @@ def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise
     assert "codes that its own score compares" in out
     said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
     assert "is a frozen model with heads" in said
-
-
-def test_another_pooling_and_score(capsys, tiny_folder, folder):
-    more = ("--steps", "cosine", "--pooling", "mean", "--score", "sigmoid", "--json")
-    report = json.loads(frozen(capsys, tiny_folder, folder, *more))
-    assert (report["pooling"], report["settings"]["score"]) == ("mean", "sigmoid")
-    assert load_encoder(folder / "exported/frozen").pooling == "mean"
-
-
-def test_widths_depth_and_loss_of_the_papers_path(capsys, tiny_folder, folder):
-    more = ("--steps", "siamese", "--codes", "5", "--depth", 2, "--loss", "mse", "--final-norm", "--json")
-    settings = json.loads(frozen(capsys, tiny_folder, folder, *more))["settings"]
-    assert (settings["codes"], settings["depth"], settings["loss"]) == ([5, 5], 2, "mse")
-    assert settings["final_norm"]
-    assert load_encoder(folder / "exported/frozen").heads.out_width == 15
-    start = ("freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--steps", "siamese")
-    assert "names 3 widths" in refused(capsys, *start, "--codes", "4,5,6")
-    assert "--codes 'wide' is not a list of whole numbers" in refused(capsys, *start, "--codes", "wide")
-    assert "no loss 'huber'" in refused(capsys, *start, "--loss", "huber")
 
 
 def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp_path):

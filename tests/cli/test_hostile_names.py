@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.support.commands import fails, run_both
+from tests.support.commands import run_both
 from tests.support.files import pairs_file
 from truncate_kit.wording import harmless
 
@@ -48,19 +48,6 @@ def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path, drawn):
     assert "\\<img src=x" in body
     assert not re.search(r"(?<!\\)<", body)
     check_said(card)
-
-
-def test_what_is_said_and_drawn_of_a_study(evil, capfd, tmp_path, drawn):
-    check_said(*run_both(capfd, "study", evil / "study.toml", "--workspace", tmp_path))
-    assert list(tmp_path.rglob("*.png"))
-    for table in tmp_path.rglob("*.md"):
-        assert "<img" not in table.read_text().replace("\\<img", "")
-
-
-def test_what_is_said_of_a_file_that_is_not_there_and_of_columns(evil, capfd, tmp_path):
-    check_said(fails(capfd, "evaluate", evil / EVIL, "--data", evil / "no\x1b[2J.csv"))
-    (tmp_path / "c.csv").write_text(f'"{EVIL}",b\nx,y\n')
-    check_said(fails(capfd, "evaluate", evil / EVIL, "--data", tmp_path / "c.csv"))
 
 
 def test_json_has_them_escaped_and_reads_the_same(capfd):

@@ -1,7 +1,6 @@
 """Tables on terminals of any width."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -109,17 +108,6 @@ def test_a_column_in_which_nothing_stands_takes_no_room(capsys, terminal):
     assert [cell.strip() for cell in lines_of(capsys)[2].strip("┃").split("┃")] == ["set", "dev"]
 
 
-def test_the_table_of_the_readme_has_all_its_columns(capsys, terminal):
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in readme.splitlines() if line[:1] == "│"]
-    terminal(80)
-    table("What truncation gained", rows[0], rows[1:])
-    lines = [line for line in lines_of(capsys) if line.startswith("│")]
-    shown = [tuple(cell.strip() for cell in line[1:-1].split("│")) for line in lines]
-    for row in rows[1:]:
-        assert tuple(row[1:]) in [cells[1:] for cells in shown]
-
-
 def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsys, terminal):
     terminal(40)
     for tell, stream in ((say, "out"), (note, "err")):
@@ -134,29 +122,6 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
             "it.",
             command,
         ]
-
-
-def test_status_says_what_everything_is_in_80_columns(capsys, terminal):
-    from truncate_kit.precisions import GRAPH_FILES
-    from truncate_kit.workspace import Contents, ModelFolder, RunFolder
-    from truncate_kit_cli.console import show
-
-    terminal(80)
-    lean = ModelFolder(
-        path="exported/lean", origin=ORIGIN, file_bytes=10**7, graphs=(GRAPH_FILES["int8"], "model.onnx")
-    )
-    run = RunFolder(path="exported/trials/f27c0e97336e0696", finished=7, waiting=1, file_bytes=2, spare_bytes=10**6)
-    show(Contents(folder="exported", models=(lean,), runs=(run,), reports=(), file_bytes=10**8))
-    rows = [line[1:-1].split("│") for line in lines_of(capsys) if line.startswith("│")]
-    said = "".join("".join(row[3] for row in rows).split())
-    assert said == f"{ORIGIN}run:7finished,1stopped;1.0MBtofreeresults,figures,notes".replace(" ", "")
-    assert "│ int8, fp32 │" in "".join("│".join(["", *row, ""]) for row in rows)
-
-
-def test_a_terminal_too_narrow_for_two_columns_gets_whole_lines(capsys, terminal):
-    terminal(20)
-    table("Models", ("folder", "MB"), [("a" * 24, "1,234.5")])
-    assert "".join(["│ ", "a" * 24, " │ 1,234.5 │"]) in lines_of(capsys)
 
 
 def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):

@@ -2,27 +2,22 @@
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from tests.support.commands import fails, refused, run, run_both
+from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
-from truncate_kit.data.retrieval import with_queries
 from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.own_pairs import search_pairs_of
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.report.page import write_page
 from truncate_kit.results import FORMAT
-from truncate_kit.seen import query_keys, write_seen
-from truncate_kit.training.evaluators import choosing_queries
 from truncate_kit.workspace import Workspace
 
 
@@ -54,21 +49,6 @@ def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     assert (found["vectors"], found["bytes_per_vector"]) == ("int8", 8)
 
 
-def test_analyze_names_the_layer_by_another_metric(capfd, tiny_folder, folder, tmp_path):
-    command = ("analyze", tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
-    found = json.loads(run(capfd, *command, "--search-metric", "recall", "--json"))
-    assert found["search_metric"] == "recall"
-    out = " ".join(run(capfd, *command, "--search-metric", "recall").split())
-    best = max(range(len(found["recall"])), key=found["recall"].__getitem__)
-    assert f"Highest without further training: layer {best}" in out
-    assert f"(recall@10 {found['recall'][best]:.1f}" in out
-    assert json.loads(run(capfd, *command, "--json"))["search_metric"] == "ndcg"
-    message = fails(capfd, *command, "--search-metric", "map")
-    assert "There is no search metric 'map'." in message
-    graded = ("analyze", tiny_folder("bert"), "--data", "bundled", "--workspace", tmp_path / "other")
-    assert "--search-metric goes with a retrieval folder only" in fails(capfd, *graded, "--search-metric", "mrr")
-
-
 def test_compare(capfd, tiny_folder, lean, folder):
     full = tiny_folder("bert")
     expected = compare(load_encoder(full), load_encoder(lean), read_retrieval(folder), names=(str(full), str(lean)))
@@ -79,56 +59,6 @@ def test_compare(capfd, tiny_folder, lean, folder):
     assert "overlap@3" in out
     assert out.count("lean queries, full index") == 2
     assert "Lean queries on the full model's index: nDCG@3" in out
-
-
-def test_what_the_queries_chose_is_said_wherever_they_score_it(capfd, tiny_folder, lean, folder, tmp_path):
-    ours, full = Path(shutil.copytree(lean, tmp_path / "lean")), tiny_folder("bert")
-    write_seen(ours, np.sort(query_keys(choosing_queries(read_retrieval(folder)))))
-    said = f"{ours} was trained on or chosen by 9 of these 19 queries"
-    commands = [("compare", full, ours), ("analyze", ours, "--workspace", tmp_path / "looked")]
-    commands += [("evaluate", ours, "--workspace", home) for home in (tmp_path, tmp_path / "another")]
-    if find_spec("faiss") is not None:
-        commands.append(("evaluate", ours, "--suite", "retrieval", "--workspace", tmp_path))
-    for command in commands:
-        _, err = run_both(capfd, *command, "--data", folder)
-        assert " ".join(err.split()).count(said) == 1
-
-
-def test_bench_scores_the_queries_that_chose_nothing(capfd, tiny_folder, lean, folder, tmp_path):
-    ours, full, home = Path(shutil.copytree(lean, tmp_path / "lean")), tmp_path / "full", tmp_path / "home"
-    save_encoder(load_encoder(tiny_folder("bert")), full)
-    data = read_retrieval(folder)
-    chose = choosing_queries(data)
-    left = with_queries(data, [place for place, query in enumerate(data.queries) if query not in chose])
-    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
-    command = ("bench", ours, "--full", full, "--data", folder, "--workspace", home, *fast)
-    for keys, said in (
-        (query_keys(chose), f"{ours} was trained on or chosen by 9 of 19 queries of {data.name}: only the others"),
-        (query_keys(["another"]), ""),
-    ):
-        write_seen(ours, np.sort(keys))
-        _, err = run_both(capfd, *command)
-        found = BenchReport.read(home / "bench.json")
-        expected = left if said else data
-        assert found.scored.name == expected.name
-        assert found.scored.num_pairs == found.quality.num_pairs == len(expected.queries) == (10 if said else 19)
-        score = evaluate_retrieval(load_encoder(ours), expected, model="lean").ndcg.value
-        assert found.quality.lean == pytest.approx(score)
-        assert said in " ".join(err.split())
-        assert ("only the others count" in err) == bool(said)
-        shutil.rmtree(home)
-    assert {*left.queries} < {*data.queries}
-    place = {query: index for index, query in enumerate(data.queries)}
-    assert all(left.relevance[n] == data.relevance[place[query]] for n, query in enumerate(left.queries))
-
-
-def test_the_suite_takes_such_a_folder(capfd, tiny_folder, folder, tmp_path):
-    pytest.importorskip("faiss")
-    command = ("evaluate", tiny_folder("bert"), "--suite", "retrieval", "--data", folder, "--workspace", tmp_path)
-    found = json.loads(run(capfd, *command, "--json"))
-    plain = evaluate_retrieval(load_encoder(tiny_folder("bert")), read_retrieval(folder), model="bert")
-    assert (found["num_queries"], found["num_texts"]) == (19, 56)
-    assert found["exact_mrr"] == pytest.approx(plain.mrr.value)
 
 
 def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
@@ -143,16 +73,6 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     assert "nDCG@10" in out
     assert "/tiny/test." in err
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
-
-
-@pytest.mark.parametrize("command", ["combine", "contrast", "freeze"])
-def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
-    triplets = tmp_path / "triplets.jsonl"
-    triplets.write_text('{"anchor": "a", "positive": "b", "negative": "c"}\n' * 30)
-    more = ("--triplets", triplets) if command == "contrast" else ()
-    message = refused(capfd, command, tiny_folder("bert"), "--data", folder, *more, "--workspace", tmp_path / "made")
-    assert "holds queries and documents, not graded pairs" in message
-    assert "analyze, evaluate, compare, finetune, distill, export and bench take both." in message
 
 
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):

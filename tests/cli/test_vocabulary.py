@@ -57,15 +57,6 @@ def test_cut_keeps_the_vectors_of_the_texts_and_says_what_it_did(model, tmp_path
     )
 
 
-def test_few_texts_have_no_coverage(model, tmp_path, capsys):
-    (tmp_path / "few.txt").write_text("ka to\n")
-    assert "fewer than ten texts" in run(capsys, "cut", model, "--vocabulary-from", "few.txt", "--layer", "1")
-    result = CutResult.read(tmp_path / "exported/lean/cut.json")
-    assert (result.layer, result.vocabulary.held_out, result.vocabulary.covered_pieces) == (1, 0, None)
-    lean = load_encoder(tmp_path / "exported/lean")
-    assert torch.equal(lean.vectors(["ka to"]), truncate(load_encoder(model), 1).vectors(["ka to"]))
-
-
 def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsys):
     asked = ("--vocabulary-from", "texts.txt", "--layer", 1, "--data", "pairs.csv")
     _, err = run_both(capsys, "export", model, "--onnx", *asked)
@@ -113,25 +104,6 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     small = (result["candidates"][0]["parameters"] + 1) * 4 / 1e6
     again = ("--texts", "raw.txt", "--queries", "texts.txt", "--vocabulary-from", "few.txt", "--megabytes", small)
     assert len(json.loads(run(capsys, "distill", model, *again, "--json"))["chosen"]) == 1
-
-
-def test_texts_that_report_the_agreement_do_not_choose_the_pieces_it_is_of(model, tmp_path, capsys):
-    lines = list(dict.fromkeys(sentences(420, 2)))
-    (tmp_path / "raw.txt").write_text("\n".join(lines))
-    asked = ("distill", model, "--texts", "raw.txt", "--blocks", 1, "--json")
-    run(capsys, *asked)
-    whole, store = load_encoder(model), TextStore(tmp_path / "exported/distillation/texts")
-    order = np.random.default_rng(0).permutation(len(store))[:42][21:]
-    texts = dict(zip(sorted(order), store.read(order), strict=True))
-    some = [texts[place] for place in order]
-    (tmp_path / "words.txt").write_text("\n".join([*some, "ka to"]))  # the texts that report, and one more
-    result = json.loads(run(capsys, *asked, "--vocabulary-from", "words.txt"))
-    lean = load_encoder(tmp_path / "exported/lean")
-    evaluator = AgreementEvaluator(whole.token_ids(some), whole.vectors(some).half().float())
-    wanted, blind = (evaluator.agreement_of(one.vectors(some)) for one in (keep_words(lean, ["ka to"]), lean))
-    (student,) = (one for one in result["students"] if one["blocks"] == result["chosen"])
-    assert wanted.correlation < blind.correlation - 1
-    assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=1e-3)
 
 
 def result_card(folder):

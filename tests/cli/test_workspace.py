@@ -6,13 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from truncate_kit.bench import timing
 from truncate_kit.files import run_lock
-from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.workspace import ModelSource
 from truncate_kit_cli.app import main
-from truncate_kit_cli.workspace import Workspace
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big"]
@@ -63,60 +59,6 @@ def test_an_option_that_would_be_ignored_is_refused(run, tmp_path, tiny_folder, 
     assert (code, out) == (1, "")
     assert ignored in err
     assert "Hint: " in err
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (("cut", "`device=foo`", "--layer", "2"), "no hub model called"),
-        (("evaluate", "MODEL", "--data", "`scale=x`.csv"), "does not exist"),
-        (("distill", "MODEL", "--texts", "texts.txt", "--layer", "9" * 5000), "is no layer"),
-        (("analyze", "MODEL", "--texts", "texts.txt", "--workspace", "texts.txt/in"), "A file stands where a folder"),
-    ],
-)
-def test_whatever_was_typed_ends_in_a_sentence(run, tiny_folder, command, said):
-    code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
-    assert (code, out) == (1, "")
-    assert said in err
-    assert "Hint: " in err
-    assert "Traceback" not in err
-
-
-def test_a_folder_called_bundled_does_not_take_the_place_of_the_set(run, tmp_path, tiny_folder):
-    (tmp_path / "bundled").mkdir()
-    (tmp_path / "bundled/train.csv").write_text(PAIRS)
-    assert run("analyze", tiny_folder("bert"), "--data", "bundled")[0] == 0
-    assert Workspace(tmp_path / "exported").remembered().data.name == "bundled"
-
-
-def test_a_length_of_0_is_refused_beside_a_remembered_one(run, tiny_folder):
-    assert run("analyze", tiny_folder("bert"), "--texts", "more.txt", "--max-length", 16)[0] == 0
-    code, _, err = run("analyze", "--texts", "more.txt", "--max-length", 0)
-    assert (code, "0" in err) == (1, True), err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("analyze", "MODEL", "--texts", "texts.txt"), ("combine", "MODEL", "--data", "pairs.csv"),
-     ("evaluate", "MODEL", "--suite", "sts", "--data", ".")],
-)  # fmt: skip
-def test_who_writes_results_waits_for_nobody_and_disturbs_nobody(run, tmp_path, tiny_folder, command):
-    (tmp_path / "stsb").mkdir()
-    (tmp_path / "stsb/test.csv").write_text(PAIRS)
-    with run_lock(tmp_path / "exported"):
-        code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
-    assert (code, out) == (1, "")
-    assert "Another process is working in exported." in err
-    assert [path.name for path in (tmp_path / "exported").iterdir()] == [".lock"]
-
-
-def test_bf16_that_multiplies_slower_here_is_said(tmp_path, tiny_folder, monkeypatch, capfd):
-    seconds = {"fp32": (0.1,), "bf16": (0.4,)}
-    monkeypatch.setenv(INSTRUCTIONS, "avx512_bf16")
-    monkeypatch.setattr(timing, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
-    for precision, said in (("fp32", False), ("bf16", True)):
-        Workspace(tmp_path).load(ModelSource(name=str(tiny_folder("bert"))), precision=precision)
-        assert ("Leave --precision out." in capfd.readouterr().err) == said
 
 
 @pytest.mark.parametrize(
@@ -207,40 +149,6 @@ def test_vectors_come_from_the_model_of_the_workspace(run, tmp_path, tiny_folder
     assert not (tmp_path / "exported").exists()
 
 
-@pytest.mark.parametrize("layers", ["auto", "all"])
-def test_a_search_that_gains_nothing_says_so(run, tiny_folder, layers):
-    """With a bonus of 100 points for depth the last layer is always chosen, here past others that score higher."""
-    search = ("--strategy", "guided") if layers == "auto" else ()
-    rule = ("--layer", layers, "--pick", "depth-bonus", "--within", 100, *search)
-    code, out, err = run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, *rule)
-    assert code == 0, err
-    assert "Nothing is cut; distillation makes it smaller." in out
-    assert "No layer is better" not in out
-    code, out, err = run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 3)
-    assert code == 0, err
-    assert "No layer is better" not in out  # it was asked for
-
-
-def test_distillation_learns_from_named_texts_only(run, tmp_path, tiny_folder):
-    code, out, err = run("distill", tiny_folder("bert"), "--blocks", 1)
-    assert (code, out) == (1, "")
-    assert "Error: There are no texts to learn from." in err
-    assert "Hint: Give --texts FILE" in err
-    code, out, err = run("finetune", tiny_folder("bert"), "--objective", "distill")
-    assert (code, out) == (1, "")
-    assert "Use one of: cosine, paraphrase, entailment, search." in err
-    assert not (tmp_path / "exported").exists()
-
-
-def test_contrast_is_at_the_layer_that_is_named_else_at_the_last_one(run, tmp_path, tiny_folder):
-    (tmp_path / "rows.csv").write_text("anchor,positive\n" + "".join(f"a cat {n},the cat {n}\n" for n in range(8)))
-    asked = ("--triplets", "rows.csv", "--data", "pairs.csv", "--pooling", "mean", *FAST, "--batch-size", 4, "--json")
-    for layer, depth in (((), 3), (("--layer", 2), 2)):
-        code, out, err = run("contrast", tiny_folder("bert"), *asked, *layer)
-        assert code == 0, err
-        assert json.loads(out)["layer"] == load_encoder(tmp_path / "exported/lean").depth == depth
-
-
 def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder):
     whole = load_encoder(tiny_folder("bert"))
     for layer in (1, 2):
@@ -291,30 +199,6 @@ def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_p
         assert f"taught/lean holds the model distilled from {first}, which would be replaced." in err
         assert "Hint: Name another folder as --workspace, or move taught/lean away." in err
     assert (tmp_path / "taught/lean/model.safetensors").read_bytes() == before
-
-
-def test_pairs_that_a_model_learned_from_are_mentioned_where_their_split_is_named(run, tmp_path, tiny_folder):
-    folder, rows = tmp_path / "pairs", PAIRS.splitlines()
-    folder.mkdir()
-    for name, some in (("train", rows[1:23]), ("dev", rows[23:33]), ("test", rows[33:])):
-        (folder / f"{name}.csv").write_text("\n".join([rows[0], *some]) + "\n")
-    assert run("finetune", tiny_folder("bert"), "--data", "pairs", *FAST, "--layer", 1)[0] == 0
-    lean = "exported/lean"
-    for split, number in (("train", 22), ("dev", 10), ("test", 0)):
-        code, out, err = run("evaluate", lean, "--data", "pairs", "--split", split)
-        assert code == 0, err
-        assert f" {number or 10} " in out
-        said = f"{lean} was trained on or chosen by {number} of these {number} pairs: a score on them says little"
-        assert (said in err) == bool(number)
-    code, out, err = run("analyze", lean, "--data", "pairs/train.csv", "--workspace", "other")
-    assert code == 0, err
-    assert "trained on or chosen by 22 of these 22 pairs" in err
-    assert "Highest without further training" in " ".join(out.split())
-    code, out, err = run("combine", lean, "--data", "pairs", "--split", "train", "--workspace", "third")
-    assert (code, out) == (1, "")
-    assert "22 of 22 pairs of " in err
-    assert "That leaves 0 pairs." in err
-    assert run("combine", tiny_folder("bert"), "--data", "pairs", "--split", "train", "--workspace", "third")[0] == 0
 
 
 def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
