@@ -61,22 +61,18 @@ CODES = (
 def analyze(
     model: options.Model = None,
     data: options.PairsOrRetrieval = None,
-    texts: Annotated[Path | None, data_option("File of texts to compare the layers on; needs no scores.")] = None,
+    texts: Path | None = data_option(None, "File of texts to compare the layers on; needs no scores."),
     columns: options.Columns = None,
     scale: options.Scale = None,
-    split: Annotated[
-        str | None,
-        data_option("train, dev or test; by default the last of them that is there. With queries: a file in qrels."),
-    ] = None,
+    split: str | None = data_option(
+        None, "train, dev or test; by default the last of them that is there. With queries: a file in qrels."
+    ),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    reference: Annotated[
-        str | None,
-        layers_option(
-            "Model to compare with, or none; by default mini-bert for the other miniatures, none for all else."
-        ),
-    ] = None,
+    reference: str | None = layers_option(
+        None, "Model to compare with, or none; by default mini-bert for the other miniatures, none for all else."
+    ),
     blocks: options.Blocks = None,
     *,
     settings: AnalysisSettings,
@@ -177,57 +173,44 @@ def evaluate(
     data: options.PairsOrRetrieval = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    split: Annotated[
-        str | None,
-        data_option(
-            "train, dev or test; by default test, else dev, else what there is. With queries: a file in qrels."
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        data_option(
-            f"{', '.join(SUITES)}: score on the sets that --data holds; transfer screens sets of layers with a ridge "
-            "classifier, where the BERT-LC paper fits each."
-        ),
-    ] = None,
-    seen: Annotated[
-        str | None, data_option("With --suite sts: pairs the model was trained on, a file or folder of splits.")
-    ] = None,
-    fractions: Annotated[
-        str | None,
-        data_option(
-            "With --suite transfer: shares of the training rows, such as 0.1,0.5,1. Where a class is too small for its "
-            f"share, rows are drawn at random; fewer than {FEWEST_ROWS} are left out."
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, data_option("With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick")
-    ] = False,
-    head: Annotated[
-        bool,
-        layers_option("With --suite transfer: feed means of layers through the model's trained pooler.", "--head"),
-    ] = False,
-    corpus: Annotated[str | None, data_option("With --suite retrieval: a file of more texts to search.")] = None,
-    mteb: Annotated[
-        list[str] | None,
-        data_option("A task of the mteb package, such as STSBenchmark; give it once for each.", metavar="TASK"),
-    ] = None,
-    against: Annotated[
-        str | None,
-        data_option("With --mteb: the model before, to score beside: folder, hub name or .onnx file.", metavar="FULL"),
-    ] = None,
+    split: str | None = data_option(
+        None, "train, dev or test; by default test, else dev, else what there is. With queries: a file in qrels."
+    ),
+    suite: str | None = data_option(
+        None,
+        f"{', '.join(SUITES)}: score on the sets that --data holds; transfer screens sets of layers with a ridge "
+        "classifier, where the BERT-LC paper fits each.",
+    ),
+    seen: str | None = data_option(
+        None, "With --suite sts: pairs the model was trained on, a file or folder of splits."
+    ),
+    fractions: str | None = data_option(
+        None,
+        "With --suite transfer: shares of the training rows, such as 0.1,0.5,1. Where a class is too small for its "
+        f"share, rows are drawn at random; fewer than {FEWEST_ROWS} are left out.",
+    ),
+    quick: bool = data_option(False, "With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick"),
+    head: bool = layers_option(
+        False, "With --suite transfer: feed means of layers through the model's trained pooler.", "--head"
+    ),
+    corpus: str | None = data_option(None, "With --suite retrieval: a file of more texts to search."),
+    mteb: list[str] | None = data_option(
+        None, "A task of the mteb package, such as STSBenchmark; give it once for each.", metavar="TASK"
+    ),
+    against: str | None = data_option(
+        None, "With --mteb: the model before, to score beside: folder, hub name or .onnx file.", metavar="FULL"
+    ),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: Annotated[
-        str | None, machine_option("torch or onnx; by default onnx with --graph or an .onnx file, else torch.")
-    ] = None,
+    runtime: str | None = machine_option(
+        None, "torch or onnx; by default onnx with --graph or an .onnx file, else torch."
+    ),
     graph: options.Graph = None,
     device: options.Device = None,
-    threads: Annotated[
-        int | None,
-        machine_option("CPU threads; by default all cores, and one for the search of --suite retrieval.", min=1),
-    ] = None,
-    vectors: Annotated[str, results_option("Score them as stored in float32, float16, int8 or binary.")] = "float32",
+    threads: int | None = machine_option(
+        None, "CPU threads; by default all cores, and one for the search of --suite retrieval.", min=1
+    ),
+    vectors: str = results_option("float32", "Score them as stored in float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
@@ -412,19 +395,14 @@ def _run_mteb(
 
 @command("truncate-kit compare FULL exported/lean --data FOLDER")
 def compare(
-    full: Annotated[str, argument("FULL", "The model whose index there is: folder, hub name or .onnx file.")],
-    lean: Annotated[str, argument("LEAN", "The lean model, best one that distill made of it.")],
-    data: Annotated[
-        str,
-        data_option("Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),
-    ],
-    split: Annotated[
-        str | None, data_option("The name of a file in qrels; by default test, else dev, else the only one.")
-    ] = None,
+    full: str = argument(..., "FULL", "The model whose index there is: folder, hub name or .onnx file."),
+    lean: str = argument(..., "LEAN", "The lean model, best one that distill made of it."),
+    data: str = data_option(..., "Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),
+    split: str | None = data_option(None, "The name of a file in qrels; by default test, else dev, else the only one."),
     max_length: options.MaxLength = None,
     device: options.Device = None,
     threads: options.Threads = None,
-    top: Annotated[int, results_option("Number of documents that count for each query.", min=1)] = 10,
+    top: int = results_option(10, "Number of documents that count for each query.", min=1),
     as_json: options.Json = False,
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
@@ -455,31 +433,25 @@ def compare(
     "truncate-kit bench LEAN --full FULL --data pairs.csv --backends torch-fp32,onnx-fp32",
 )
 def bench(
-    lean: Annotated[
-        str | None, argument("LEAN", "Lean model: folder, hub name or miniature; by default WORKSPACE/lean.")
-    ] = None,
-    full: Annotated[
-        str | None,
-        layers_option("Compare with this model; by default the one that WORKSPACE/lean was made beside or cut from."),
-    ] = None,
-    random_weights: Annotated[
-        str | None,
-        layers_option("Time a shape: a config.json, folder or hub name, with random weights.", metavar="CONFIG"),
-    ] = None,
-    layer: Annotated[
-        int | None, layers_option("With --random-weights: layer of the lean cut; by default half.")
-    ] = None,
-    blocks: Annotated[
-        str | None, layers_option("Keep these of LEAN, such as 1,4,6 or 1..3,6, and compare with all of it.")
-    ] = None,
+    lean: str | None = argument(None, "LEAN", "Lean model: folder, hub name or miniature; by default WORKSPACE/lean."),
+    full: str | None = layers_option(
+        None, "Compare with this model; by default the one that WORKSPACE/lean was made beside or cut from."
+    ),
+    random_weights: str | None = layers_option(
+        None, "Time a shape: a config.json, folder or hub name, with random weights.", metavar="CONFIG"
+    ),
+    layer: int | None = layers_option(None, "With --random-weights: layer of the lean cut; by default half."),
+    blocks: str | None = layers_option(
+        None, "Keep these of LEAN, such as 1,4,6 or 1..3,6, and compare with all of it."
+    ),
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
     *,
     values: Annotated[dict[str, Any], BenchSettings],
-    quick: Annotated[
-        bool, machine_option("Fewer rounds and sentences, no memory, nothing compiled: for a first look.", "--quick")
-    ] = False,
+    quick: bool = machine_option(
+        False, "Fewer rounds and sentences, no memory, nothing compiled: for a first look.", "--quick"
+    ),
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 )
 def cut(
     model: options.Model = None,
-    layer: Annotated[int | None, layers_option("The last layer to keep; 0 keeps the embeddings alone.")] = None,
+    layer: int | None = layers_option(None, "The last layer to keep; 0 keeps the embeddings alone."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
@@ -99,11 +99,11 @@ def _check_cut_replaceable(source: ModelSource, workspace: Workspace) -> None:
 @command("truncate-kit export --onnx", "truncate-kit export --onnx --precision int8 --data pairs.csv")
 def export(
     model: options.Finished = None,
-    onnx: Annotated[bool, results_option("Write one ONNX graph, from token ids to the vector.", "--onnx")] = False,
+    onnx: bool = results_option(False, "Write one ONNX graph, from token ids to the vector.", "--onnx"),
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    layer: Annotated[int | None, layers_option("Cut the model there first, without training.")] = None,
+    layer: int | None = layers_option(None, "Cut the model there first, without training."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     *,
@@ -212,37 +212,33 @@ def _inside(workspace: Workspace, named: str) -> bool:
     "truncate-kit encode - --model mini-bert --out two.npy < texts.txt",
 )
 def encode(
-    file: Annotated[
-        Path,
-        argument(
-            "FILE",
-            "Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz. - reads lines from "
-            "standard input.",
-        ),
-    ],
-    model: Annotated[
-        str | None, data_option("Folder, hub name, miniature or .onnx file; by default the workspace's lean model.")
-    ] = None,
-    column: Annotated[str | None, data_option("Column of the texts, if no name says it.")] = None,
+    file: Path = argument(
+        ...,
+        "FILE",
+        "Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz. - reads lines from "
+        "standard input.",
+    ),
+    model: str | None = data_option(
+        None, "Folder, hub name, miniature or .onnx file; by default the workspace's lean model."
+    ),
+    column: str | None = data_option(None, "Column of the texts, if no name says it."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: Annotated[
-        str | None, machine_option("torch or onnx; by default onnx where the model has a graph for the device.")
-    ] = None,
+    runtime: str | None = machine_option(
+        None, "torch or onnx; by default onnx where the model has a graph for the device."
+    ),
     graph: options.Graph = None,
     *,
     machine: Machine,
-    out: Annotated[Path, results_option("Where the vectors go, row n for text n.")] = Path("vectors.npy"),
-    precision: Annotated[str, results_option("Of the vectors: float32, float16, int8 or binary.")] = "float32",
+    out: Path = results_option(Path("vectors.npy"), "Where the vectors go, row n for text n."),
+    precision: str = results_option("float32", "Of the vectors: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
-    normalize: Annotated[
-        bool | None,
-        results_option(
-            "Scale to length 1 after cutting dimensions, or not; by default as the model does.",
-            "--normalize/--no-normalize",
-            show_default=False,
-        ),
-    ] = None,
+    normalize: bool | None = results_option(
+        None,
+        "Scale to length 1 after cutting dimensions, or not; by default as the model does.",
+        "--normalize/--no-normalize",
+        show_default=False,
+    ),
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
 ) -> None:

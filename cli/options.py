@@ -67,7 +67,8 @@ def command(*examples: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 parameters += [_parameter(field) for field in _options_of(groups[one.name])]
             else:
                 parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+        defaults = {one.name: getattr(one.default, "default", one.default) for one in parameters}
+        defaults = {name: value for name, value in defaults.items() if value not in (..., inspect.Parameter.empty)}
 
         @functools.wraps(function)
         def run(**values: Any) -> Any:
@@ -122,9 +123,9 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
         ) from error
 
 
-def option(panel: str, text: str, *names: str, **details: Any) -> Any:
-    """Describe an option of a help panel, called like its parameter where no other name is given."""
-    return typer.Option(*names, help=text, rich_help_panel=panel, **details)
+def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
+    """Make an option of a help panel, called like its parameter where no other name is given."""
+    return typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
 
 
 data_option = functools.partial(option, DATA)
@@ -134,76 +135,92 @@ machine_option = functools.partial(option, MACHINE)
 results_option = functools.partial(option, RESULTS)
 
 
-def argument(metavar: str, text: str, **details: Any) -> Any:
-    """Describe an argument."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, **details)
+def argument(default: Any, metavar: str, text: str) -> Any:
+    """Make an argument."""
+    return typer.Argument(default, metavar=metavar, help=text, show_default=False)
+
+
+def _shared(panel: str, text: str, *names: str, **details: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **details)
 
 
 Model = Annotated[
     str | None,
-    argument(
-        "MODEL",
-        "Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
     ),
 ]
 Finished = Annotated[
-    str | None, argument("MODEL", "Model folder, hub name or bundled miniature; by default WORKSPACE/lean.")
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="Model folder, hub name or bundled miniature; by default WORKSPACE/lean.",
+    ),
 ]
 Data = Annotated[
     str | None,
-    data_option(
+    _shared(
+        DATA,
         "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; by default those "
-        "of the last command that analyzed, trained or exported, else the bundled set."
+        "of the last command that analyzed, trained or exported, else the bundled set.",
     ),
 ]
 PairsOrRetrieval = Annotated[
     str | None,
-    data_option(
+    _shared(
+        DATA,
         "Pairs as for finetune, or queries and documents: a folder of corpus.jsonl, queries.jsonl and qrels/test.tsv "
         "(BEIR's layout); by default the pairs of the last command that analyzed, trained or exported, else the "
-        "bundled set."
+        "bundled set.",
     ),
 ]
 SearchMetric = Annotated[
-    str | None, data_option("What queries choose by: ndcg (the default), mrr or recall, each at 10.")
+    str | None, _shared(DATA, "What queries choose by: ndcg (the default), mrr or recall, each at 10.")
 ]
-Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
-Scale = Annotated[str | None, data_option("Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
-Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default the model's own, else mean.")]
-MaxLength = Annotated[int | None, data_option("Tokens per text; by default the model's limit.")]
-Dimensions = Annotated[int | None, data_option("Keep only this number of dimensions of a vector, the first ones.")]
+Columns = Annotated[str | None, _shared(DATA, "Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
+Scale = Annotated[str | None, _shared(DATA, "Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
+Pooling = Annotated[str | None, _shared(DATA, "mean, cls, max or last; by default the model's own, else mean.")]
+MaxLength = Annotated[int | None, _shared(DATA, "Tokens per text; by default the model's limit.")]
+Dimensions = Annotated[int | None, _shared(DATA, "Keep only this number of dimensions of a vector, the first ones.")]
 Layers = Annotated[
     str | None,
-    layers_option("auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."),
-]
-Blocks = Annotated[str | None, layers_option("Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
-VocabularyFrom = Annotated[
-    Path | None,
-    layers_option(
-        "Drop word pieces that these texts never use, lines of a file; texts without them keep their vectors."
+    _shared(
+        LAYERS, "auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."
     ),
 ]
-Device = Annotated[str | None, machine_option("cpu or cuda; an error if it is not there.")]
-Threads = Annotated[int | None, machine_option("CPU threads; by default all cores.", min=1)]
+Blocks = Annotated[str | None, _shared(LAYERS, "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
+VocabularyFrom = Annotated[
+    Path | None,
+    _shared(
+        LAYERS, "Drop word pieces that these texts never use, lines of a file; texts without them keep their vectors."
+    ),
+]
+Device = Annotated[str | None, _shared(MACHINE, "cpu or cuda; an error if it is not there.")]
+Threads = Annotated[int | None, _shared(MACHINE, "CPU threads; by default all cores.", min=1)]
 Graph = Annotated[
     str | None,
-    machine_option(
+    _shared(
+        MACHINE,
         "Which graph of the folder: fp32, fp16 or int8. Where none is named and one is used, what suits the device: on "
-        "the CPU fp32, else int8; on CUDA fp16, else fp32."
+        "the CPU fp32, else int8; on CUDA fp16, else fp32.",
     ),
 ]
 Tensorboard = Annotated[
-    bool, results_option("Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
+    bool, _shared(RESULTS, "Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
 ]
 WorkspaceFolder = Annotated[
     Path,
-    results_option(
+    _shared(
+        RESULTS,
         "Folder in which each command finds what the one before it left.",
         "--workspace",
         callback=lambda folder: local_path(folder),  # shells leave the "~" of --workspace=~/w
     ),
 ]
-Json = Annotated[bool, results_option("Print the result as JSON, and nothing else on stdout.", "--json")]
+Json = Annotated[bool, _shared(RESULTS, "Print the result as JSON, and nothing else on stdout.", "--json")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def demo(
 
 @command("truncate-kit study study.toml --workers 2")
 def study(
-    file: Annotated[Path, argument("FILE", "TOML file with models, tasks and, if wanted, priors.")],
+    file: Path = argument(..., "FILE", "TOML file with models, tasks and, if wanted, priors."),
     *,
     machine: Machine,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -122,11 +122,9 @@ def _write(result: "StudyResult", out: Path) -> None:
 @command("truncate-kit report --open", "truncate-kit report A B                             # two workspaces")
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Workspace to tell.")] = options.WORKSPACE,
-    other: Annotated[Path | None, argument("OTHER", "A second one, to compare the two.")] = None,
-    out: Annotated[
-        Path | None, results_option("The file; by default report.html in RUN, or comparison.html for two.")
-    ] = None,
-    open_page: Annotated[bool, results_option("Show it in the browser.", "--open")] = False,
+    other: Path | None = argument(None, "OTHER", "A second one, to compare the two."),
+    out: Path | None = results_option(None, "The file; by default report.html in RUN, or comparison.html for two."),
+    open_page: bool = results_option(False, "Show it in the browser.", "--open"),
     as_json: options.Json = False,
 ) -> None:
     """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
@@ -143,11 +141,11 @@ def report(
 
 @command("truncate-kit status --clean")
 def status(
-    run: Annotated[Path | None, argument("RUN", "Workspace to list, as --workspace.")] = None,
+    run: Path | None = argument(None, "RUN", "Workspace to list, as --workspace."),
     folder: options.WorkspaceFolder = options.WORKSPACE,
-    clean: Annotated[
-        bool, results_option("Remove weights and tensors that only a repetition of finished runs reads.", "--clean")
-    ] = False,
+    clean: bool = results_option(
+        False, "Remove weights and tensors that only a repetition of finished runs reads.", "--clean"
+    ),
     as_json: options.Json = False,
 ) -> None:
     """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
@@ -165,14 +163,14 @@ def status(
 
 @command("truncate-kit doctor --device cuda --runtime torch")
 def doctor(
-    device: Annotated[str | None, machine_option("What torch and exported graphs have to run on: cpu or cuda.")] = None,
-    runtime: Annotated[str | None, machine_option("Which of them has to run: torch or onnx; by default both.")] = None,
-    extra: Annotated[
-        list[str] | None, machine_option("What has to be installed, such as cpu, gpu or ray; a wrong name lists them.")
-    ] = None,
-    precision: Annotated[
-        str | None, machine_option("What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs).")
-    ] = None,
+    device: str | None = machine_option(None, "What torch and exported graphs have to run on: cpu or cuda."),
+    runtime: str | None = machine_option(None, "Which of them has to run: torch or onnx; by default both."),
+    extra: list[str] | None = machine_option(
+        None, "What has to be installed, such as cpu, gpu or ray; a wrong name lists them."
+    ),
+    precision: str | None = machine_option(
+        None, "What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Say what is installed and what really starts here, and what does not fit.

@@ -136,36 +136,31 @@ def check_shared(group: "Group", has_texts: bool) -> None:
 )
 def finetune(
     model: options.Model = None,
-    data: Annotated[
-        str | None,
-        data_option(
-            "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; or queries and "
-            "documents, a retrieval folder (BEIR's layout), of which some queries teach and others choose; by default "
-            "the pairs of the last command that analyzed, trained or exported, else the bundled set."
-        ),
-    ] = None,
+    data: str | None = data_option(
+        None,
+        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; or queries and "
+        "documents, a retrieval folder (BEIR's layout), of which some queries teach and others choose; by default "
+        "the pairs of the last command that analyzed, trained or exported, else the bundled set.",
+    ),
     columns: options.Columns = None,
     scale: options.Scale = None,
-    retrieval: Annotated[
-        Path | None,
-        data_option("Beside pairs, a retrieval folder: nDCG@10 of half its queries chooses epochs and layer."),
-    ] = None,
+    retrieval: Path | None = data_option(
+        None, "Beside pairs, a retrieval folder: nDCG@10 of half its queries chooses epochs and layer."
+    ),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     layer: options.Layers = None,
-    blocks: Annotated[
-        str | None,
-        layers_option("Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."),
-    ] = None,
+    blocks: str | None = layers_option(
+        None, "Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."
+    ),
     *,
     settings: SweepSettings,
     training: Annotated[dict[str, Any], TrainingSettings],
-    teacher: Annotated[
-        str | None,
-        training_option("Model whose vectors are learned beside the labels, such as the fine-tuned full model."),
-    ] = None,
-    teacher_weight: Annotated[float, training_option("Weight of the teacher's vectors against the labels.")] = 1.0,
+    teacher: str | None = training_option(
+        None, "Model whose vectors are learned beside the labels, such as the fine-tuned full model."
+    ),
+    teacher_weight: float = training_option(1.0, "Weight of the teacher's vectors against the labels."),
     priors: Priors,
     machine: Machine,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -322,39 +317,33 @@ def _teacher(
 )
 def distill(
     model: options.Model = None,
-    texts: Annotated[
-        list[Path] | None,
-        data_option(
-            "Raw text to learn from, tens of thousands or more, as long as yours, or a folder for retrieval, of which "
-            "the documents count; needed, repeatable.",
-            metavar="PATH",
-        ),
-    ] = None,
-    queries: Annotated[
-        Path | None, data_option("Texts that will be searched with; they get the model's prompt for queries.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        data_option("Graded pairs, or a retrieval folder, to choose by; by default agreement with the full model."),
-    ] = None,
+    texts: list[Path] | None = data_option(
+        None,
+        "Raw text to learn from, tens of thousands or more, as long as yours, or a folder for retrieval, of which "
+        "the documents count; needed, repeatable.",
+        metavar="PATH",
+    ),
+    queries: Path | None = data_option(
+        None, "Texts that will be searched with; they get the model's prompt for queries."
+    ),
+    data: str | None = data_option(
+        None, "Graded pairs, or a retrieval folder, to choose by; by default agreement with the full model."
+    ),
     columns: options.Columns = None,
     scale: options.Scale = None,
     search_metric: options.SearchMetric = None,
-    exclude: Annotated[
-        list[Path] | None,
-        data_option(
-            "Texts or pairs, a folder of them or for retrieval, not to learn from; whole texts count; repeatable.",
-            metavar="PATH",
-        ),
-    ] = None,
+    exclude: list[Path] | None = data_option(
+        None,
+        "Texts or pairs, a folder of them or for retrieval, not to learn from; whole texts count; repeatable.",
+        metavar="PATH",
+    ),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     *,
     budget: Budget,
-    layer: Annotated[
-        str,
-        layers_option("Learn this layer's vectors: a number, last, or auto, the one before a predicted drop."),
-    ] = "auto",
+    layer: str = layers_option(
+        "auto", "Learn this layer's vectors: a number, last, or auto, the one before a predicted drop."
+    ),
     vocabulary_from: options.VocabularyFrom = None,
     settings: DistillSettings,
     machine: Machine,
@@ -470,46 +459,38 @@ def _texts_in(path: Path) -> list[str]:
 )
 def contrast(
     model: options.Model = None,
-    triplets: Annotated[
-        str | None,
-        data_option("What is learned: a file, folder or hub name with anchor, positive[, negative], or an NLI set."),
-    ] = None,
-    triplet_columns: Annotated[
-        str | None,
-        data_option(
-            "Columns of --triplets, if their names do not say it; for an NLI set PREMISE,HYPOTHESIS,LABEL.",
-            metavar="ANCHOR,POSITIVE[,NEGATIVE]",
-        ),
-    ] = None,
-    texts: Annotated[
-        Path | None, data_option("Raw text for the objectives dropout and diffcse; by default that of the train pairs.")
-    ] = None,
+    triplets: str | None = data_option(
+        None, "What is learned: a file, folder or hub name with anchor, positive[, negative], or an NLI set."
+    ),
+    triplet_columns: str | None = data_option(
+        None,
+        "Columns of --triplets, if their names do not say it; for an NLI set PREMISE,HYPOTHESIS,LABEL.",
+        metavar="ANCHOR,POSITIVE[,NEGATIVE]",
+    ),
+    texts: Path | None = data_option(
+        None, "Raw text for the objectives dropout and diffcse; by default that of the train pairs."
+    ),
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    pooling: Annotated[
-        str,
-        layers_option(
-            f"{', '.join(TABLE_2)}: the rows of the paper's Table 2, with attention as the authors' code has it, not "
-            "equations 1 to 3; see --literal."
-        ),
-    ] = "layer-attention",
+    pooling: str = layers_option(
+        "layer-attention",
+        f"{', '.join(TABLE_2)}: the rows of the paper's Table 2, with attention as the authors' code has it, not "
+        "equations 1 to 3; see --literal.",
+    ),
     *,
     values: Annotated[dict[str, Any], ContrastiveSettings],
-    generator: Annotated[
-        str | None,
-        training_option(
-            "Of diffcse: the masked language model that fills in words; by default MODEL as it came, where DiffCSE has "
-            "DistilBERT."
-        ),
-    ] = None,
+    generator: str | None = training_option(
+        None,
+        "Of diffcse: the masked language model that fills in words; by default MODEL as it came, where DiffCSE has "
+        "DistilBERT.",
+    ),
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
-    sentences: Annotated[
-        Path | None,
-        results_option("Texts whose layer attention is drawn; by default some of test, or of dev without it."),
-    ] = None,
+    sentences: Path | None = results_option(
+        None, "Texts whose layer attention is drawn; by default some of test, or of dev without it."
+    ),
     push: Push,
     as_json: options.Json = False,
 ) -> None:
@@ -574,15 +555,13 @@ def _rows(
 
     data = OBJECTIVES[objective].data
     if data == "texts":
-        if triplets is not None:
-            raise UsageError(f"The objective {objective} learns from raw text.", hint="Use --texts, not --triplets.")
+        refuse("objectives that learn from pairs", triplets=triplets)
         if texts is not None:
             return raw_texts(texts.name, read_texts(texts))
         if pairs.train is None:
             raise UsageError("There are no texts to learn from.", hint="Give --texts FILE.")
         return raw_texts(pairs.train.name, pairs.train.texts())
-    if texts is not None:
-        raise UsageError(f"The objective {objective} learns from pairs.", hint="Use --triplets, not --texts.")
+    refuse("objectives that learn from raw text", texts=texts)
     if triplets is None:
         raise UsageError(
             f"The objective {objective} has nothing to learn from.",
@@ -597,18 +576,15 @@ def freeze(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    texts: Annotated[
-        Path | None,
-        data_option("Raw text for the autoencoders, in the FREEZE report GenericsKB; without it there are none."),
-    ] = None,
-    nli: Annotated[
-        str | None,
-        data_option(
-            "Pairs labelled entailment, neutral, contradiction to learn first, as scores 1, ½ and 0, which are not "
-            "from the FREEZE report."
-        ),
-    ] = None,
-    pooling: Annotated[str | None, data_option(f"mean, cls, max or last; by default {FREEZE_POOLING}.")] = None,
+    texts: Path | None = data_option(
+        None, "Raw text for the autoencoders, in the FREEZE report GenericsKB; without it there are none."
+    ),
+    nli: str | None = data_option(
+        None,
+        "Pairs labelled entailment, neutral, contradiction to learn first, as scores 1, ½ and 0, which are not "
+        "from the FREEZE report.",
+    ),
+    pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
     *,
     values: Annotated[dict[str, Any], FrozenSettings],
@@ -665,18 +641,15 @@ def _nli(name: str) -> "PairSet":
 
 @command("truncate-kit combine MODEL --data stsb")
 def combine(
-    model: Annotated[
-        str | None,
-        argument(
-            "MODEL", "Model folder, hub name or bundled miniature; by default WORKSPACE/lean, else as for finetune."
-        ),
-    ] = None,
+    model: str | None = argument(
+        None, "MODEL", "Model folder, hub name or bundled miniature; by default WORKSPACE/lean, else as for finetune."
+    ),
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    split: Annotated[
-        str | None, data_option("Split that is divided: train, dev or test; by default as evaluate. BERT-LC joins all.")
-    ] = None,
+    split: str | None = data_option(
+        None, "Split that is divided: train, dev or test; by default as evaluate. BERT-LC joins all."
+    ),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     *,
