@@ -13,7 +13,6 @@ from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.priors import AdaptationSettings, adapt
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings

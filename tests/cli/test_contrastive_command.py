@@ -8,10 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from tests.support.pairs import make_pairs, word_triplets
-from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
-from truncate_kit.methods.contrast.contrastive_result import ContrastiveResult, LayerWeights
 from truncate_kit.models import load_encoder
 
 

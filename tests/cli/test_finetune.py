@@ -8,8 +8,6 @@ import pytest
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.files import run_lock
-from truncate_kit.methods import priors as adapting
-from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.page import write_page
 from truncate_kit.training import evaluators
