@@ -143,7 +143,9 @@ def export(
         _check_searchable(scored)
     if kept is not None or vocabulary_from is not None:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
-        workspace.note(*cut.sentences)
+        from truncate_kit.report.view import view_of
+
+        workspace.note(*view_of(cut).sentences)
         model = None
     _check_replaceable(workspace, model)
     source = workspace.finished_model(model)

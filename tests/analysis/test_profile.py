@@ -20,6 +20,7 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.states import layer_states
+from truncate_kit.report.view import view_of
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +176,9 @@ def test_parameters_are_those_of_the_model_cut_at_each_layer(encoder, tiny_folde
     deberta = profile(load_encoder(tiny_folder("deberta-v3")), TEXTS)
     assert deberta.parameters[0] is None
     assert deberta.parameters[1] is not None
-    assert any("cut at layer 0" in note for note in deberta.statements())
+    assert any("cut at layer 0" in note for note in view_of(deberta).notes)
     albert = profile(load_encoder(tiny_folder("albert")), TEXTS)
-    assert any("share their weights" in note for note in albert.statements())
+    assert any("share their weights" in note for note in view_of(albert).notes)
 
 
 def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, other):
@@ -188,8 +189,8 @@ def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, oth
     matrix = torch.tensor(found.cka_matrix)
     assert matrix.shape == (4, 2)
     assert found.cka.values == pytest.approx(matrix[[0, 1, 2, 3], [0, 0, 1, 1]].tolist())
-    assert any("0–0, 1–0, 2–1, 3–1" in note for note in found.statements())
-    assert not any("relative depth" in note for note in profile(encoder, TEXTS, reference=other).statements())
+    assert any("0–0, 1–0, 2–1, 3–1" in note for note in view_of(found).notes)
+    assert not any("relative depth" in note for note in view_of(profile(encoder, TEXTS, reference=other)).notes)
 
 
 def test_without_reference_the_model_is_compared_with_its_middle_and_says_so(encoder):
@@ -200,8 +201,8 @@ def test_without_reference_the_model_is_compared_with_its_middle_and_says_so(enc
     assert found.cka.reference_layers == (1, 1, 1, 1)
     assert found.cka.values == pytest.approx([row[1] for row in found.cka_matrix], abs=1e-6)
     assert not found.drop.with_reference
-    assert "no reference" in found.sentence
-    assert any("less sure" in note for note in found.statements())
+    assert "no reference" in view_of(found).sentences[-1]
+    assert any("less sure" in note for note in view_of(found).notes)
 
 
 @pytest.mark.parametrize("with_reference", [True, False])
@@ -210,7 +211,7 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
     held = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=False, outliers=2), **beside)
     streamed = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=True, outliers=2), **beside)
     assert streamed.streamed
-    assert any("streamed" in note for note in streamed.statements())
+    assert any("streamed" in note for note in view_of(streamed).notes)
     assert streamed.cka.values == pytest.approx(held.cka.values, abs=1e-5)
     assert streamed.cka.reference_layers == held.cka.reference_layers
     assert streamed.cka_without_outliers.values == pytest.approx(held.cka_without_outliers.values, abs=1e-5)
@@ -245,7 +246,7 @@ def test_repeats_are_left_out_and_counted(encoder):
     assert (repeated.num_texts, repeated.num_repeats) == (60, 25)
     assert repeated.cka == once.cka
     assert repeated.anisotropy == once.anisotropy
-    assert "25 repeats were left out" in repeated.statements()[0]
+    assert "25 repeats left out" in view_of(repeated).notes[0]
 
 
 def test_a_limit_draws_texts_and_pairs(encoder):
@@ -297,7 +298,7 @@ def test_layer_without_information_has_no_value_and_json_no_nan(encoder, other):
 def test_models_too_shallow_to_have_a_middle(layer, encoder):
     found = profile(truncate(encoder, layer), TEXTS)
     assert found.drop is None
-    assert "no middle" in found.sentence
+    assert "too shallow" in view_of(found).sentences[-1]
     assert len(found.block_influence) == layer
     assert LayerProfile.from_dict(json.loads(found.to_json())) == found
 
@@ -332,7 +333,7 @@ def test_nothing_is_foretold_from_pairs_that_are_only_labelled(encoder):
     found = profile(encoder, pairs=labelled)
     assert found.labels
     assert found.drop is None
-    assert found.sentence.startswith("Whether the last layers are worse is not known before training")
+    assert view_of(found).sentences[-1].startswith("Whether the last layers are worse is not known before training")
     assert found.spearman is not None
     graded = [labelled[0], *(TextPair(pair.first, pair.second, pair.target / 2) for pair in labelled[1:])]
     assert profile(encoder, pairs=graded).drop is not None

@@ -1,16 +1,13 @@
 """How layers are measured and compared."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from truncate_kit.analysis.drop import NOT_PREDICTED, DropPrediction
+from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
-from truncate_kit.naming import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
-from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
     from truncate_kit.models import PoolingMode
@@ -142,13 +139,6 @@ class LayerProfile(Result):
     texts_digest: str | None = None
 
     @property
-    def title(self) -> str:
-        """What to call the model: its name, and the blocks where some were left out."""
-        if self.kept_blocks is None:
-            return called(self.model)
-        return f"{called(self.model)}, {blocks_in_words(self.kept_blocks, self.full_depth)}"
-
-    @property
     def last_blocks(self) -> tuple[int, ...]:
         """The block that each layer ends in, 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
@@ -159,69 +149,6 @@ class LayerProfile(Result):
         found = {"ndcg": self.ndcg, "mrr": self.mrr, "recall": self.recall}
         order = sorted(SEARCH_METRICS, key=lambda metric: metric != self.search_metric)
         return {metric: values for metric in order if (values := found[metric]) is not None}
-
-    @property
-    def sentence(self) -> str:
-        """The prediction in one sentence."""
-        if self.drop is not None:
-            return self.drop.sentence
-        if self.labels:
-            return NOT_PREDICTED
-        blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
-        return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."
-
-    @property
-    def best_sentence(self) -> str | None:
-        """Which layer scores highest untrained, and the last one beside it; None where nothing was scored."""
-        values: Sequence[float | None] | None = self.spearman
-        measure, searched = "Spearman", next(iter(self.searched.items()), None)
-        if searched is not None:
-            measure, values = SEARCH_METRICS[searched[0]], searched[1]
-        scores = {layer: value for layer, value in enumerate(values or ()) if value is not None}
-        if not scores:
-            return None
-        best, last = max(scores, key=scores.__getitem__), scores.get(self.depth)
-        place = f"layer {best}, the last one" if best == self.depth else f"layer {best}"
-        beside = "" if last is None or best == self.depth else f", the last layer {last:.1f}"
-        return f"Highest without further training: {place} ({measure} {scores[best]:.1f}{beside})."
-
-    def statements(self) -> tuple[str, ...]:
-        """What the user has to know of how the numbers came about."""
-        notes = [self._texts_sentence()]
-        if self.kept_blocks is not None:
-            of, ends = blocks_in_words(self.kept_blocks, self.full_depth), enumerate(self.kept_blocks, 1)
-            ends_in = ", ".join(f"layer {layer} in block {block}" for layer, block in ends)
-            notes.append(f"Layers are those of {of} alone: {ends_in}.")
-        if self.reference is None:
-            notes.append(
-                f"No reference: each layer is compared with the model's own middle layer {self.depth // 2}, "
-                "which is less sure."
-            )
-        elif self.reference_depth != self.depth:
-            mapping = ", ".join(f"{layer}–{other}" for layer, other in enumerate(self.cka.reference_layers))
-            notes.append(
-                f"The depths differ ({self.depth} and {self.reference_depth} blocks), so layers are compared at the "
-                f"same relative depth: {mapping}."
-            )
-        if self.streamed:
-            notes.append(
-                f"The states were streamed; the matrices and the choice of outlier dimensions come from a sample of "
-                f"{self.matrix_texts:,} texts."
-            )
-        not_held = [str(layer) for layer, count in enumerate(self.parameters) if count is None]
-        if not_held:
-            notes.append(f"No model of this family can be cut at layer {', '.join(not_held)}.")
-        if self.depth > 1 and len(set(self.parameters[1:])) == 1:
-            notes.append("The blocks of this model share their weights: cutting saves time, not parameters.")
-        return tuple(notes)
-
-    def _texts_sentence(self) -> str:
-        said = f"States of {self.num_texts:,} distinct texts"
-        if self.num_repeats:
-            said += f"; {counted(self.num_repeats, 'repeat')} {'was' if self.num_repeats == 1 else 'were'} left out"
-        if self.num_not_drawn:
-            said += f"; {self.num_not_drawn:,} more texts were not drawn"
-        return f"{said}."
 
 
 def called(name: str) -> str:

@@ -164,11 +164,6 @@ class ScoredPairs(Result):
         number = counted(self.num_pairs, *self.unit)
         return number + (f" of {self.name}" if self.name else "") + (", synthetic" if self.bundled else "")
 
-    @property
-    def sentence(self) -> str:
-        """All of it, for the user."""
-        return f"Scored on {self.words} (fingerprint {self.fingerprint[:12]})."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityDifference(Result):

@@ -104,6 +104,15 @@ def agreement_in_words(found: Agreement) -> str:
     return with_interval(found.correlation, (found.low, found.high))
 
 
+def common_in_words(found: Agreement) -> str:
+    """Give the share of nearest texts in common; for few texts also that of unrelated models."""
+    common = f"{found.overlap:.0f} %"
+    if found.overlap_low is not None:
+        common += f" [{found.overlap_low:.0f}, {found.overlap_high:.0f}]"
+    chance = 100 * NEAR / (found.num_texts - 1)
+    return f"{common} of nearest texts in common" + f" (by chance {chance:.0f} %)" * (chance >= _SAID_CHANCE)
+
+
 def scores_in_words(found: HeldOutScores) -> str:
     """Give both scores, and their difference with its interval if there are enough pairs or queries for one."""
     some = (
@@ -117,16 +126,10 @@ def choice(result: DistillResult) -> str:
     """Say which blocks were chosen, how fast they are and how like the full model."""
     named, agreement = ", ".join(map(str, result.chosen)), result.student.agreement
     speedup = with_interval(result.speedup, result.candidate.speedup_interval)
-    common = f"{agreement.overlap:.0f} %"
-    if agreement.overlap_low is not None:
-        common += f" [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
-    common += " of nearest texts in common"
-    if (chance := 100 * NEAR / (agreement.num_texts - 1)) >= _SAID_CHANCE:
-        common += f" (by chance {chance:.0f} %)"
     said = (
         f"Chosen: {counted(len(result.chosen), 'block')} of {result.depth} ({named}), {speedup} times the texts a "
         f"second; agreement {agreement_in_words(agreement)} with {taught_by(result.settings)} on held-out texts, "
-        f"{common}."
+        f"{common_in_words(agreement)}."
     )
     if result.scores is not None:
         said += f" {scores_in_words(result.scores)}"

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.files import local_path
-from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.results import Result
-from truncate_kit.wording import capitalized, counted
 
 if TYPE_CHECKING:
     from truncate_kit.models import Encoder
@@ -28,22 +26,6 @@ class VocabularyCut(Result):
     covered_pieces: float | None  # share of the pieces in the texts held out; None where none is
     covered_texts: float | None  # share of these texts all of whose pieces are covered
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What was kept, and what of other texts that covers."""
-        kept = (
-            f"{self.pieces:,} of {self.full_pieces:,} word pieces are kept, for {self.texts:,} texts: "
-            f"{self.full_model_bytes / 1e6:.1f} MB of weights in float32 become {self.model_bytes / 1e6:.1f} MB."
-        )
-        if self.covered_pieces is None or self.covered_texts is None:
-            return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
-        return (
-            kept,
-            f"Chosen on nine tenths of the texts, they cover {100 * self.covered_pieces:.2f} % of the word pieces in "
-            f"the rest; {100 * self.covered_texts:.1f} % of {counted(self.held_out, 'text')} there keep their vectors "
-            "exactly, the others are split into smaller pieces.",
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
@@ -56,24 +38,6 @@ class CutResult(Result):
     full_parameters: int  # of the whole model, likewise
     vocabulary: VocabularyCut | None = None  # what was kept of its vocabulary; None for all of it
     blocks: tuple[int, ...] | None = None  # the ones that were named; None for the first ones, up to `layer`
-
-    @property
-    def place(self) -> str:
-        """Where, in words: `layer 3`, or `blocks 1, 4, 6`."""
-        return place_in_words(self.layer, self.blocks)
-
-    @property
-    def sentence(self) -> str:
-        """What was kept."""
-        return (
-            f"{capitalized(self.place)} of {self.depth}, not trained: {self.parameters:,} of "
-            f"{self.full_parameters:,} parameters are kept."
-        )
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What was kept, of the vocabulary too."""
-        return (self.sentence, *(self.vocabulary.sentences if self.vocabulary is not None else ()))
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:

@@ -323,7 +323,7 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
     best = summary.best_dev.scores
     write_tables(result, tmp_path)
     page = (tmp_path / "tables.md").read_text()
-    assert f"| m | {best.layer} | {best.parameters} | {' | '.join(best.cells[:2])} | – | – | – |" in page
+    assert f"| m | {best.layer} | {best.parameters} | {' | '.join(score_cells(best)[:2])} | – | – | – |" in page
     with (tmp_path / "best.csv").open() as handle:
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")

@@ -14,7 +14,7 @@ from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.statistics import LEVEL, interval, standard_deviation
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
     from truncate_kit.models import Encoder
@@ -179,12 +179,6 @@ class LayerScores(Result):
     dev_pearson: float | None = None
     dev_pearson_std: float | None = None
 
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Dev, test, and Pearson's correlation on test, each with its deviation, as tables have them."""
-        pearson = points(self.test_pearson, self.test_pearson_std)
-        return points(self.dev, self.dev_std), points(self.test, self.test_std), pearson
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Result):
@@ -251,29 +245,9 @@ class SweepResult(Result):
         return lean, full
 
     @property
-    def choice_sentences(self) -> tuple[str, ...]:
-        """Why this layer, and which others dev and seeds cannot tell apart."""
-        return (self.choice,) if self.certainty is None else (self.choice, self.certainty.sentence)
-
-    @property
-    def cost_sentences(self) -> tuple[str, ...]:
-        """What the search cost against trying every layer with every seed; nothing where there was none."""
-        share = 100 * self.search_cost / max(1, self.exhaustive_cost)
-        said = (
-            f"Search cost, trials of earlier runs included: {self.search_cost:,} block-steps, {share:.0f} % of what "
-            f"trying every layer with every seed costs ({self.exhaustive_cost:,})."
-        )
-        return (said,) if self.search_cost else ()
-
-    @property
     def rows(self) -> list[LayerScores]:
         """Every layer trained with the full budget and the full model, by layer."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
-
-    @property
-    def seeds_in_words(self) -> str:
-        """Over how many seeds its rows are: "3 seeds", or "2 to 4 seeds" where earlier calls left more of some."""
-        return numbers_of_seeds(self.rows)
 
     def place(self, layer: int) -> str:
         """What a model of `layer` has of the full one, in words: `layer 3`, or `blocks 1, 4, 6`."""
