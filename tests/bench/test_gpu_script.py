@@ -9,7 +9,6 @@ import torch
 
 from benchmarks.gpu import figure
 from benchmarks.gpu import masks as mask_timing
-from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.export.graph import save_graph
@@ -99,32 +98,6 @@ def test_models_and_graphs_are_made_beforehand(folders, tmp_path, monkeypatch, c
     assert {name: (tmp_path / name).stat().st_mtime_ns for name in made} == stamps
 
 
-def test_graphs_that_no_row_runs_are_not_made():
-    def precisions(*more):
-        options = gpu.parsed(["--work=x", *more])
-        return gpu.precisions_of(options)
-
-    assert precisions("--quick") == ("fp16",)
-    assert precisions("--backends=onnx-fp32") == precisions() == ("fp16", "fp32")
-    assert precisions("--device=cpu") == ("fp32",)
-
-
-def test_quick_gives_way_to_what_is_named():
-    options = gpu.parsed(["--work=x", "--quick", "--repeats=3"])
-    assert (options.repeats, options.memory, options.models) == (3, False, gpu.QUICK["models"])
-    assert set(options.backends) <= set(gpu.BACKENDS)
-
-
-def test_a_model_whose_graph_cannot_be_made_is_there_without_it(tmp_path, monkeypatch, capsys):
-    def refused(*_, **__):
-        raise random_models.TruncateKitError("too old.", hint="Upgrade it.")
-
-    monkeypatch.setattr(random_models, "export_onnx", refused)
-    folder = gpu.Models(tmp_path, gpu.shapes(32, 2), "cpu", ("fp32",)).folder("bert-base", 1)
-    assert load_encoder(folder).depth == 1
-    assert "bert-base-1 has no fp32 graph: too old. Upgrade it." in capsys.readouterr().out
-
-
 def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     _, out, _ = folders
     figure.main([f"--results={out}"])
@@ -132,16 +105,6 @@ def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     for rival in ("torch", "others", "full"):
         assert f"bert-base-1, batch 2, against {rival}: " in printed
     assert out.with_name("ratios.png").stat().st_size > 1000
-
-
-def test_missing_results_are_an_error_in_a_sentence(tmp_path):
-    results = tmp_path / "results.json"
-    with pytest.raises(SystemExit, match=r"results\.json: measure first"):
-        figure.main([f"--results={results}"])
-    for parts in ({}, {"shapes": {"bert-base-6": {"error": "no memory"}}}):
-        results.write_text(json.dumps(parts))
-        with pytest.raises(SystemExit, match="nothing to draw"):
-            figure.main([f"--results={results}"])
 
 
 @pytest.mark.parametrize("form", ["multihead_lengths", "multihead_lengths_starts"])

@@ -16,7 +16,7 @@ from truncate_kit.bench.bench_report import BenchReport, Contestant
 from truncate_kit.bench.quality import PairsEvaluator
 from truncate_kit.bench.run import Subject
 from truncate_kit.bench.run import bench as bench_with
-from truncate_kit.bench.runners import AbsentError, OnnxRunner, PeerRunner
+from truncate_kit.bench.runners import OnnxRunner, PeerRunner
 from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
@@ -220,22 +220,6 @@ def test_every_gain_multiplies(report):
         assert gain.depth * gain.runtime == pytest.approx(gain.total)
 
 
-def test_tables_show_every_contestant_and_gains_as_products(report):
-    overview, shapes, gained, _ = view_of(report).tables
-    assert [row[0] for row in overview.rows] == [
-        "lean, torch fp32",
-        "full, torch fp32",
-        "lean, ONNX Runtime fp32",
-        "full, ONNX Runtime fp32",
-    ]
-    assert all(len(row) == len(overview.columns) for row in overview.rows)
-    assert len(shapes.rows) == 4 * 4
-    assert len(gained.rows) == 6  # four shapes, one sentence, real set; the base itself is left out
-    for row in gained.rows:
-        depth, runtime, total = (float(cell.strip("×")) for cell in row[1:])
-        assert depth * runtime == pytest.approx(total, rel=0.1, abs=0.02)  # two digits behind the point each
-
-
 def test_a_pair_from_one_sweep_needs_no_warning(report):
     assert not any("fine-tun" in note or "yardstick" in note for note in report.notes)
     assert any("Left out: torch.compile" in note for note in report.notes)
@@ -251,12 +235,6 @@ def test_a_plain_checkpoint_is_no_yardstick_for_a_tuned_model(duo, tiny_folder):
     result, notes = _notes(duo / "lean", tiny_folder("electra"))
     assert result.quality is None
     assert "the full model was not fine-tuned and the lean one was" in notes
-
-
-def test_two_plain_checkpoints_are_said_to_be_so(tiny_folder):
-    result, notes = _notes(tiny_folder("bert"), tiny_folder("bert"))
-    assert result.quality is not None
-    assert "neither model was fine-tuned" in notes
 
 
 def test_lean_alone_has_no_gain_and_no_difference(duo):
@@ -363,23 +341,6 @@ def test_a_runtime_that_fails_at_the_start_is_a_row_but_a_damaged_model_an_error
         bench(duo / "lean", **options)
 
 
-def test_texts_of_one_batch_may_have_a_limit(duo):
-    encoder = load_encoder(duo / "lean")
-    graph = Subject("lean", duo / "lean", duo).graph(BACKENDS_KNOWN["onnx-fp32"])
-    runner = OnnxRunner(BACKENDS_KNOWN["onnx-fp32"], encoder, graph, device=torch.device("cpu"), threads=1)
-    expected, encode, sizes = runner.encode(TEXTS), runner.model.encode_ids, []
-    runner.most_texts = 5
-
-    def watched(ids):
-        sizes.append(len(ids))
-        return encode(ids)
-
-    runner.model.encode_ids = watched
-    torch.testing.assert_close(runner.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
-    assert max(sizes) == 5
-    assert sum(sizes) == len(TEXTS)
-
-
 def test_a_graph_is_made_for_the_device_that_runs_it(duo, tmp_path):
     backend, kept = BACKENDS_KNOWN["onnx-fp32"], tmp_path / "graphs"
     bare = tmp_path / "bare"
@@ -447,14 +408,6 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
     peer = {row.scenario for row in result.timings if row.backend == "st-fp32"}
     assert peer == {"one sentence", "latency", "throughput", "real set"}
     assert all(row.device_seconds == () for row in result.timings)  # no GPU
-
-
-def test_a_graph_that_is_missing_is_asked_for_in_its_folder(duo, tmp_path):
-    for role, where in (("lean", ""), ("full", f" in {duo / 'full'}")):
-        with pytest.raises(AbsentError) as absent:
-            Subject(role, duo / role, tmp_path).graph(BACKENDS_KNOWN["onnx-int8"])
-        call = '`export_onnx(settings=ExportSettings(precision="int8"))`'
-        assert str(absent.value) == f"no model_int8.onnx{where}: make it with {call}"
 
 
 def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):

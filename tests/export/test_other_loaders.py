@@ -83,19 +83,6 @@ def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
     torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
 
 
-def test_auto_model(exported):
-    from transformers import AutoModel, AutoTokenizer
-
-    vectors, folder = exported
-    batch = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
-    model = AutoModel.from_pretrained(folder).eval()
-    assert model.config.num_hidden_layers == 2
-    with torch.no_grad():
-        states = model(**batch).last_hidden_state
-    mask = batch["attention_mask"][:, :, None]
-    torch.testing.assert_close((states * mask).sum(dim=1) / mask.sum(dim=1), vectors, atol=1e-5, rtol=1e-4)
-
-
 def documented_snippet() -> str:
     """The block of the page on serving that runs the graph with onnxruntime and tokenizers alone."""
     page = (ROOT / "docs/guides/serve.md").read_text(encoding="utf-8")

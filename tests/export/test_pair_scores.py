@@ -83,32 +83,6 @@ def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
         assert by_cosine.base != pytest.approx(by_heads.base)
 
 
-def test_an_odd_text_is_in_no_pair(exported):
-    encoder, folder, _ = exported
-    texts = [FIRST[0], SECOND[0], FIRST[1]]
-    expected = encoder.similarities(encoder.vectors(FIRST[:1]), encoder.vectors(SECOND[:1]))
-    vectors, scores = session_of(folder).run(None, padded(encoder.token_ids(texts), 0))
-    assert len(vectors) == 3
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
-
-
-def test_evaluated_alike_in_torch_and_as_a_graph_by_the_score_of_the_heads(exported):
-    encoder, folder, _ = exported
-    before, after = (evaluate(model, PAIRS) for model in (encoder, OnnxEncoder.load(folder, threads=1)))
-    assert before.spearman == pytest.approx(after.spearman)
-    np.testing.assert_allclose(before.cosines, after.cosines, atol=1e-4)
-    expected = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND)).numpy()
-    np.testing.assert_allclose(before.cosines, expected, atol=1e-6)
-
-
-def test_a_graph_with_other_scores_fails_its_check(exported):
-    encoder, folder, _ = exported
-    other = copy.deepcopy(encoder)
-    other.heads.score.out.data.add_(1.0)
-    with pytest.raises(ModelError, match="score of 1 pair: a difference of"):
-        check_scores(session_of(folder), other, 1e-4)
-
-
 @pytest.mark.parametrize(("precision", "target", "limit"), [("fp16", "cuda", 2e-2), ("int8", "cpu", 1)])
 def test_scores_in_fewer_bits_are_checked_and_their_difference_is_kept(precision, target, limit, tiny_folder, tmp_path):
     report = export_onnx(

@@ -11,12 +11,10 @@ import torch
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.record import check_record
 from truncate_kit.export.runtime import (
     CudaOptions,
     OnnxEncoder,
     bucket,
-    filled,
     load_text_encoder,
     open_session,
     run_bound,
@@ -109,17 +107,6 @@ def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     assert set(loaded._fixed._held) <= shapes
 
 
-def test_a_graph_without_a_tokenizer_fills_up_to_its_own_length(prompted):
-    """Ids that are near the end of the positions have no power of two above them."""
-    encoder, folder = prompted
-    loaded = OnnxEncoder(folder / "model.onnx", None, report=check_record(folder / "model.onnx"), buckets=True)
-    ids = [[2, *[5] * (encoder.max_length - 3), 3]] * 2
-    torch.testing.assert_close(loaded.encode_ids(ids), encoder.encode_ids(ids), atol=1e-5, rtol=1e-4)
-    unknown = OnnxEncoder(folder / "model.onnx", None, buckets=True)
-    with pytest.raises(ModelError, match="ONNX Runtime cannot run the graph"):
-        unknown.encode_ids(ids)
-
-
 def test_threads_that_share_buckets_get_their_own_vectors(prompted):
     """All texts have one shape, so all threads write into the same buffers."""
     loaded = OnnxEncoder.load(prompted[1], threads=1, buckets=True)
@@ -128,14 +115,6 @@ def test_threads_that_share_buckets_get_their_own_vectors(prompted):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda row: loaded.encode_ids([row]), ids * 20))
     assert all(torch.equal(vectors, expected[place % 64]) for place, vectors in enumerate(found))
-
-
-def test_a_bucket_holds_its_batch():
-    for batch in range(1, 70):
-        for length in (1, 8, 9, 200, 512, 600):
-            size, width = bucket(batch, length, 512)
-            assert batch <= size < 2 * batch
-            assert length <= width <= max(8, 2 * length)
 
 
 def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeypatch):
@@ -168,11 +147,6 @@ def test_steps_of_lengths_add_at_most_an_eighth():
         assert length <= step <= length * 9 / 8
     assert stepped(510, 511) == 511  # no more than the graph takes
     assert stepped(510, None) == 510
-
-
-def test_a_batch_is_filled_up_to_no_more_than_a_whole_one():
-    assert [filled(batch, 100) for batch in (1, 2, 3, 33, 64, 65, 100)] == [1, 2, 4, 64, 64, 100, 100]
-    assert filled(3, 2) == 3  # one text that is longer than a batch
 
 
 def test_what_a_session_is_told_on_cuda():
@@ -209,17 +183,6 @@ def test_a_graph_of_something_else_is_refused(prompted, tmp_path):
     onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "o.onnx")
     with pytest.raises(ModelError, match="not an exported sentence encoder: it has inputs x and outputs y"):
         open_session(tmp_path / "o.onnx", device=torch.device("cpu"), threads=1)
-
-
-def test_io_binding_gives_what_a_plain_run_gives(prompted):
-    encoder, folder = prompted
-    batch = encoder.tokenize(TEXTS)
-    feeds = {name: value.numpy() for name, value in batch.items()}
-    plain = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    (expected,) = plain.run(["sentence_embedding"], feeds)
-    device = torch.device("cpu")
-    session = open_session(folder / "model.onnx", device=device, threads=1)
-    np.testing.assert_allclose(run_bound(session, feeds, device=device), expected, atol=1e-6)
 
 
 @pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")

@@ -155,9 +155,7 @@ def _make(job: _Job, encoder: Encoder) -> tuple[Any, dict[str, Any]]:
     fuse_embeddings(graph, encoder.family, settings.precision)
     computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
-        graph, facts["float32_islands"], facts["largest_half"] = to_half(
-            graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit
-        )
+        graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
     elif settings.precision == "int8":
         assert job.search_pairs is not None
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:

@@ -78,7 +78,7 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 
 @contextmanager
-def watching(model: Any, names: Sequence[str], *, embed_limit: int = EMBED_LIMIT) -> Iterator[Watch]:
+def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
     """Give a function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU.
 
     Raises `FileProblemError` where the folder for temporary files is full.
@@ -92,10 +92,10 @@ def watching(model: Any, names: Sequence[str], *, embed_limit: int = EMBED_LIMIT
         value.dtype = value.dtype or ir.DataType.FLOAT  # fusing leaves some without one
     options = runtime.SessionOptions()
     options.log_severity_level = 4
-    # Through a file: no protobuf holds a graph with more weights than `embed_limit` bytes.
+    # Through a file: no protobuf holds a graph with weights of more than 2 GiB.
     with tempfile.TemporaryDirectory(prefix="truncate-kit-watch-") as scratch:
         file = Path(scratch) / GRAPH_FILE
-        save_graph(watched, file, embed_limit=embed_limit)
+        save_graph(watched, file)
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         yield lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
 

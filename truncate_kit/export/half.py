@@ -5,7 +5,7 @@ float16 and up again, so that a masked score becomes infinite in the middle of a
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from truncate_kit.errors import failed_check, require
 from truncate_kit.export.graph import Feeds, watching
 from truncate_kit.export.int8 import quantizable
-from truncate_kit.export.settings import EMBED_LIMIT
 from truncate_kit.models.families import Family
 
 _SMALLEST, LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
@@ -35,9 +34,7 @@ _WIDE_OPERATORS = frozenset(
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
-def to_half(
-    model: Any, family: Family, odd_inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT
-) -> tuple[Any, dict[str, int], float]:
+def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
     """Copy an `onnx_ir.Model` in float16, inputs and outputs as they are.
 
     Squares, sums over tokens and all after pooling stay in float32, and so do scores of disentangled attention, sums of
@@ -48,7 +45,7 @@ def to_half(
     names = wide_nodes(model)
     if family.float32_scores:
         names |= score_nodes(model)
-    largest, where = largest_value(model, names, odd_inputs, embed_limit=embed_limit)
+    largest, where = largest_value(model, names, odd_inputs)
     if largest > LARGEST:
         raise failed_check(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
     half = model.clone()
@@ -63,7 +60,7 @@ def wide_nodes(model: Any) -> set[str]:
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     chosen = [node for node in nodes if node.op_type in _CHOOSING and _is_float(node.inputs[0])]
     pooling += [reader for node in chosen for reader in _readers(node)]
-    found = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _downstream(pooling)
+    found = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _reached(pooling, _readers)
     for node in nodes:
         before = {str(maker.name) for maker in (value.producer() for value in node.inputs if value) if maker}
         after = {str(reader.name) for value in node.outputs for reader, _ in value.uses()}
@@ -77,13 +74,14 @@ def _is_float(value: Any) -> bool:
     return str(value.dtype) == "FLOAT" if value.dtype is not None else not value.is_graph_input()
 
 
-def _downstream(nodes: Sequence[Any]) -> set[str]:
+def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[str]:
+    """Names of these nodes and of all that is reached from them step by step."""
     waiting, found = list(nodes), set()
     while waiting:
         node = waiting.pop()
         if node.name not in found:
             found.add(str(node.name))
-            waiting.extend(_readers(node))
+            waiting.extend(step(node))
     return found
 
 
@@ -94,20 +92,15 @@ def _readers(node: Any) -> list[Any]:
 def score_nodes(model: Any) -> set[str]:
     """Name the nodes between the projections and each Softmax, the Softmax itself included."""
     projections = {layer.node for layer in quantizable(model)}
-    waiting = [node for node in model.graph if node.op_type == "Softmax"]
-    found: set[str] = set()
-    while waiting:
-        node = waiting.pop()
-        if node.name in found or node.name in projections or node.op_type == "LayerNormalization":
-            continue
-        found.add(str(node.name))
-        waiting.extend(value.producer() for value in node.inputs if value is not None and value.producer() is not None)
-    return found
+
+    def makers(node: Any) -> list[Any]:
+        found = [value.producer() for value in node.inputs if value is not None]
+        return [one for one in found if one and one.name not in projections and one.op_type != "LayerNormalization"]
+
+    return _reached([node for node in model.graph if node.op_type == "Softmax"], makers)
 
 
-def largest_value(
-    model: Any, islands: set[str], inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT
-) -> tuple[float, str]:
+def largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
     """Find the largest magnitude outside the islands on these inputs, in float32, and the node that gave it."""
     # What a fused attention holds inside is not seen; its kernels sum in float32.
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
@@ -115,7 +108,7 @@ def largest_value(
         if node.name not in islands and node.op_type in _VALUES:
             shown |= dict.fromkeys(str(value.name) for value in node.outputs[:1])
     largest, where = 0.0, ""
-    with watching(model, list(shown), embed_limit=embed_limit) as watch:
+    with watching(model, list(shown)) as watch:
         for feeds in inputs:
             for name, array in watch(feeds).items():
                 if array.dtype != np.float32:

@@ -26,7 +26,6 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Feeds, Watch, save_graph, watching
 from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import EMBED_LIMIT
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.models import LayerHeads
 from truncate_kit.models.tokenizer import TextReader, padded
@@ -285,7 +284,7 @@ class _Writer:
         replace(self.graph, old, [old], made, old.outputs[:1], made[-1].outputs[:1])
 
 
-def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT) -> dict[str, Rounding]:
+def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
     """Find how `quantize` should round each value of a float graph that it turns to bytes; inputs: without padding."""
     # The step is found for each token when the graph runs. Fixed here is what each channel is divided by, where some
     # reach much farther than others, as after a layer norm, and how the bytes are shared between values above and
@@ -296,7 +295,7 @@ def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_L
         return {}
     channels: dict[str, Array] = {}
     reaches: dict[str, list[Array]] = {name: [] for name in names}
-    with watching(model, names, embed_limit=embed_limit) as watch:
+    with watching(model, names) as watch:
         for name, states in _states(watch, inputs):
             reach = np.abs(states).max(axis=0)
             channels[name] = np.maximum(channels.get(name, reach), reach)
