@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import read_rows
 from truncate_kit.data import PairSplits
 from truncate_kit.files import write_text
 from truncate_kit.methods.tmft.trials import TrialRunner
@@ -65,3 +66,14 @@ def trial_runner(
     key = run_key(encoder, settings.to_json(), pairs.fingerprint(), type(task).__name__)
     store = RunStore(folder, key, {"model": name, **description, "training": settings.to_dict()})
     return TrialRunner(encoder, task, settings, store)
+
+
+PUBLISHED = Path(__file__).parent / "published"
+TRANSFER = ("1", "4")
+"""The tables of `bert_lc` that have accuracies of transfer; its others have correlations on similarity."""
+
+
+def published(paper: str, *, transfer: bool = False) -> list[dict[str, str]]:
+    """The rows of `bert_lc`, `layer_attention` or `freeze`; of `bert_lc` those on similarity, or those on transfer."""
+    rows = read_rows(PUBLISHED / f"{paper}.csv")
+    return [row for row in rows if (row["table"] in TRANSFER) == transfer] if paper == "bert_lc" else rows

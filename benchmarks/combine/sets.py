@@ -15,8 +15,7 @@ from statistics import fmean, stdev
 
 from benchmarks.combine.run import add_options, asked_model, asked_settings, cell
 from benchmarks.common import new_parser, print_table
-from benchmarks.published import published
-from benchmarks.records import Records
+from benchmarks.records import Records, published
 from truncate_kit.data import PairSet, StsSet, find_sts
 from truncate_kit.hardware import usable_cores
 from truncate_kit.methods.bert_lc.combine import combine

@@ -21,13 +21,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from scipy.optimize import minimize
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
-from benchmarks.drop.run import PROFILES
-from benchmarks.drop.scoring import FEATURES, logistic, probability
-from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
-from benchmarks.pick.rules import by_model, interval
+from benchmarks.pick.rules import BUNDLED_NOW, RANDOM, Case, by_model, interval, read_cases
+from benchmarks.records import Records
 from truncate_kit.analysis.drop import LEAST_RANK
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
@@ -38,6 +37,30 @@ HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"
 SETS = {"stsb/en": "English", "stsb/de": "German", "sick": "SICK", "mrpc": "MRPC", "bundled": "bundled"}
 BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+FEATURES = {
+    "cka": "CKA lost at the end",
+    "spearman": "change of the untrained Spearman towards the end",
+    "rank": "effective rank of the last layer against the middle",
+}
+PENALTY = 0.1  # on squared slopes, against slopes without end where a feature separates all cases of a fit
+PROFILES = Records(Path(__file__).parent / "profiles.jsonl")
+
+
+def logistic(features: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Intercept and slopes of least log loss plus `PENALTY` · Σ slope² / 2 over the number of cases."""
+    design = np.column_stack([np.ones(len(features)), features])
+
+    def loss(weights: np.ndarray) -> float:
+        logits = design @ weights
+        return float(np.mean(np.logaddexp(0, logits) - truth * logits) + PENALTY * np.sum(weights[1:] ** 2) / 2)
+
+    return np.asarray(minimize(loss, np.zeros(design.shape[1])).x)
+
+
+def probability(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(−(intercept + slopes · features)))."""
+    return 1 / (1 + np.exp(-(weights[0] + features @ weights[1:])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

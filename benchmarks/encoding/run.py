@@ -10,8 +10,11 @@ chooses its layers on the pairs of --dev and is scored on those of --data; witho
 """
 
 import argparse
+import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -21,23 +24,26 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
-from benchmarks.encoding.inside import flops, operators, product_ceiling, torch_ceiling
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.runtime import OnnxEncoder, token_batches
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json
 from truncate_kit.hardware import OtherWork
 from truncate_kit.models import Encoder, load_encoder, truncate
+from truncate_kit.models.tokenizer import padded
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.report.measuring import view_export
+from truncate_kit.training.kernels import linear, onednn_pays
 
 HERE = Path(__file__).parent
 TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"
@@ -248,6 +254,64 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = measure(options, Path(scratch))
     write_json(options.out, found)
     show(found)
+
+
+def flops(encoder: Encoder, length: int) -> int:
+    """Count the floating-point operations of the matrix products for one text: 2·t·W + 4·t²·d per layer."""
+    weights = (part.weight.numel() for part in encoder.backbone.modules() if isinstance(part, torch.nn.Linear))
+    return 2 * length * sum(weights) + 4 * length**2 * encoder.width * encoder.depth
+
+
+def torch_ceiling(size: int = 1536) -> float:
+    """Measure the GFLOP/s of torch's fastest product of square matrices of float32."""
+    left, right = (torch.randn(size, size) for _ in range(2))
+    multiply = linear if onednn_pays() else torch.mm  # torch.mm does not reach what every processor can do
+    return 2 * size**3 / min(timed(lambda: multiply(left, right))[1] for _ in range(5)) / 1e9
+
+
+def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:
+    """GFLOP/s of ONNX Runtime's product of a batch's states with the widest weight, one product per core at once."""
+    wide = int(encoder.backbone.config.intermediate_size)
+    weight = numpy_helper.from_array(np.random.default_rng(0).normal(size=(encoder.width, wide)).astype("f"), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, encoder.width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, wide])],
+        [weight],
+    )
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    states = np.random.default_rng(1).normal(size=(tokens, encoder.width)).astype("f")
+    calls = 200
+
+    def work(_: int) -> None:
+        for _ in range(calls):
+            session.run(None, {"x": states})
+
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = min(timed(lambda: list(pool.map(work, range(threads))))[1] for _ in range(3))
+    return threads * calls * 2 * tokens * encoder.width * wide / seconds / 1e9
+
+
+def operators(file: Path, encoder: Encoder, ids: Sequence[Sequence[int]], tokens: int) -> dict[str, float]:
+    """Share of each operator in the graph's time, single-threaded, by ONNX Runtime's own profiler."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    options.profile_file_prefix = str(file.parent / "profile")
+    session = onnxruntime.InferenceSession(
+        file, options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
+    )
+    for batch in token_batches([len(row) for row in ids], tokens):
+        session.run(["sentence_embedding"], padded([ids[place] for place in batch], encoder.reader.padding_id))
+    spent: Counter[str] = Counter()
+    for event in json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            spent[event["args"]["op_name"]] += event["dur"]
+    return {name: spent[name] / spent.total() for name, _ in spent.most_common(6)}
 
 
 if __name__ == "__main__":

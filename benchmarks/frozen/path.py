@@ -22,8 +22,7 @@ from typing import Any
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.frozen.run import first_pairs, random_gpt2
-from benchmarks.published import published
-from benchmarks.records import Records
+from benchmarks.records import Records, published
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import (

@@ -2,18 +2,17 @@
 
     python -m benchmarks.gpu.run --work FOLDER                       # everything; continues where it was stopped
     python -m benchmarks.gpu.run --work FOLDER --quick               # what fits into 25 minutes on an H200
-    python -m benchmarks.gpu.run --work FOLDER --parts masks,steps   # some of it
+    python -m benchmarks.gpu.run --work FOLDER --parts shapes,steps   # some of it
     python -m benchmarks.gpu.run --work FOLDER --prepare             # models and graphs alone, a process for each
     python -m benchmarks.gpu.run --work FOLDER --device cpu --width 64 --lengths 8,16 --batch-sizes 2 …
 
 Parts: `shapes` times every model, full and cut, in every backend at fixed lengths and on sentences as long as those of
 the STS Benchmark; `sets` does the latter for captions and paragraphs; `steps` turns one thing after the other from the
-full model in torch into the cut one as a graph, and says what each gained; `masks` times the forms in which padding is
-given to fused attention, and names the kernels that ran; `first` times what a new session encodes first. All go into
-one JSON file. What fails is there as an error with its reason, the rest goes on, and the next run tries it again.
-Weights are random (speed does not depend on them), sentences are words of the miniatures' vocabulary, as many as the
-real ones have tokens (`lengths.json`). FOLDER gets models and graphs and lies outside the repository. The last line of
-`--device cpu` tries the script without a GPU.
+full model in torch into the cut one as a graph, and says what each gained; `first` times what a new session encodes
+first. All go into one JSON file. What fails is there as an error with its reason, the rest goes on, and the next run
+tries it again. Weights are random (speed does not depend on them), sentences are words of the miniatures' vocabulary,
+as many as the real ones have tokens (`lengths.json`). FOLDER gets models and graphs and lies outside the repository.
+The last line of `--device cpu` tries the script without a GPU.
 """
 
 import argparse
@@ -34,7 +33,6 @@ from statistics import median
 import torch
 
 from benchmarks.common import machine, names, new_parser, numbers
-from benchmarks.gpu.masks import FORMS, mask_graph, time_masks
 from benchmarks.gpu.models import Models, sentences, shapes
 from truncate_kit.bench.backends import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
@@ -48,13 +46,13 @@ from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.view import view_of
 
 HERE = Path(__file__).parent
-PARTS = ("shapes", "sets", "steps", "masks", "first")
+PARTS = ("shapes", "sets", "steps", "first")
 MODELS = ("bert-base", "bert-large", "electra-base", "deberta-v3-base")
 CUTS = (3, 6, 9)  # twelfths of a model's depth
 HALF = 6
 # One model, and of another family whose attention has no fused kernels; the strongest of each kind of rival.
 QUICK = {
-    "parts": ["masks", "steps", "first", "shapes"],
+    "parts": ["steps", "first", "shapes"],
     "models": ["bert-base", "deberta-v3-base"],
     "cuts": (HALF,),
     "backends": [
@@ -115,17 +113,9 @@ def prepare(options: argparse.Namespace, models: Models) -> None:
     jobs: list[Callable[[], object]] = [
         partial(models.folder, name, layer) for name, depths in layers.items() for layer in depths
     ]
-    if "masks" in options.parts:
-        jobs += [partial(make_mask_graph, options, models, form) for form in FORMS]
     with ProcessPoolExecutor(usable_cores(), multiprocessing.get_context("fork")) as pool:
         for done in [pool.submit(job) for job in jobs]:
             print(done.result(), flush=True)
-
-
-def make_mask_graph(options: argparse.Namespace, models: Models, form: str) -> Path:
-    """The graph of one form of the mask, made where it is missing."""
-    encoder = models.encoder(STEPS_MODEL, models.layer(STEPS_MODEL, HALF))
-    return mask_graph(encoder, options.work, form, options.device)
 
 
 Job = tuple[str, Callable[[], dict[str, object]]]
@@ -250,18 +240,12 @@ def first(options: argparse.Namespace, models: Models) -> dict[str, object]:
     return {"machine": machine(device=options.device), "texts": len(texts), "rows": rows}
 
 
-def masks(options: argparse.Namespace, models: Models) -> dict[str, object]:
-    """Seconds of the cut model of the steps with the mask in every form."""
-    encoder = load_encoder(models.folder(STEPS_MODEL, models.layer(STEPS_MODEL, HALF)))
-    return time_masks(encoder, options.work, torch.device(options.device), options.repeats)
-
-
 def single_job(measure: Callable[..., dict[str, object]]) -> Callable[..., Iterator[Job]]:
     """The one job of a part that is named as what measures it."""
     return lambda options, models: iter([(measure.__name__, partial(measure, options, models))])
 
 
-JOBS = {"shapes": shape_jobs, "sets": set_jobs} | {part.__name__: single_job(part) for part in (steps, masks, first)}
+JOBS = {"shapes": shape_jobs, "sets": set_jobs} | {part.__name__: single_job(part) for part in (steps, first)}
 
 
 PARSER = new_parser(__doc__)

@@ -17,8 +17,7 @@ import torch
 
 from benchmarks import panels
 from benchmarks.common import named_model, new_parser, print_table, write_rows
-from benchmarks.layer_attention.rows import training_rows
-from benchmarks.layer_attention.run import OBJECTIVE, settings_of
+from benchmarks.layer_attention.run import OBJECTIVE, settings_of, training_rows
 from truncate_kit.data import find_sts, load_pairs
 from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.model import layer_weights

@@ -16,10 +16,8 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.common import named_model, new_parser, print_table
-from benchmarks.layer_attention.rows import training_rows
-from benchmarks.layer_attention.run import OBJECTIVE, settings_of, span
-from benchmarks.published import published
-from benchmarks.records import Records
+from benchmarks.layer_attention.run import OBJECTIVE, settings_of, span, training_rows
+from benchmarks.records import Records, published
 from truncate_kit.data import load_pairs, read_retrieval
 from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
 from truncate_kit.methods.contrast.running import finetune_contrastive

@@ -14,6 +14,7 @@ these hold. What is left of it knows less, but its weights are of the size that 
 
 import argparse
 import csv
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
-from benchmarks.pick.second_dev import halves
-from truncate_kit.data import BUNDLED, PairSplits, load_pairs
+from truncate_kit.data import BUNDLED, PairSplits, TextPair, load_pairs
 from truncate_kit.methods.tmft.ranking import RankingOrder, RankingWork
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
 from truncate_kit.precisions import Precision
@@ -62,6 +62,17 @@ SEEDS = 3
 def epochs_of(train_pairs: int) -> int:
     """Fewer for larger sets, so that a whole one costs no more than twice as much as a part of it."""
     return 10 if train_pairs <= 500 else 5 if train_pairs <= 2500 else 3
+
+
+def few_shared_words(pairs: Sequence[TextPair]) -> list[int]:
+    """Places of the half of the pairs whose two texts share the smallest part of their words."""
+
+    def shared(pair: TextPair) -> float:
+        first, second = (set(re.findall(r"\w+", text.lower())) for text in (pair.first, pair.second))
+        return len(first & second) / max(1, len(first | second))
+
+    order = sorted(range(len(pairs)), key=lambda place: shared(pairs[place]))
+    return sorted(order[: len(pairs) // 2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +169,7 @@ def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> 
     state = TrainingRun(encoder, examples, dev, settings_of(job, precision), seed=job.seed).train()
     vectors = encoder.encode_ids(dev.texts())
     outcomes, targets = dev.outcomes(vectors), data.dev.scores()
-    few = halves(data.dev, data.train)["few_shared_words"]
+    few = few_shared_words(data.dev.pairs)
     few_score, _ = dev.score_outcomes([outcomes[place] for place in few], [targets[place] for place in few])
     return {
         "dev_pairs": str(len(targets)),

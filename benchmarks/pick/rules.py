@@ -14,7 +14,8 @@ A second table says how much of that loss is the seeds': what a layer loses on a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -25,8 +26,140 @@ import numpy as np
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.pick.cases import MEASURED, Case, read_cases
 from truncate_kit.methods.tmft.choosing import Picker
+from truncate_kit.methods.study.study_result import DROP_ERRORS, DROP_POINTS
+from truncate_kit.methods.tmft.picking import Picker
 
 HERE = Path(__file__).parent
+
+
+CASES, MEASURED = HERE.parent / "cases.csv", HERE / "measured.csv"
+
+
+SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs", "precision")
+
+
+PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
+
+
+MINILM = "all-MiniLM-L6-v2"
+
+
+METRICS = {"cosine": "Spearman", "paraphrase": "F1", "entailment": "macro F1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer of a case; scores are means over seeds in points, deviations are over seeds.
+
+    gap_se: standard error of the dev score's distance to the best one, over resamples of dev pairs and seeds.
+    probe, multi_exit: what the two cheap rankings of `--layer auto` gave it. None: not known.
+    """
+
+    layer: int
+    dev: float
+    dev_std: float | None = None
+    test: float
+    test_std: float | None = None
+    few_shared_words: float | None = None
+    gap_se: float | None = None
+    probe: float | None = None
+    multi_exit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One model on one task with one budget, at every layer.
+
+    weights: `first` or `bundled` for miniatures, `random`, `public` for all-MiniLM-L6-v2, `published` where only scores
+    are known. source: where the trials are.
+    """
+
+    model: str
+    weights: str
+    task: str
+    metric: str
+    train_pairs: int
+    dev_pairs: int
+    rate: float
+    epochs: int
+    seeds: int
+    source: str
+    layers: tuple[Layer, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        task = f"{self.task} classes" if self.metric == METRICS["entailment"] else self.task  # scores are another case
+        said = f"{self.model}, {task}, {self.train_pairs} × {self.epochs} at {self.rate:g}"
+        return f"{said} ({self.weights})" if self.weights in (FIRST, RANDOM) else said
+
+    @property
+    def run(self) -> str:
+        """What is left out together: a model with all its weights, and all random weights as one."""
+        return RANDOM if self.weights == RANDOM else self.model
+
+    @cached_property
+    def dev(self) -> dict[int, float]:
+        """Mean dev score by layer."""
+        return {row.layer: row.dev for row in self.layers}
+
+    @cached_property
+    def test(self) -> dict[int, float]:
+        """Mean test score by layer."""
+        return {row.layer: row.test for row in self.layers}
+
+    @property
+    def similarity(self) -> bool:
+        """Whether graded similarity is what is learned, not classes."""
+        return self.metric == METRICS["cosine"]
+
+    def regret(self, layer: int) -> float:
+        """Test points lost against the best test layer."""
+        return max(self.test.values()) - self.test[layer]
+
+    @property
+    def fall(self) -> float:
+        """Best earlier test score minus that of the last layer, in points."""
+        *earlier, last = (row.test for row in self.layers)
+        return max(earlier) - last
+
+    @property
+    def falls(self) -> bool:
+        """Whether that is two points, and two standard errors of the difference of two means over the seeds."""
+        *earlier, last = self.layers
+        best = max(earlier, key=lambda row: row.test)
+        error = sqrt(sum((row.test_std or 0.0) ** 2 for row in (best, last)) / self.seeds)
+        return self.fall >= DROP_POINTS and self.fall > DROP_ERRORS * error
+
+
+def read_cases(path: Path = CASES) -> list[Case]:
+    """The cases of the table."""
+    found: dict[tuple[str, ...], list[Layer]] = {}
+    for row in read_rows(path):
+        key = tuple(row[one.name] for one in fields(Case) if one.name != "layers")
+        scores = {one.name: float(row[one.name]) for one in fields(Layer) if row[one.name]}
+        # Fields by name: their types differ, which the dictionary does not say.
+        found.setdefault(key, []).append(Layer(**scores | {"layer": int(row["layer"])}))  # type: ignore[arg-type]
+    return [_case(key, layers) for key, layers in found.items()]
+
+
+def _case(key: Sequence[str], layers: Sequence[Layer]) -> Case:
+    model, weights, task, metric, train_pairs, dev_pairs, rate, epochs, seeds, source = key
+    return Case(
+        model=model,
+        weights=weights,
+        task=task,
+        metric=metric,
+        train_pairs=int(train_pairs),
+        dev_pairs=int(dev_pairs),
+        rate=float(rate),
+        epochs=int(epochs),
+        seeds=int(seeds),
+        source=source,
+        layers=tuple(layers),
+    )
+
+
 POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
 ERRORS = (0.0, 0.5, 1.0, 1.5, 2.0)
 WEIGHTS = tuple(step / 4 for step in range(5))  # 0 … 1
@@ -304,6 +437,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_table(SHOWN, map(shown, rows))
     print()
     print_table(("the best layer by", "sweeps", "lost on test of the seed left out", "worst"), seed_rows())
+
+
+# Columns of `MEASURED` that make a case
 
 
 if __name__ == "__main__":

@@ -2,18 +2,15 @@
 
 import json
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 
 from benchmarks.gpu import figure
-from benchmarks.gpu import masks as mask_timing
+from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.export.graph import save_graph
 from truncate_kit.hardware import INSTRUCTIONS, bf16_instructions
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models import load_encoder
 
 FEW = {
     "device": "cpu", "width": "32", "layers": "2", "models": "bert-base", "cuts": "6", "lengths": "8",
@@ -23,20 +20,17 @@ FEW = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Models and results of one small run of the four parts that take no set of their own."""
+    """Models and results of one small run of the three parts that take no set of their own."""
     work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("out") / "results.json"
     options = [f"--{name}={value}" for name, value in FEW.items()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mask_timing, "FORMS", ("tokens", "multihead_lengths_starts", "packed"))
-        patch.setattr(mask_timing, "MASK_SHAPES", ((1, 8), (2, 8)))
-        gpu.main([f"--work={work}", f"--out={out}", "--no-memory", "--parts=shapes,steps,masks,first", *options])
+    gpu.main([f"--work={work}", f"--out={out}", "--no-memory", "--parts=shapes,steps,first", *options])
     return work, out, options
 
 
 def test_each_part_has_its_raw_seconds(folders):
     work, out, _ = folders
     parts = json.loads(out.read_text())
-    assert list(parts) == ["shapes", "steps", "masks", "first"]
+    assert list(parts) == ["shapes", "steps", "first"]
     assert str(work) not in out.read_text()
     report = BenchReport.from_dict(parts["shapes"]["bert-base-1"])
     assert {row.backend for row in report.measured()} == {"torch-fp32", "st-fp32", "onnx-fp32"}
@@ -47,12 +41,6 @@ def test_each_part_has_its_raw_seconds(folders):
     assert [(row["texts"], row["few_shapes"], len(row["seconds"])) for row in first["rows"]] == [
         (texts, few, 2) for few in (False, True) for texts in ("all", "one by one")
     ]
-    masks = parts["masks"]["masks"]
-    assert {(row["mask"], row["batch_size"], row["padded"]) for row in masks["rows"]} >= {
-        ("tokens", 1, False),
-        ("tokens", 2, True),
-    }
-    assert "packed" in masks["absent"]  # it has no kernel on the CPU
 
 
 def test_the_step_of_precision_needs_its_instructions(folders, monkeypatch):
@@ -85,17 +73,42 @@ def test_what_is_there_is_not_measured_again_and_what_fails_is_written_down(fold
     assert json.loads(out.read_text())["sets"]["bad"] == {"seconds": [2.0]}
 
 
-def test_models_and_graphs_are_made_beforehand(folders, tmp_path, monkeypatch, capfd):
+def test_models_and_graphs_are_made_beforehand(folders, tmp_path, capfd):
     _, _, options = folders
-    monkeypatch.setattr(gpu, "FORMS", ("tokens",))
     gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
     assert not (tmp_path / "none.json").exists()
     made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("model.onnx")}
-    assert made == {"bert-base-1/model.onnx", "bert-base-full/model.onnx", "masks-tokens/model.onnx"}
+    assert made == {"bert-base-1/model.onnx", "bert-base-full/model.onnx"}
     assert set(capfd.readouterr().out.split()) >= {str(tmp_path / "bert-base-full"), str(tmp_path / "bert-base-1")}
     stamps = {name: (tmp_path / name).stat().st_mtime_ns for name in made}
     gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
     assert {name: (tmp_path / name).stat().st_mtime_ns for name in made} == stamps
+
+
+def test_graphs_that_no_row_runs_are_not_made():
+    def precisions(*more):
+        options = gpu.parsed(["--work=x", *more])
+        return gpu.precisions_of(options)
+
+    assert precisions("--quick") == ("fp16",)
+    assert precisions("--backends=onnx-fp32") == precisions() == ("fp16", "fp32")
+    assert precisions("--device=cpu") == ("fp32",)
+
+
+def test_quick_gives_way_to_what_is_named():
+    options = gpu.parsed(["--work=x", "--quick", "--repeats=3"])
+    assert (options.repeats, options.memory, options.models) == (3, False, gpu.QUICK["models"])
+    assert set(options.backends) <= set(gpu.BACKENDS)
+
+
+def test_a_model_whose_graph_cannot_be_made_is_there_without_it(tmp_path, monkeypatch, capsys):
+    def refused(*_, **__):
+        raise random_models.TruncateKitError("too old.", hint="Upgrade it.")
+
+    monkeypatch.setattr(random_models, "export_onnx", refused)
+    folder = gpu.Models(tmp_path, gpu.shapes(32, 2), "cpu", ("fp32",)).folder("bert-base", 1)
+    assert load_encoder(folder).depth == 1
+    assert "bert-base-1 has no fp32 graph: too old. Upgrade it." in capsys.readouterr().out
 
 
 def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
@@ -107,14 +120,11 @@ def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     assert out.with_name("ratios.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("form", ["multihead_lengths", "multihead_lengths_starts"])
-def test_products_outside_the_attention_give_the_same_vectors(form, tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
-    save_graph(mask_timing.masked(encoder, form, "cpu"), tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    ids = np.random.default_rng(0).integers(5, 20, (4, 9))
-    mask = (np.arange(9) < np.array([9, 4, 1, 6])[:, None]).astype(np.int64)
-    found = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-    with torch.inference_mode():
-        expected = encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+def test_missing_results_are_an_error_in_a_sentence(tmp_path):
+    results = tmp_path / "results.json"
+    with pytest.raises(SystemExit, match=r"results\.json: measure first"):
+        figure.main([f"--results={results}"])
+    for parts in ({}, {"shapes": {"bert-base-6": {"error": "no memory"}}}):
+        results.write_text(json.dumps(parts))
+        with pytest.raises(SystemExit, match="nothing to draw"):
+            figure.main([f"--results={results}"])

@@ -1,7 +1,7 @@
 """`benchmarks/pick`: cases are those of the committed trials, rules are scored without the case's own model."""
 
 import dataclasses
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -9,34 +9,14 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.common import read_rows, write_rows
 from benchmarks.drop import foresight
-from benchmarks.pick import cases, rules, searches
-from tests.support.trials import read_trials
+from benchmarks.pick import rules
+from benchmarks.pick import rules as cases
 from truncate_kit.analysis.drop import LOG_ODDS, drop_probability
 
 
 @pytest.fixture(scope="module")
 def table() -> list[cases.Case]:
     return cases.read_cases()
-
-
-def test_the_table_is_what_its_command_makes_of_the_committed_trials(tmp_path):
-    cases.main(["--out", str(tmp_path / "cases.csv")])
-    assert (tmp_path / "cases.csv").read_bytes() == cases.CASES.read_bytes()
-
-
-def test_published_rows_are_the_published_ones(shared_data, table):
-    found = list(cases.published(shared_data / "reference/tmft_per_layer.csv"))
-    assert cases.table_rows(found) == cases.table_rows([case for case in table if case.weights == cases.PUBLISHED])
-    assert len(found) == 12
-
-
-def test_scores_are_means_over_the_seeds(table):
-    trials = read_trials(cases.STORES[cases.BUNDLED_NOW])["d61f4db9c8939034"]  # the BERT at 1e-3
-    case = next(one for one in table if (one.model, one.weights, one.rate) == ("mini-bert", "bundled", 1e-3))
-    for row in case.layers:
-        test = [trial.test for trial in trials if trial.layer == row.layer]
-        assert len(test) == case.seeds == 3
-        assert (row.test, row.test_std) == (pytest.approx(fmean(test), abs=6e-4), pytest.approx(stdev(test), abs=6e-4))
 
 
 def one_case(model: str, dev: list[float], test: list[float], std: float = 0.0) -> cases.Case:
@@ -78,20 +58,6 @@ def test_standard_errors_are_those_of_the_case_or_of_other_models():
     assert rules.gaps_without("b", [case, known])(case)[0] == pytest.approx(1.797, abs=1e-3)
 
 
-def test_gap_errors_pair_pairs_and_seeds():
-    draws = {"0": ("1;2;3", "4;5;6"), "1": ("3;4;5", "6;7;8")}
-    rows = [
-        {"layer": layer, "seed": str(seed), "dev": "1" if layer == "0" else "3", "dev_draws": one}
-        for layer, both in draws.items()
-        for seed, one in enumerate(both)
-    ]
-    # Whatever pairs and seeds are drawn, the layers lie two points apart.
-    assert cases.gap_errors(rows) == {0: 0.0, 1: 0.0}
-    rows[0]["dev_draws"] = "1;2;9"
-    assert cases.gap_errors(rows)[0] > 0
-    assert cases.gap_errors(rows)[1] == 0.0  # the best one, from itself
-
-
 def test_neighbours_count_as_often_as_there_are_some():
     case = one_case("a", [60.0, 66.0, 50.0, 64.0, 65.0], [0.0] * 5)
     assert rules.with_neighbours(case, (0.0,), dict) == 1
@@ -121,26 +87,6 @@ def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
     assert all(table in page for table in capsys.readouterr().out.split("\n\n"))
     for name in ("rules.csv", "picks.csv"):
         assert read_rows(tmp_path / name) == read_rows(rules.HERE / name)
-
-
-def test_searches_are_replayed_as_they_were_run(tmp_path, capsys):
-    """The BERT, first weights, on English pairs: what the runner of that day found under the bonus, and its cost."""
-    searches.main(["--out", str(tmp_path)])
-    assert capsys.readouterr().out in (searches.HERE / "README.md").read_text(encoding="utf-8")
-    rows = read_rows(tmp_path / "searches.csv")
-    assert rows == read_rows(searches.HERE / "searches.csv")
-    old = {
-        (row["sweep"], row["model"], row["strategy"]): row
-        for row in read_rows(cases.STORES[cases.FIRST].parents[2] / "choices.csv")
-        if row["rule"] == "depth-bonus"
-    }
-    bert = "mini-bert, stsb/en, 5749 × 10 at 0.0001 (first)"
-    mine = [row for row in rows if row["case"] == bert and row["rule"] == "depth-bonus"]
-    for row in mine:
-        was = old["stsb-en", "mini-bert", row["strategy"]]
-        assert (row["layer"], row["search_regret"]) == (was["layer"], was["search_regret"])
-        assert row["share_of_exhaustive"] == was["share_of_exhaustive"]
-    assert {row["strategy"] for row in mine} == set(searches.SHOWN)
 
 
 def test_forecasts_are_scored_without_the_model(tmp_path, capsys):

@@ -4,8 +4,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.combine import sets
-from benchmarks.published import published
-from benchmarks.records import Records
+from benchmarks.records import Records, published
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import find_sts
 from truncate_kit.methods.bert_lc.combine import divide

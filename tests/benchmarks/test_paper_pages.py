@@ -15,8 +15,7 @@ from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
 from benchmarks.miniatures import priors
-from benchmarks.published import published
-from benchmarks.records import Records
+from benchmarks.records import Records, published
 from truncate_kit.methods.bert_lc.result import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
 from truncate_kit.methods.contrast.settings import TABLE_2
 

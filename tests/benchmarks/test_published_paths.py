@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.frozen import path
-from benchmarks.published import published
+from benchmarks.records import published
 from tests.support.pairs import make_pairs
 from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.methods.frozen.settings import FrozenSettings

@@ -51,7 +51,7 @@ def test_every_command_of_a_page_is_found():
     found = [words for page in PAGES for words in commands(page.read_text(encoding="utf-8"))]
     named = {words[2] for words in found if words[0] == "python"}
     # The one that the page of its folder describes without a command.
-    assert {module(path) for path in SCRIPTS} - named == {"benchmarks.bundled_pairs.generate", "benchmarks.gpu.lengths"}
+    assert {module(path) for path in SCRIPTS} - named == {"benchmarks.gpu.lengths"}
     assert any(words[:2] == ["truncate-kit", "study"] for words in found)
 
 

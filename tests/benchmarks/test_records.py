@@ -11,10 +11,8 @@ import pytest
 
 from benchmarks.combine.run import REPORTS as COMBINATIONS
 from benchmarks.combine.run import CombinationReport
-from benchmarks.comparison.run import HERE as COMPARISON
-from benchmarks.comparison.run import Row
-from benchmarks.drop.run import HERE as DROP
-from benchmarks.drop.run import LayerProfile
+from benchmarks.drop.foresight import HERE as DROP
+from benchmarks.drop.foresight import LayerProfile
 from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.frozen.run import REPORTS as FROZEN
 from benchmarks.frozen.run import FrozenReport
@@ -58,7 +56,6 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
     ("file", "kind", "count"),
     [
         (COMBINATIONS, CombinationReport, 13),
-        (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 2),
         (POOLINGS, Cell, 140),
         (FREEZE_PATH, FrozenReport, 18),

@@ -1,1 +1,0 @@
-"""The grammar behind the bundled sentence pairs."""

@@ -1,1 +1,0 @@
-"""CKA of all layer pairs: exactness, speed and memory."""

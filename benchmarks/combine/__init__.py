@@ -1,1 +1,0 @@
-"""The best combination of layers: speed of the search, and what it gains on real models."""

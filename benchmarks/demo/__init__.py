@@ -1,1 +1,0 @@
-"""How long the demo takes, and what it prints."""

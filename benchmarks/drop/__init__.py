@@ -1,1 +1,0 @@
-"""Whether a predicted drop is right."""

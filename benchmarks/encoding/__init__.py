@@ -1,1 +1,0 @@
-"""Encoding of whole sets against sentence-transformers."""

@@ -1,1 +1,0 @@
-"""Heads over the states of frozen models."""

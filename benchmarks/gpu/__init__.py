@@ -1,1 +1,0 @@
-"""Truncated encoders on a GPU against other runtimes."""

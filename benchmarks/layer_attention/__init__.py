@@ -1,1 +1,0 @@
-"""Attention over the layers against other poolings, under each contrastive objective."""

@@ -1,1 +1,0 @@
-"""How the bundled miniatures are pretrained, and what that does to their layers."""

@@ -1,1 +1,0 @@
-"""What a page of a run costs whoever opens it."""

@@ -1,1 +1,0 @@
-"""Which pick rule loses the fewest test points."""

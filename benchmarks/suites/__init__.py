@@ -1,1 +1,0 @@
-"""Scores of a model and its truncations on the suites."""

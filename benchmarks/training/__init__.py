@@ -1,1 +1,0 @@
-"""Training throughput against other trainers."""

@@ -1,1 +1,0 @@
-"""How soon the program answers."""
