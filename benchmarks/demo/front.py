@@ -12,8 +12,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common import new_parser, read_rows
-from benchmarks.panels import whole_axis
+from benchmarks.common import new_parser, read_rows, whole_axis
 from truncate_kit.report.chart import write_figure
 from truncate_kit.report.view import BLUE, GREY, ORANGE, VERMILION
 

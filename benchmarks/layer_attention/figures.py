@@ -15,8 +15,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import panels
-from benchmarks.common import named_model, new_parser, print_table, write_rows
+from benchmarks.common import (
+    named_model,
+    new_parser,
+    open_panel,
+    plot_defined,
+    print_table,
+    whole_axis,
+    write_panel,
+    write_rows,
+)
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of, training_rows
 from truncate_kit.data import find_sts, load_pairs
 from truncate_kit.evaluation.graded import evaluate, score_sts
@@ -37,8 +45,8 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 1."""
     test = load_pairs(data / "stsb/en").test
     assert test is not None
-    figure, axes = panels.open_panel(f"{name}, untrained: STS Benchmark test by layer")
-    panels.whole_axis(axes)
+    figure, axes = open_panel(f"{name}, untrained: STS Benchmark test by layer")
+    whole_axis(axes)
     rows: Rows = []
     for pooling, label, color in (("cls", "CLS", VERMILION), ("mean", "mean", BLUE)):
         encoder = load_encoder(folder, pooling=pooling)
@@ -48,20 +56,20 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
             None if (pooling, layer) == ("cls", 0) else evaluate(truncate(encoder, layer), test.pairs).spearman
             for layer in layers
         ]
-        panels.plot_defined(axes, layers, scores, marker="o", color=color, label=label)
+        plot_defined(axes, layers, scores, marker="o", color=color, label=label)
         rows += [
             {"figure": "1", "model": name, "what": label, "place": layer, "value": f"{score:.2f}"}
             for layer, score in zip(layers, scores, strict=True) if score is not None
         ]  # fmt: skip
     axes.set_ylabel("Spearman × 100")
-    panels.write_panel(figure, axes, out / f"{name}-1-layers.png")
+    write_panel(figure, axes, out / f"{name}-1-layers.png")
     return rows
 
 
 def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 2."""
     sets = find_sts(data)
-    figure, axes = panels.open_panel(f"{name}, untrained: poolings by set")
+    figure, axes = open_panel(f"{name}, untrained: poolings by set")
     rows: Rows = []
     kinds = (("CLS_last", "cls", VERMILION), ("AVG_last", "mean", BLUE), ("AVG_FL", "mean", GREEN))
     for place, (label, pooling, color) in enumerate(kinds):
@@ -77,7 +85,7 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     axes.set_xticks(range(len(sets)), [one.name for one in sets])
     axes.grid(alpha=0.3)
     axes.set_ylabel("Spearman × 100")
-    panels.write_panel(figure, axes, out / f"{name}-2-sets.png")
+    write_panel(figure, axes, out / f"{name}-2-sets.png")
     return rows
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.common import new_parser, print_table, read_rows
-from benchmarks.panels import whole_axis
+from benchmarks.common import new_parser, print_table, read_rows, whole_axis
 from truncate_kit.report.chart import write_figure
 
 HERE = Path(__file__).parent

@@ -24,10 +24,8 @@ from statistics import fmean, median
 import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
-from benchmarks.pick.cases import MEASURED, Case, read_cases
+from truncate_kit.methods.study.result import DROP_ERRORS, DROP_POINTS
 from truncate_kit.methods.tmft.choosing import Picker
-from truncate_kit.methods.study.study_result import DROP_ERRORS, DROP_POINTS
-from truncate_kit.methods.tmft.picking import Picker
 
 HERE = Path(__file__).parent
 
