@@ -445,7 +445,7 @@ def view_combination(report: CombinationReport) -> View:
         for size, row in enumerate(report.splits[0].by_size, 1)
         if row is not None
     ]
-    effects = [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()]
+    effects = [(str(layer), f"{dev:+.2f}", f"{test:+.2f}") for layer, (dev, test) in report.effects().items()]
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} that none chose on"
     chosen = f"Chosen: {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
     return View(
@@ -504,8 +504,8 @@ def _combination_plots(report: CombinationReport) -> list[Plot]:
     effects = report.effects()
     bars = [
         Series(
-            x=[effect.layer + shift for effect in effects],
-            y=[getattr(effect, side) for effect in effects],
+            x=[layer + shift for layer in effects],
+            y=[change[side == "test"] for change in effects.values()],
             label=side,
             color=color,
             bar=0.4,

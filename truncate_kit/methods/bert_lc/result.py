@@ -44,15 +44,6 @@ class SplitReport(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect(Result):
-    """What leaving one layer out changes: best without it minus best of all, in points, mean over the splits."""
-
-    layer: int
-    dev: float
-    test: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationReport(Result):
     """The outcome of `combine`; scores are Spearman × 100."""
 
@@ -89,23 +80,22 @@ class CombinationReport(Result):
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else getattr(row, side) for row in rows])
 
-    def effects(self) -> tuple[Effect, ...]:
-        """What leaving out each layer changes, where that is defined on every split."""
-        found = []
-        for layer in range(self.depth + 1):
-            changes = [self._change(split, layer) for split in self.splits]
-            pairs = [change for change in changes if change is not None]
-            if len(pairs) == len(changes):
-                dev, test = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
-                found.append(Effect(layer=layer, dev=dev, test=test))
-        return tuple(found)
+    def effects(self) -> dict[int, tuple[float, float]]:
+        """Return by layer what leaving it out changes on dev and test, in points, mean over the splits.
 
-    @staticmethod
-    def _change(split: SplitReport, layer: int) -> tuple[float, float] | None:
-        row, best = split.without[layer], split.best
-        if row is None or row.test is None or best.test is None:
-            return None
-        return row.dev - best.dev, row.test - best.test
+        That is the best without it minus the best of all; a layer is missing where that is not defined on every split.
+        """
+        found = {}
+        for layer in range(self.depth + 1):
+            changes = [
+                (row.dev - split.best.dev, row.test - split.best.test)
+                for split in self.splits
+                if (row := split.without[layer]) is not None and row.test is not None and split.best.test is not None
+            ]
+            if len(changes) == len(self.splits):
+                dev, test = (sum(side) / len(changes) for side in zip(*changes, strict=True))
+                found[layer] = dev, test
+        return found
 
 
 def _span(scores: Sequence[float | None]) -> Span | None:
