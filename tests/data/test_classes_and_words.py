@@ -30,18 +30,6 @@ def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
     assert splits.statements()[1] == "Classes: maybe, no, yes."
 
 
-def test_classes_are_part_of_the_fingerprint(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    rows = [("a", "b", "x"), ("c", "d", "y")]
-    renamed = [("a", "b", "x"), ("c", "d", "z")]
-    assert (
-        load_pairs(nli(one, rows, rows), classes=True).fingerprint()
-        != load_pairs(nli(other, renamed, renamed), classes=True).fingerprint()
-    )
-
-
 @pytest.mark.parametrize(
     ("train", "test", "error", "words"),
     [

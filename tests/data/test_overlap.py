@@ -40,20 +40,6 @@ def test_scores_that_look_like_classes_are_pointed_out():
     assert not said(1, 1)
 
 
-def test_no_overlap_no_warning_and_missing_splits_are_not_counted():
-    splits = PairSplits(name="x", train=_set(("a", "b")), test=_set(("c", "d"), ("c", "e")))
-    assert splits.overlap == Overlap(
-        train_dev=None,
-        train_test=SharedPairs(same_order=0, either_order=0),
-        dev_test=None,
-        test_sentences=3,
-        test_sentences_in_train=0,
-    )
-    assert splits.overlap.warning() is None
-    assert len(splits.statements()) == 2
-    assert PairSplits(name="x", train=_set(("a", "b"))).overlap.warning() is None
-
-
 def _pairs_of(overlap: Overlap) -> list[SharedPairs]:
     return [overlap.train_dev, overlap.train_test, overlap.dev_test]
 

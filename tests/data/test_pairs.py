@@ -175,11 +175,6 @@ def test_fingerprint_follows_content_and_scale_only(tmp_path):
     assert one.fingerprint() == hashlib.sha256(spelled_out.encode()).hexdigest()
 
 
-def test_texts_are_distinct_and_in_order(tmp_path):
-    path = write(tmp_path / "p.csv", [("b", "a", 1.0), ("c", "b", 2.0), ("a", "d", 3.0)])
-    assert read_pairs(path).texts() == ["b", "a", "c", "d"]
-
-
 @pytest.mark.parametrize(
     ("name", "sizes", "scale"),
     [

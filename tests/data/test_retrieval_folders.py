@@ -104,17 +104,6 @@ def test_a_dev_split_with_a_handful_of_queries_does_not_choose(folder):
     assert read_retrieval(folder, chooses=True).name.endswith("/set/dev")  # none has enough
 
 
-def test_other_splits_are_read_where_something_is_learned_and_then_checked(folder):
-    expected = read_retrieval(folder)
-    (folder / "qrels/eval.tsv").write_text("q3\td9\t1\nq9\td1\t1\n")  # what is not there cannot be learned from
-    assert read_retrieval(folder, chooses=True).other_queries == ("why",)
-    for content, said in ((b"q3 d1 1\n", "line 1: .* no judgement"), (b"q3\td1\t1\n\xe9\td1\t1\n", "line 2")):
-        (folder / "qrels/eval.tsv").write_bytes(content)
-        with pytest.raises(RowError, match=said):
-            read_retrieval(folder, chooses=True)
-        assert read_retrieval(folder) == expected
-
-
 BAD = [
     ("corpus.jsonl", None, DataError, r"holds no corpus\.jsonl"),
     ("qrels/test.tsv", None, DataError, r"holds no test or dev\.tsv"),

@@ -89,10 +89,3 @@ def test_a_single_file_is_divided_as_the_commands_divide_it(named_file):
     assert [(name, len(pairs)) for name, pairs in splits.items()] == [("train", 80), ("dev", 10), ("test", 10)]
     assert "was divided into train " in splits.notes[0]
     assert len(read_pairs(file)) == 100
-
-
-def test_a_file_called_test_is_no_train_split_and_can_be_divided(named_file):
-    file = named_file("test.csv")
-    assert [name for name, _ in load_pairs(file, divide=False).items()] == ["test"]
-    assert load_pairs(file).fingerprint() == load_pairs(named_file("one.csv")).fingerprint()
-    assert [name for name, _ in load_pairs(file.parent).items()] == ["test"]  # a folder of splits is as it is

@@ -14,7 +14,7 @@ from truncate_kit.data import read_retrieval
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import searching
 from truncate_kit.evaluation.retrieval import RetrievalScore, evaluate_retrieval
-from truncate_kit.evaluation.searching import MEASURES, SearchVectors, encode_set, search
+from truncate_kit.evaluation.searching import MEASURES, SearchVectors, search
 from truncate_kit.models import load_encoder
 from truncate_kit.vectors import VectorFormat
 
@@ -68,16 +68,6 @@ def test_as_sentence_transformers_searches(prompting, data, settings):
     assert found.measure == settings.get("similarity_fn_name", "cosine")
     assert found.ndcg.low < found.ndcg.value < found.ndcg.high
     assert RetrievalScore.from_dict(json.loads(found.to_json())) == found
-
-
-@pytest.mark.parametrize(
-    "prompts", [{"passage": "a big "}, {"passage": "a big ", "document": ""}, {"corpus": "a big "}]
-)
-def test_other_names_of_a_prompt_for_documents(prompting, data, prompts):
-    plain = load_encoder(prompting())
-    vectors = encode_set(load_encoder(prompting(prompts=prompts | {"all": "not "}, default_prompt_name="all")), data)
-    torch.testing.assert_close(vectors.queries, plain.vectors(data.queries))
-    torch.testing.assert_close(vectors.documents, plain.vectors([f"a big {text}" for text in data.documents]))
 
 
 @pytest.mark.parametrize("measure", MEASURES)

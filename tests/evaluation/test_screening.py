@@ -8,10 +8,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import StratifiedKFold
 
-from tests.support.classification import SMALL, sentences
-from truncate_kit.data import LabelledSet
-from truncate_kit.evaluation.classifiers import RIDGE, WIDTH, _small, ridge_accuracies, score_transfer
-from truncate_kit.models import load_encoder
+from truncate_kit.evaluation.classifiers import RIDGE, WIDTH, _small, ridge_accuracies
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +74,3 @@ def test_states_that_are_all_equal_are_no_error(problem, noise):
     assert found[0] <= 0.45  # no better than naming the most frequent class
     assert found[1] > 0.5
     assert found[2] == pytest.approx(found[1], abs=0.02)  # a layer that is constant adds a shift
-
-
-@pytest.mark.parametrize("paired", [False, True])
-def test_a_model_that_is_pooled_by_cls(tiny_folder, paired):
-    """Its embeddings have one CLS state for every text."""
-    first, second = sentences(60, 1), sentences(60, 2)
-    labels = tuple(int("red" in text) for text in first)
-    one = LabelledSet(
-        name="MR", first=tuple(first), second=tuple(second) if paired else None, labels=labels, classes=("0", "1")
-    )
-    report = score_transfer(load_encoder(tiny_folder("bert"), pooling="cls"), [one], model="tiny", settings=SMALL)
-    assert (0,) not in report.sets[0].whole.chosen

@@ -17,10 +17,8 @@ from truncate_kit.evaluation.classifiers import (
     accuracies,
     baselines,
     choose_layers,
-    run_transfer,
     score_transfer,
 )
-from truncate_kit.evaluation.registry import SuiteRun
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models import find_pooler_head, load_encoder
 from truncate_kit.models.states import layer_states
@@ -239,24 +237,6 @@ def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, 
     assert ("TREC: splits", 2, 2) in seen
     assert sorted(map(len, kept_splits(tmp_path).values())) == [2, 4]
     assert TransferReport.from_dict(report.to_dict()) == report
-
-
-def test_the_command_says_before_it_starts_what_it_leaves_out(words, encoder, tmp_path):
-    for name, count in (("mr", 160), ("trec", 30)):
-        rows = [f"{text},{label}" for text, label in zip(words.first[:count], words.labels[:count], strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    notes = []
-    run = SuiteRun(
-        encoder=VectorsOnly(encoder),
-        model="tiny",
-        runtime="torch",
-        data=str(tmp_path),
-        options={"fractions": (0.1, 1.0), "quick": True},
-        note=notes.append,
-    )
-    report = run_transfer(run)
-    assert notes == ["TREC leaves 2 rows to train on at 0.1 of them: left out."]
-    assert [len(score.curve) for score in report.sets] == [2, 1]
 
 
 def test_what_cannot_be_scored(words, encoder):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from truncate_kit.data.tables import (
     COMPRESSIONS,
@@ -214,18 +215,15 @@ def _graded_sets(
                     f"the score {score:g} is outside the scale {low:g} to {high:g} ({source}).",
                     hint="Mend the row, or give the lowest and the highest possible score as `scale`.",
                 )
-    return {
-        split: PairSet(
-            name=name if len(tables) == 1 else f"{name}/{split}",
-            pairs=_pairs(table, names[split], scores[split]),
-            scale=(float(low), float(high)),
-            scale_source=source,
-            num_scale_values=sum(map(len, scores.values())) if source == "inferred" else 0,
-            path=table.source,
-            columns=names[split],
-        )
-        for split, table in tables.items()
-    }
+    return _sets_of(
+        name,
+        tables,
+        names,
+        scores,
+        scale=(float(low), float(high)),
+        scale_source=source,
+        num_scale_values=sum(map(len, scores.values())) if source == "inferred" else 0,
+    )
 
 
 def _inferred(scores: Sequence[float]) -> tuple[float, float]:
@@ -235,8 +233,24 @@ def _inferred(scores: Sequence[float]) -> tuple[float, float]:
     return next(fitting, USUAL_SCALES[-1])
 
 
-def _pairs(table: Table, names: Sequence[str], targets: Sequence[float]) -> tuple[TextPair, ...]:
-    return tuple(map(TextPair, table.texts(names[0]), table.texts(names[1]), targets))
+def _sets_of(
+    name: str,
+    tables: Mapping[str, Table],
+    names: Mapping[str, tuple[str, str, str]],
+    targets: Mapping[str, Sequence[float]],
+    **fields: Any,
+) -> dict[str, PairSet]:
+    """Return the pairs of each table with these targets. fields: of `PairSet`, the same for all."""
+    return {
+        split: PairSet(
+            name=name if len(tables) == 1 else f"{name}/{split}",
+            pairs=tuple(map(TextPair, *map(table.texts, names[split][:2]), targets[split])),
+            path=table.source,
+            columns=names[split],
+            **fields,
+        )
+        for split, table in tables.items()
+    }
 
 
 def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
@@ -254,17 +268,8 @@ def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] |
             if label not in classes:
                 problem = f"the class {label!r} is not among those of train ({', '.join(classes)})."
                 raise table.problem(row, problem, hint="Mend the row or remove it.")
-    return {
-        split: PairSet(
-            name=name if len(tables) == 1 else f"{name}/{split}",
-            pairs=_pairs(table, names[split], [float(classes.index(label)) for label in labels[split]]),
-            scale=(0.0, len(classes) - 1.0),
-            path=table.source,
-            columns=names[split],
-            classes=tuple(classes),
-        )
-        for split, table in tables.items()
-    }
+    places = {split: [float(classes.index(label)) for label in labels[split]] for split in tables}
+    return _sets_of(name, tables, names, places, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))
 
 
 def holds_words(folder: Path) -> bool:
