@@ -28,8 +28,13 @@ from transformers import AutoModel, AutoTokenizer
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from truncate_kit.data import BUNDLED, PairSplits, TextPair, load_pairs
 from truncate_kit.methods.tmft.ranking import RankingOrder, RankingWork
+from benchmarks.pick.second_dev import halves
+from truncate_kit.data import BUNDLED, PairSplits, load_pairs
+from truncate_kit.methods.tmft.ranking import RankingOrder
+from truncate_kit.methods.tmft.ranking import rank as rank_layers
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate
 from truncate_kit.precisions import Precision
+from truncate_kit.progress import silent
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
@@ -222,10 +227,10 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
         if (job.model, job.task, str(job.train_pairs), str(job.rate)) in done:
             continue
         full, data = load(job.model, options.minilm).to(options.device), splits(options.data, job)
-        work = RankingWork(full, LabelledTask(full, data, TASKS[job.task]), settings_of(job, options.precision))
+        task, settings = LabelledTask(full, data, TASKS[job.task]), settings_of(job, options.precision)
         layers = layers_held(full.backbone.config)
         probe, exits = (
-            work.perform(RankingOrder(name=name, layers=layers, seed=0), lambda _: None)
+            rank_layers(full, task, settings, RankingOrder(name=name, layers=layers, seed=0), silent)
             for name in ("probe", "multi-exit")
         )
         for layer in layers:

@@ -143,7 +143,6 @@ def a_sweep() -> SweepResult:
         rankings={"probe": Ranking(layers=tuple(range(9)), scores=tuple(40.0 + layer for layer in range(9)))},
         certainty=Certainty(
             best=5, alike=(4, 5), compared=(4, 5, 6), low=(-1.0, 0.0, 1.0), high=(2.0, 0.0, 3.0), level=0.95, seeds=2,
-            sentence="Layers 4 and 5 are alike on dev.",
         ),
     )  # fmt: skip
 

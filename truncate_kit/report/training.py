@@ -9,7 +9,7 @@ from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
-from truncate_kit.methods.tmft.result import LayerScores, SweepResult
+from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.naming import blocks_in_words, place_in_words
 from truncate_kit.report.view import (
     BLUE,
@@ -49,7 +49,7 @@ def view_sweep(result: SweepResult) -> View:
         notes.append(result.prediction.sentence + whose)
     elif searched and result.full.layer > 1:
         notes.append(NOT_PREDICTED)
-    sentences = [result.choice] if result.certainty is None else [result.choice, result.certainty.sentence]
+    sentences = [result.choice] if result.certainty is None else [result.choice, certainty_in_words(result.certainty)]
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)
         sentences.append(
@@ -74,6 +74,21 @@ def view_sweep(result: SweepResult) -> View:
         sentences=sentences,
         plots=(_sweep_plot(result),),
     )
+
+
+def certainty_in_words(found: Certainty) -> str:
+    """Say which layers dev and seeds cannot tell apart, and which were not compared."""
+    over = "dev pairs and seeds" if found.seeds > 1 else "dev pairs; one seed says nothing of seeds"
+    by = f"95 % interval of each against the best, over {over}"
+    said = f"Layer {found.best} is better on dev than every other layer that was compared ({by})."
+    if len(found.alike) > 1:
+        alike = ", ".join(map(str, found.alike))
+        of = f"of the {len(found.compared)} that were compared"
+        said = f"Layers {alike}, {of}, cannot be told apart on dev ({by}); {found.alike[0]} is the smallest."
+    for layers, why in ((found.not_trained, "not trained out"), (found.fewer_seeds, "trained with fewer seeds")):
+        if layers:
+            said += f" Not compared, {why}: {layers_in_words(layers)}."
+    return said
 
 
 def seeds_in_words(rows: Sequence[LayerScores]) -> str:

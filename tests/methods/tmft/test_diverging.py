@@ -1,7 +1,6 @@
 """A trial whose loss is no number ends alone: all others are run and kept, and an error says which it was."""
 
 import dataclasses
-import pickle
 import shutil
 
 import pytest
@@ -19,7 +18,7 @@ from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.tmft.trials import TrialOutcome, TrialRunner
+from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import load_encoder
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.store import RunStore
@@ -51,12 +50,6 @@ def test_a_layer_that_diverges_ends_alone(bursting, tmp_path):
     assert "learning_rate" in raised.value.hint
     assert {(trial.layer, trial.seed) for trial in store.all(Trial).values()} == {(1, 0), (1, 1), (2, 0), (2, 1)}
     assert not list(tmp_path.rglob("*.checkpoint"))
-
-
-def test_it_travels_between_processes_as_it_is():
-    sent = pickle.loads(pickle.dumps(TrialOutcome(DivergedError("It diverged.", hint="Less."))))
-    assert isinstance(sent.trial, DivergedError)
-    assert (str(sent.trial), sent.trial.hint, sent.weights) == ("It diverged.", "Less.", None)
 
 
 def test_the_other_models_of_a_study_go_on(bursting, tiny_folder, tmp_path):

@@ -10,13 +10,11 @@ import torch
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.errors import UsageError
 from truncate_kit.methods.tmft import ranking as exits
 from truncate_kit.methods.tmft.choosing import STRATEGIES
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
+from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe_layers
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.progress import TrialWatcher
@@ -55,30 +53,14 @@ def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
     assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
 
 
-def test_every_exit_has_a_classifier_of_its_own(encoder):
-    task = LabelledTask(encoder, labelled_splits((0.2, 0.6)), "entailment")
-    trials = {layer: task.trial(encoder, 0) for layer in LAYERS}
-    for layer, (examples, _, _) in trials.items():
-        torch.nn.init.normal_(examples.head.linear.weight, std=layer + 1.0)
-    places = [3, 1, 8]
-    each = torch.stack([trials[layer][0].loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
-    encoder.eval()
-    exits = MultiExitPairs({layer: trial[0] for layer, trial in trials.items()})
-    torch.testing.assert_close(exits.loss(encoder, places), each.mean())
-    assert len(list(exits.head.parameters())) == 2 * len(LAYERS)
-    evaluator = MultiExitEvaluator({layer: trial[1] for layer, trial in trials.items()})
-    expected = {layer: trials[layer][1].score(truncate(encoder, layer))[0] for layer in LAYERS}
-    assert evaluator.by_layer(encoder) == pytest.approx(expected, abs=1e-3)
-
-
 def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
     exits, evaluators = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
     heard = []
-    scores = probe(encoder, exits, evaluators, 0, lambda task, done, total: heard.append((done, total)))
+    scores = probe_layers(encoder, exits, evaluators, 0, lambda task, done, total: heard.append((done, total)))
     assert heard == [(1, 2), (2, 2)]  # 128 texts, 64 at a time
-    assert scores == probe(encoder, exits, evaluators, seed=0)
+    assert scores == probe_layers(encoder, exits, evaluators, seed=0)
     centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
     centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
     untrained = [dev.score_of(states)[0] for states in centred]
@@ -98,10 +80,10 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     )
     alone, _, _ = LabelledTask(encoder, fewer).trial(encoder, 0)
     evaluators = dict.fromkeys(LAYERS, dev)
-    expected = probe(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
-    everything = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    expected = probe_layers(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
+    everything = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
     monkeypatch.setattr(exits, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
-    scores = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    scores = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
     assert scores == pytest.approx(expected, abs=0.05)
     assert scores != pytest.approx(everything, abs=0.05)
 
@@ -320,19 +302,6 @@ def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds,
 
 
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])
-@pytest.mark.parametrize(("objective", "bound"), [("paraphrase", None), ("entailment", (0.2, 0.6))])
-def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
-    pairs = labelled_splits() if bound is None else labelled_splits(bound)
-    assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs, epochs=1).chosen in LAYERS
-
-
-def test_layers_are_ranked_by_default(encoder, tmp_path):
-    labelled = tuned(encoder, tmp_path / "labelled", None)
-    assert labelled.settings.strategy == "rankings"
-    assert "(best-dev, rankings search)" in labelled.choice
-
-
-def test_layers_may_be_numbers():
-    assert [SweepSettings(layers=layers).layers for layers in (3, (3, 6), range(2, 5))] == ["3", "3,6", "2,3,4"]
-    with pytest.raises(UsageError, match="names no layers"):
-        parse_layers(SweepSettings(layers=2.5).layers, range(7), 6)
+def test_rankings_work_with_a_head(encoder, tmp_path, strategy):
+    pairs = labelled_splits((0.2, 0.6))
+    assert tuned(encoder, tmp_path, strategy, objective="entailment", pairs=pairs, epochs=1).chosen in LAYERS

@@ -5,13 +5,10 @@ import json
 import shutil
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard as HubCard
-from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
 from tests.support.files import kept_in
@@ -20,19 +17,20 @@ from tests.support.processes import Program
 from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
+from truncate_kit.analysis.profile import predicted_drop
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.choosing import PICK_RULES, Picker, PickRule, Search
-from truncate_kit.methods.tmft.finetune import Preparation, Sweep, check_sweep, finetune
+from truncate_kit.methods.tmft.choosing import Picker
+from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune, sweep_prediction
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import load_encoder, parameters_kept, truncate
-from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.states import layer_states
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.report.page import write_page
 from truncate_kit.report.training import sweep_table
+from truncate_kit.training.settings import TrainingSettings
 
 ONCE = dataclasses.replace(SHORT, epochs=1)  # where epochs are not looked at
 
@@ -60,89 +58,6 @@ DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
 )
 def test_pick_rules(rule, within, drop_from, layer):
     assert Picker(rule, within, drop_from).pick(DEV) == layer
-
-
-def test_a_new_row_is_a_rule_everywhere(monkeypatch, tiny_folder, tmp_path):
-    row = PickRule(name="middle", within=10.0, words="the middle layer within {within}", choose=middle)
-    monkeypatch.setitem(PICK_RULES, row.name, row)
-    assert Picker("middle", 2.5).pick(DEV) == 3  # of 1 to 5
-    assert Picker("middle", 2.5).contenders(DEV, 2) == [1, 3]
-    with pytest.raises(UsageError, match="'centre'") as problem:
-        Picker("centre")
-    assert "middle" in problem.value.hint
-    settings = SweepSettings(layers="1,2,3", pick="middle", within=100, seeds=(0,))
-    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=ONCE)
-    assert result.chosen == 2
-    assert result.choice == "Layer 2: the middle layer within 100 points (middle, of those that were asked for)."
-
-
-def test_another_rule_among_finished_trials_trains_nothing(tiny_folder, tmp_path):
-    class Planned(TrialWatcher):
-        def __init__(self):
-            self.trials = []
-
-        def planned(self, trials):
-            self.trials += trials
-
-    chosen, encoder = {}, load_encoder(tiny_folder("bert"))
-    for pick in ("small", "depth-bonus", "best-dev"):
-        watcher = Planned()
-        within = None if pick == "best-dev" else 100
-        settings = SweepSettings(layers="1,2,3", pick=pick, within=within, seeds=(0, 1))
-        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, progress=watcher)
-        chosen[pick] = result.chosen
-        assert len(watcher.trials) == (6 if pick == "small" else 0)
-        assert load_encoder(tmp_path / "lean").depth == result.chosen
-        dev = evaluate(load_encoder(tmp_path / "lean"), word_splits().dev.pairs).spearman
-        assert dev == pytest.approx(max(trial.dev for trial in result.trials if trial.layer == result.chosen), abs=1e-3)
-    assert (chosen["small"], chosen["depth-bonus"]) == (1, 3)
-
-
-def middle(layers):
-    return sorted(layers)[len(list(layers)) // 2]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"pick": "robust", "within": 100.0}, "{}; distillation makes it smaller."),
-        ({"pick": "robust", "within": 100.0, "layers": "2,3"}, "{}; distillation makes it smaller."),
-        ({"pick": "small", "within": 100.0}, None),
-        ({"strategy": "last"}, "Nothing is cut; distillation makes it smaller."),
-        ({"layers": "3"}, None),  # as asked for
-    ],
-)
-def test_a_search_that_ends_at_the_full_model_says_that_nothing_was_gained(settings, said, tiny_folder, tmp_path):
-    result = finetune(
-        load_encoder(tiny_folder("bert")),
-        word_splits(),
-        out=tmp_path,
-        settings=SweepSettings(**{"strategy": "exhaustive", "seeds": (0,)} | settings),
-        training=ONCE,
-    )
-    assert (result.chosen == result.full.layer == 3) == (settings.get("pick") != "small")
-    beaten = any(row.dev > result.full.dev for row in result.layers)  # the rule passes them over
-    none = "None of these layers" if "layers" in settings else "No layer"
-    kept = "Nothing is cut" if beaten else f"{none} is better than the full model"
-    assert result.choice.endswith(said.format(kept)) if said else "makes it smaller" not in result.choice
-    assert result.choice in (tmp_path / "lean" / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("layers", "beaten", "said"),
-    [
-        ("all", False, "No layer is better than the full model"),
-        ("auto", False, "No layer is better than the full model"),
-        ("2,4", False, "None of these layers is better than the full model"),
-        ("all", True, "Nothing is cut"),
-    ],
-)
-def test_that_no_layer_is_better_is_said_where_it_is_so(layers, beaten, said):
-    run = SimpleNamespace(
-        settings=SweepSettings(layers=layers), full=SimpleNamespace(full=SimpleNamespace(depth=4)), blocks=None,
-        layers=(1, 2, 3, 4), runner=SimpleNamespace(prior=None), _strategy="rankings", _picker="the best dev score",
-    )  # fmt: skip
-    assert Sweep._reason(run, Search(4), beaten=beaten).endswith(f". {said}; distillation makes it smaller.")
 
 
 def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
@@ -192,17 +107,6 @@ def test_contenders_hold_what_decides_the_pick():
     assert max(Picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 
 
-@pytest.mark.parametrize(("text", "layers"), [("3", (3,)), ("1,3", (1, 3)), ("1..3", (1, 2, 3)), ("all", (0, 1, 2, 3))])
-def test_layers_as_text(text, layers):
-    assert parse_layers(text, (0, 1, 2, 3), 3) == layers
-
-
-@pytest.mark.parametrize("text", ["", "three", "1,,2", "3..1"])
-def test_bad_layers_as_text(text):
-    with pytest.raises(UsageError, match="names no layers"):
-        parse_layers(text, (0, 1, 2, 3), 3)
-
-
 @pytest.fixture(scope="module")
 def exhaustive(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("exhaustive")
@@ -210,24 +114,6 @@ def exhaustive(tiny_folder, tmp_path_factory):
     return finetune(
         load_encoder(tiny_folder("electra")), word_splits(), out=out, settings=settings, training=SHORT
     ), out
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.array])
-def test_layers_and_seeds_of_any_list_are_the_same_settings(kind):
-    assert SweepSettings(layers=kind([1, 2]), seeds=kind([0, 3])) == SweepSettings(layers="1,2", seeds=(0, 3))
-
-
-@pytest.mark.parametrize(("seeds", "said"), [(3, "is no list of numbers"), ([], "No seeds"), ([True], "is no number")])
-def test_seeds_that_are_none(seeds, said):
-    with pytest.raises(UsageError, match=said):
-        SweepSettings(seeds=seeds)
-
-
-@pytest.mark.parametrize("kind", ["a single set", "an object of the type dict"])
-def test_what_are_no_splits_is_refused_in_words(kind, tiny_folder, tmp_path):
-    given = {} if kind.endswith("dict") else word_splits().train
-    with pytest.raises(UsageError, match=f"as `data`, not {kind}"):
-        finetune(load_encoder(tiny_folder("bert")), given, out=tmp_path)
 
 
 def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
@@ -244,76 +130,6 @@ def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
     assert result.full == result.layers[-1]
     assert "best dev score" in result.choice
     assert SweepResult.read(out / "sweep.json") == result
-
-
-def test_saved_folder_loads_in_sentence_transformers_and_scores_equally(exhaustive):
-    result, out = exhaustive
-    trial = next(t for t in result.trials if (t.layer, t.seed) == (result.chosen, result.chosen_seed))
-    pairs = word_splits().test.pairs
-    ours = evaluate(load_encoder(out / "lean"), pairs)
-    assert ours.spearman == pytest.approx(trial.test, abs=1e-4)
-
-    class Peer:
-        def encode(self, texts):
-            return torch.as_tensor(SentenceTransformer(str(out / "lean"), device="cpu").encode(list(texts)))
-
-    assert evaluate(Peer(), pairs).spearman == pytest.approx(ours.spearman, abs=1e-4)
-    assert load_encoder(out / "full").depth == 3
-
-
-def test_model_card_says_what_it_must(exhaustive):
-    result, out = exhaustive
-    card = (out / "lean/README.md").read_text()
-    row = result.lean
-    for part in (f"layer {row.layer}", f"{row.parameters:,}", "words", f"{row.test:.2f}", "Seeds | 0, 1", "Pearson"):
-        assert part in card
-    found = HubCard(card).data.eval_results  # in the hub's form, `model-index`
-    assert [row.metric_type for row in found] == ["spearman_cosine", "pearson_cosine"]
-    assert f", test {100 * found[0].metric_value:.2f}." in card
-
-
-def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):
-    training = dataclasses.replace(SHORT, epochs=4)
-    result = finetune(
-        load_encoder(tiny_folder("electra")),
-        word_splits(),
-        out=tmp_path,
-        settings=SweepSettings(strategy="guided", seeds=(0,)),
-        training=training,
-    )
-    assert result.search
-    assert all(trial.test is None for trial in result.search)
-    assert result.search_cost == sum(t.steps * max(1, t.layer) for t in result.search)
-    assert 2 * result.search_cost < result.exhaustive_cost
-    assert {row.layer for row in result.layers} == {result.chosen, 3}
-    assert "guided" in result.choice
-
-
-def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
-    prediction = DropPrediction(
-        falls=True, from_layer=2, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
-    )
-    settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
-    result = finetune(
-        load_encoder(tiny_folder("electra")),
-        word_splits(),
-        out=tmp_path,
-        settings=settings,
-        training=ONCE,
-        prediction=prediction,
-    )
-    assert result.chosen == 1
-    assert "before the predicted drop (layer 2)" in result.choice
-
-
-def test_wrong_settings_fail_before_any_training(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    for wrong in ({"pick": "best"}, {"strategy": "fast"}, {"seeds": ()}, {"within": -1.0}):
-        with pytest.raises(UsageError):
-            finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(**wrong), training=SHORT)
-    with pytest.raises(LayerOutOfRangeError):
-        finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(layers="9"), training=SHORT)
-    assert not (tmp_path / "trials").exists()
 
 
 _SWEEP = """
@@ -362,37 +178,6 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
-def test_a_shorter_run_takes_no_result_away(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    long, short = SweepSettings(layers="1,2", seeds=(0, 1)), SweepSettings(layers="2", seeds=(0,))
-    first = finetune(encoder, word_splits(), out=tmp_path, settings=long, training=SHORT)
-    records = (tmp_path / "trials" / "trials.jsonl").read_bytes()
-    again = finetune(encoder, word_splits(), out=tmp_path, settings=short, training=SHORT)
-    assert (tmp_path / "trials" / "trials.jsonl").read_bytes() == records
-    assert [row.layer for row in again.layers] == [1, 2, 3]
-    assert (again.layers, again.full, again.trials) == (first.layers, first.full, first.trials)
-    assert SweepResult.read(tmp_path / "sweep.json") == again
-    assert again.chosen == load_encoder(tmp_path / "lean").depth == 2  # saved is what was asked for
-    # Whatever is shown beside means over two seeds counts two.
-    assert "2 seeds" in sweep_table(again).title
-    assert again.certainty.seeds == first.certainty.seeds == 2
-    page = Path(write_page(tmp_path).page).read_text()
-    assert "2 seeds: test" in page
-    assert "One seed: another one" not in page
-    fewer = dataclasses.replace(SHORT, epochs=1)
-    finetune(encoder, word_splits(), out=tmp_path, settings=short, training=fewer)
-    kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
-    assert set(kept) == {1, SHORT.epochs}
-    assert kept[SHORT.epochs].layers == first.layers
-
-
-def test_cls_pooling_leaves_out_the_layer_where_all_texts_are_alike(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("electra"), pooling="cls")
-    settings = SweepSettings(layers="all", seeds=(0,))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE)
-    assert [row.layer for row in result.layers] == [1, 2, 3]
-
-
 def test_a_second_process_on_the_same_run_is_told(tiny_folder, tmp_path):
     model = Path(load_encoder(tiny_folder("electra")).name)
     running = Program(_SWEEP, model, tmp_path)
@@ -421,80 +206,9 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     assert result.lean.test == pytest.approx(trained, abs=0.01)
     assert trained != pytest.approx(evaluate(encoder, word_splits().test.pairs).spearman, abs=0.01)
     assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
-
-
-def test_layer_0_is_refused_where_the_first_token_is_the_vector(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"), pooling="cls")
-    assert check_sweep(encoder, SweepSettings(layers="all")) == (1, 2, 3)
-    with pytest.raises(UsageError, match="the first token is the same for every text"):
-        check_sweep(encoder, SweepSettings(layers="0..2"))
-
-
-@pytest.mark.parametrize(("name", "layers"), [("qwen2", (1, 2, 3)), ("llama", (1, 2, 3)), ("gpt2", (0, 1, 2, 3))])
-def test_layer_0_is_left_out_where_the_last_token_is_the_same_for_every_text(tiny_folder, name, layers):
-    """The tokenizer of these ends each text with one token; gpt2 adds its place to it."""
-    encoder = load_encoder(tiny_folder(name), pooling="last")
-    states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
-    assert torch.equal(states[0], states[1]) == (0 not in layers)
-    assert check_sweep(encoder, SweepSettings(layers="all")) == layers
-    if 0 not in layers:
-        with pytest.raises(UsageError, match="the last token is the same for every text"):
-            check_sweep(encoder, SweepSettings(layers="0..2"))
-
-
-@pytest.mark.parametrize("biased", [True, False])
-def test_layer_0_is_left_out_where_places_are_relative_only(tiny_folder, tmp_path, biased):
-    """DeBERTa adds them to its embeddings, or has them in its attention alone."""
-    folder = Path(shutil.copytree(tiny_folder("deberta"), tmp_path / "model"))
-    config = AutoConfig.from_pretrained(folder, position_biased_input=biased)
-    AutoModel.from_config(config).save_pretrained(folder)
-    encoder = load_encoder(folder, pooling="last")
-    states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
-    assert torch.equal(states[0], states[1]) is not biased
-    assert check_sweep(encoder, SweepSettings(layers="all")) == ((0, 1, 2, 3) if biased else (1, 2, 3))
-
-
-def test_parameters_of_a_pooling_over_layers_are_counted(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    encoder.pool_with(LayerAttentionPooling(encoder.width))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(seeds=(0,)), training=ONCE)
-    assert result.lean.parameters == load_encoder(tmp_path / "lean").num_parameters
-
-
-@pytest.mark.parametrize("layers", ["auto", "all", "3"])
-def test_a_combination_of_layers_is_tried_nowhere_else(tiny_folder, layers):
-    """Cut below its last layer it would be another model under the same name."""
-    encoder = load_encoder(tiny_folder("bert"))
-    encoder.combine_layers((0, 2, 3))
-    assert check_sweep(encoder, SweepSettings(layers=layers)) == (3,)
-    with pytest.raises(UsageError, match="made of several layers, up to layer 3"):
+    assert check_sweep(encoder, SweepSettings()) == (3,)  # cut below it would be another model under the same name
+    with pytest.raises(UsageError, match="made of several layers"):
         check_sweep(encoder, SweepSettings(layers="1..3"))
-
-
-def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
-    """Its trials and its yardstick's are those that each model alone would give."""
-    full = load_encoder(tiny_folder("bert"))
-    cut = truncate(full, 2)
-    settings = SweepSettings(layers="all", seeds=(0,))
-    options = {"settings": settings, "training": ONCE}
-    result = finetune(
-        cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full, words="words of | mine"), **options
-    )
-    own = finetune(cut, word_splits(), out=tmp_path / "cut", **options)
-    whole = finetune(full, word_splits(), out=tmp_path / "whole", **options)
-    assert result.layers == own.layers
-    assert result.full == whole.full
-    assert load_encoder(tmp_path / "both" / "full").depth == 3
-    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full), **options)
-    assert again.trials == result.trials
-    card = (tmp_path / "both" / "lean" / "README.md").read_text()
-    assert f"| Layer | {result.chosen} of 3 |" in card
-    finetune(
-        cut, word_splits(), out=tmp_path / "both", before=Preparation(full=full, words="words of | mine"), **options
-    )
-    assert "| Before it | words of \\| mine |" in (tmp_path / "both" / "lean" / "README.md").read_text()
-    weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
-    assert len(weights) == len({(path.parent, path.name[:7]) for path in weights})  # the best of each layer
 
 
 def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
@@ -510,3 +224,152 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
 
     first, second = scores(tiny_folder("bert"), "both"), scores(other, "both")
     assert second == scores(other, "alone") != first
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen", "said"),
+    [
+        ({"pick": "robust", "within": 100.0}, 3, "distillation makes it smaller."),
+        ({"strategy": "last"}, 3, "Nothing is cut; distillation makes it smaller."),
+        ({"pick": "small", "within": 100.0}, 0, "within 100 points of the best dev score (small, exhaustive search)."),
+        ({"pick": "robust", "within": 100.0, "layers": "1,2"}, 2, "(robust, of those that were asked for)."),
+        ({"layers": "3"}, 3, "the one that was asked for."),
+    ],
+)
+def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, tmp_path):
+    asked = SweepSettings(**{"seeds": (0,)} | ({} if "layers" in settings else {"strategy": "exhaustive"}) | settings)
+    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=asked, training=ONCE)
+    assert result.chosen == chosen
+    assert result.choice.endswith(said)
+    assert result.choice in (tmp_path / "lean" / "README.md").read_text()
+
+
+def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
+    drop = DropPrediction(falls=True, from_layer=2, confidence=0.8, sentence="", with_reference=True, signs=())
+    settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
+    encoder = load_encoder(tiny_folder("electra"), pooling="cls")  # layer 0 is the same for all texts
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, prediction=drop)
+    assert [row.layer for row in result.layers] == [1, 2, 3]
+    assert result.chosen == 1
+    assert "before the predicted drop (layer 2)" in result.choice
+
+
+def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):
+    training, settings = dataclasses.replace(SHORT, epochs=4), SweepSettings(strategy="guided", seeds=(0,))
+    encoder = load_encoder(tiny_folder("electra"))
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training)
+    assert result.search
+    assert all(trial.test is None for trial in result.search)
+    assert result.search_cost == sum(t.steps * max(1, t.layer) for t in result.search)
+    assert 2 * result.search_cost < result.exhaustive_cost
+    assert {row.layer for row in result.layers} == {result.chosen, 3}
+
+
+class Planned(TrialWatcher):
+    """The trials that are to be run."""
+
+    def __init__(self):
+        self.trials = []
+
+    def planned(self, trials):
+        self.trials += trials
+
+
+def test_another_rule_or_fewer_seeds_train_nothing_and_take_nothing_away(tiny_folder, tmp_path):
+    encoder, watcher, results = load_encoder(tiny_folder("bert")), Planned(), {}
+    for pick, layers, seeds in (("small", "1,2,3", (0, 1)), ("depth-bonus", "1,2,3", (0, 1)), ("best-dev", "2", (0,))):
+        within = None if pick == "best-dev" else 100
+        settings = SweepSettings(layers=layers, pick=pick, within=within, seeds=seeds)
+        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, progress=watcher)
+        lean = load_encoder(tmp_path / "lean")
+        assert lean.depth == result.chosen
+        dev = [trial.dev for trial in result.trials if trial.layer == result.chosen and trial.seed in seeds]
+        assert evaluate(lean, word_splits().dev.pairs).spearman == pytest.approx(max(dev), abs=1e-3)
+        results[pick] = result
+    assert len({trial.place for trial in watcher.trials}) == 6  # some are run again for their weights
+    assert [results[pick].chosen for pick in ("small", "depth-bonus", "best-dev")] == [1, 3, 2]
+    first, again = results["small"], results["best-dev"]
+    assert (again.layers, again.full, again.trials) == (first.layers, first.full, first.trials)
+    assert SweepResult.read(tmp_path / "sweep.json") == again
+    assert again.certainty.seeds == 2
+    assert "2 seeds" in sweep_table(again).title
+    finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=dataclasses.replace(SHORT, epochs=2))
+    kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
+    assert kept.keys() == {1, 2}
+    assert kept[1].layers == first.layers
+
+
+def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
+    """Its trials and its yardstick's are those that each model alone would give."""
+    full = load_encoder(tiny_folder("bert"))
+    cut, before = truncate(full, 2), Preparation(full=full, words="words of | mine")
+    options = {"settings": SweepSettings(layers="all", seeds=(0,)), "training": ONCE}
+    result = finetune(cut, word_splits(), out=tmp_path / "both", before=before, **options)
+    own = finetune(cut, word_splits(), out=tmp_path / "cut", **options)
+    whole = finetune(full, word_splits(), out=tmp_path / "whole", **options)
+    assert (result.layers, result.full) == (own.layers, whole.full)
+    assert load_encoder(tmp_path / "both" / "full").depth == 3
+    assert finetune(cut, word_splits(), out=tmp_path / "both", before=before, **options).trials == result.trials
+    card = (tmp_path / "both" / "lean" / "README.md").read_text()
+    assert f"| Layer | {result.chosen} of 3 |" in card
+    assert "| Before it | words of \\| mine |" in card
+    weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
+    assert len(weights) == len({(path.parent, path.name[:7]) for path in weights})  # the best of each layer
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"), [("3", (3,)), ("1,3", (1, 3)), ("1..3", (1, 2, 3)), ("all", (0, 1, 2, 3)), ("3..1", None)]
+)
+def test_layers_as_text(text, layers):
+    if layers is None:
+        with pytest.raises(UsageError, match="names no layers"):
+            parse_layers(text, (0, 1, 2, 3), 3)
+    else:
+        assert parse_layers(text, (0, 1, 2, 3), 3) == layers
+    assert SweepSettings(layers=np.array([1, 2])).layers == "1,2"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"pick": "best"}, {"strategy": "fast"}, {"seeds": ()}, {"within": 2.0}, {"strategy": "last", "layers": "1"}],
+)
+def test_impossible_settings(wrong):
+    with pytest.raises(UsageError):
+        SweepSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "lowest"),
+    [("bert", "cls", 1), ("qwen2", "last", 1), ("llama", "last", 1), ("gpt2", "last", 0), ("bert", "mean", 0)],
+)
+def test_layer_0_is_left_out_where_the_vector_is_the_same_for_every_text(tiny_folder, name, pooling, lowest):
+    """The tokenizer of qwen2 and llama ends each text with one token; gpt2 adds its place to it."""
+    encoder = load_encoder(tiny_folder(name), pooling=pooling)
+    states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
+    assert torch.equal(states[0], states[1]) == bool(lowest)
+    assert check_sweep(encoder, SweepSettings(layers="all")) == tuple(range(lowest, 4))
+    if lowest:
+        with pytest.raises(UsageError, match="token is the same for every text"):
+            check_sweep(encoder, SweepSettings(layers="0..2"))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_layer_0_is_left_out_where_places_are_relative_only(tiny_folder, tmp_path, biased):
+    """DeBERTa adds them to its embeddings, or has them in its attention alone."""
+    folder = Path(shutil.copytree(tiny_folder("deberta"), tmp_path / "model"))
+    config = AutoConfig.from_pretrained(folder, position_biased_input=biased)
+    AutoModel.from_config(config).save_pretrained(folder)
+    encoder = load_encoder(folder, pooling="last")
+    assert check_sweep(encoder, SweepSettings(layers="all")) == tuple(range(0 if biased else 1, 4))
+
+
+def test_the_prediction_sees_training_pairs_alone_and_is_made_where_it_can_count():
+    encoder, pairs = load_encoder("mini-bert"), load_pairs(BUNDLED)
+    splits = dataclasses.replace(pairs, train=dataclasses.replace(pairs.train, pairs=pairs.train.pairs[:60]))
+    found = sweep_prediction(encoder, splits)
+    assert found == predicted_drop(encoder, splits.train.texts(), pairs=splits.train.pairs)
+    assert found.probability is not None
+    assert sweep_prediction(encoder, dataclasses.replace(splits, dev=None, test=None)) == found
+    assert sweep_prediction(encoder, splits, SweepSettings(layers="2..4")) is None
+    assert sweep_prediction(encoder, splits, training=TrainingSettings(objective="entailment")) is None
+    assert sweep_prediction(encoder, dataclasses.replace(splits, train=None)) is None

@@ -1,8 +1,9 @@
-"""Which layer to take, given a dev score for each: one row per rule. Importing this imports no torch.
+"""How a sweep chooses: pick rules, given a dev score for each layer, and strategies behind `layers="auto"`.
 
-The TMFT paper takes the best dev score. Dev sets flatter shallow layers (which score pairs by the words that they
-share), so other rules lean towards depth, or towards small models; measured on models that they were not fitted on,
-none of them loses fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
+One row per rule, one function per strategy; importing this imports no torch. The TMFT paper takes the best dev score.
+Dev sets flatter shallow layers (which score pairs by the words that they share), so other rules lean towards depth, or
+towards small models; measured on models that they were not fitted on, none of them loses fewer test points than the
+paper's with an interval that excludes zero (`benchmarks/pick`).
 """
 
 import random
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import UsageError, known_name
 from truncate_kit.training.settings import trial_name
 from truncate_kit.wording import in_points
 
@@ -60,37 +60,27 @@ UNFINISHED_BONUS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Picker:
-    """A pick rule with all that its choice depends on, other than the scores. Raises `UsageError`."""
+    """A pick rule with all that its choice depends on, other than the scores."""
 
     rule: str = DEFAULT_RULE
     within: float | None = None  # points from 0 to 100, None takes those of the rule
-    drop_from: int | None = None  # first layer of a predicted drop, None where none is predicted
+    drop_from: int | None = None  # first layer of a predicted drop, None if none is predicted
     depth: int | None = None  # layer that gets the whole bonus, None takes the deepest that has a score
     ahead: float = 0.0  # further points of that layer
 
-    def __post_init__(self) -> None:
-        known_name("pick rule", self.rule, PICK_RULES)
-        if self.within is not None and not 0 <= self.within <= 100:
-            raise UsageError(f"`within` is {self.within}.", hint="It is a number of points from 0 to 100, such as 2.5.")
-        if self.within is not None and not self._row.within:
-            usual = ", ".join(f"{row.within:g} for {row.name}" for row in _ROWS if row.within)
-            raise UsageError(
-                f"`within` says nothing to `pick` {self.rule}.", hint=f"Leave it out; the defaults are {usual}."
-            )
-
     def unfinished(self) -> "Picker":
-        """The same rule for scores of layers that have not been trained out."""
+        """Return the same rule for scores of layers that have not been trained out."""
         leans = self._row.bonus or self._row.choose is not None  # such a rule has its own answer already
         return self if leans else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
-        """The layer that the rule takes from mean dev scores in points by layer; the smaller one on a tie."""
+        """Return the layer that the rule takes from mean dev scores in points by layer; the smaller one on a tie."""
         scores, bound, allowed = self._compared(dev)
         close = [layer for layer in allowed if scores[layer] >= bound]
         return self._row.choose(close) if self._row.choose and close else min(scores, key=_by_score(scores))
 
     def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
-        """The `keep` layers that are most likely to decide the pick once they are trained longer, sorted."""
+        """Return the `keep` layers that are most likely to decide the pick once they are trained longer, sorted."""
         scores, bound, allowed = self._compared(dev)
         order = sorted(scores, key=_by_score(scores))
         if self._row.choose:
@@ -100,7 +90,7 @@ class Picker:
         return sorted(order[:keep])
 
     def __str__(self) -> str:
-        """What is taken, in words."""
+        """Say what is taken."""
         bounded = self._row.before_drop and self.drop_from is not None
         before = f" and before the predicted drop (layer {self.drop_from})" if bounded else ""
         return self._row.words.format(within=in_points(self._points)) + before
@@ -114,7 +104,7 @@ class Picker:
         return self._row.within if self.within is None else self.within
 
     def _compared(self, dev: Mapping[int, float]) -> tuple[Mapping[int, float], float, list[int]]:
-        """The scores that are compared, the one that is close enough to the best, and the layers `choose` may take."""
+        """Return the scores that are compared, the one close enough to the best, and the layers `choose` may take."""
         bonus = self.ahead + (self._points if self._row.bonus else 0.0)
         if bonus:
             deepest = max(1, max(dev) if self.depth is None else self.depth)
@@ -124,7 +114,7 @@ class Picker:
 
 
 def _by_score(scores: Mapping[int, float]) -> Callable[[int], tuple[float, int]]:
-    """Sorts layers by score, the highest first, the smaller layer on a tie."""
+    """Sort layers by score, the highest first, the smaller layer on a tie."""
     return lambda layer: (-scores[layer], layer)
 
 
@@ -144,7 +134,7 @@ class Candidates:
 
     @property
     def early(self) -> Picker:
-        """Decides among layers that have not been trained out."""
+        """Decide among layers that have not been trained out."""
         return self.picker.unfinished()
 
 
@@ -162,7 +152,7 @@ class Search:
 
     @property
     def cost(self) -> int:
-        """Block-steps spent to choose, without the chosen layer's full runs, which every strategy pays for."""
+        """Return the block-steps spent, without the chosen layer's full runs, which every strategy pays for."""
         others = (trial for trial in (*self.stopped, *self.full) if trial.layer != self.chosen)
         return self.other_cost + sum(trial.block_steps for trial in (*self.short, *others))
 
@@ -175,7 +165,7 @@ def exhaustive(among: Candidates) -> Search:
 
 
 def guided(among: Candidates) -> Search:
-    """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, and so on."""
+    """Halve successively with one seed: all layers for one epoch, the contenders for three, nine, and so on."""
     runner, seed, epochs, candidates = among.runner, among.seeds[0], 1, list(among.layers)
     short: list[Trial] = []
     while True:
@@ -193,20 +183,20 @@ def guided(among: Candidates) -> Search:
 
 
 def multi_exit(among: Candidates) -> Search:
-    """One epoch of the full model with the loss on all exits ranks the layers; the best two race."""
+    """Rank layers by one epoch of the full model with the loss on all exits; the best two race."""
     (ranked,) = among.runner.rank(["multi-exit"], among.layers, among.seeds[0])
     # Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     return _race(among, among.early.contenders(ranked, 2), _exits_cost(among), {"multi-exit": ranked})
 
 
 def probe(among: Candidates) -> Search:
-    """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
+    """Rank layers by a linear map on the frozen states of each, trained on the task; the best two race."""
     (ranked,) = among.runner.rank(["probe"], among.layers, among.seeds[0])
     return _race(among, among.early.contenders(ranked, 2), _probe_cost(among), {"probe": ranked})
 
 
 def rankings(among: Candidates) -> Search:
-    """What both `probe` and `multi-exit` would pick; where they differ both race, with the best two of `probe`."""
+    """Take what both `probe` and `multi-exit` would pick; if they differ both race, with the best two of `probe`."""
     # Each is cheap and errs in its own way: frozen states of shallow layers look better than they are after training,
     # and one epoch for all exits leaves both ends behind.
     frozen, exits = among.runner.rank(["probe", "multi-exit"], among.layers, among.seeds[0])
@@ -253,7 +243,7 @@ def _blocks(layers: Collection[int]) -> int:
 
 
 def before_drop(among: Candidates) -> Search:
-    """The deepest layer before the predicted drop, without any training; the last one where none is predicted."""
+    """Take the deepest layer before the predicted drop, without training; the last one if none is predicted."""
     drop = among.picker.drop_from
     if drop is None:
         return Search(max(among.layers), words="the last; no drop predicted")
@@ -262,12 +252,12 @@ def before_drop(among: Candidates) -> Search:
 
 
 def last(among: Candidates) -> Search:
-    """The last layer: what everybody did before, and what any search has to beat."""
+    """Take the last layer: what everybody did before, and what any search has to beat."""
     return Search(max(among.layers), words="the last")
 
 
 def at_random(among: Candidates) -> Search:
-    """Any layer, drawn by the first seed: the other thing that a search has to beat."""
+    """Take any layer, drawn by the first seed: the other thing that a search has to beat."""
     return Search(random.Random(among.seeds[0]).choice(list(among.layers)), words="drawn at random")
 
 
@@ -281,9 +271,3 @@ STRATEGIES: dict[str, Callable[[Candidates], Search]] = {
     "last": last,
     "random": at_random,
 }
-
-
-def check_strategy(name: str | None) -> None:
-    """Raise `UsageError` unless there is a strategy of that name, or none is named."""
-    if name is not None:
-        known_name("strategy", name, STRATEGIES)

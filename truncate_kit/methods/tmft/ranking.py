@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from truncate_kit.errors import UsageError
 from truncate_kit.hardware import in_halves
 from truncate_kit.models import Batch, Encoder, evaluating, length_batches, original_order, truncate
-from truncate_kit.parallel import Send, Steps
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids, Pairs
@@ -21,10 +20,11 @@ from truncate_kit.training.tasks import Task
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
 PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 13 layers × 768
+Scores = dict[int, float]
 
 
 def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
-    """What the encoder truncated at each of `layers` gives for a batch, (b, out) each, in one pass."""
+    """Return what the encoder truncated at each of `layers` gives for a batch, (b, out) each, in one pass."""
     states = encoder.hidden_states(batch)
     return [encoder.from_states(states[layer], batch["attention_mask"]) for layer in layers]
 
@@ -33,7 +33,7 @@ def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[
 def exit_vectors_of(
     encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int], batch_size: int = 64, progress: Progress = silent
 ) -> Tensor:
-    """`exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
+    """Return `exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
     batches = length_batches([len(row) for row in ids], batch_size)
     parts: list[Tensor] = []
     with evaluating(encoder):
@@ -52,7 +52,7 @@ class MultiExitPairs:
     """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there.
 
     Args:
-        exits: The same pairs for each layer, each with its own head where the objective has one.
+        exits: The same pairs for each layer, each with its own head if the objective has one.
     """
 
     def __init__(self, exits: Mapping[int, Pairs]) -> None:
@@ -65,15 +65,15 @@ class MultiExitPairs:
         return len(self._any)
 
     def lengths(self) -> list[int]:
-        """Tokens of the longer text of each pair."""
+        """Return the tokens of the longer text of each pair."""
         return self._any.lengths()
 
     def texts(self) -> list[Ids]:
-        """First texts, then second texts."""
+        """Return first texts, then second texts."""
         return self._any.texts()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Mean of the losses of the layers."""
+        """Return the mean of the losses of the layers."""
         vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
         losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
         return torch.stack(losses).mean()
@@ -83,41 +83,41 @@ class MultiExitEvaluator:
     """The score of each exit on held-out pairs; the main score is their mean.
 
     Args:
-        exits: The same pairs for each layer, each with the layer's own head where there is one.
+        exits: The same pairs for each layer, each with the layer's own head if there is one.
     """
 
     def __init__(self, exits: Mapping[int, VectorEvaluator]) -> None:
         self._exits, self._any = exits, next(iter(exits.values()))
 
     def texts(self) -> list[Ids]:
-        """The token ids of the distinct texts."""
+        """Return the token ids of the distinct texts."""
         return self._any.texts()
 
     def by_layer(self, encoder: Encoder) -> dict[int, float]:
-        """Main score of each exit, in points."""
+        """Return the main score of each exit, in points."""
         vectors = exit_vectors_of(encoder, self._any.texts(), list(self._exits))
         return {
             layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in zip(self._exits.items(), vectors, strict=True)
         }
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Mean over the exits; no Pearson."""
+        """Return the mean over the exits; no Pearson."""
         return fmean(self.by_layer(encoder).values()), None
 
 
-def probe(
+def probe_layers(
     encoder: Encoder,
     exits: Mapping[int, Pairs],
     held_out: Mapping[int, VectorEvaluator],
     seed: int,
     progress: Progress = silent,
-) -> dict[int, float]:
-    """How well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
+) -> Scores:
+    """Return how well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
 
     Args:
         encoder: The full model, which is not changed.
-        exits: The same pairs for each layer, each with its own head where the objective has one.
-        held_out: The same pairs for each layer, each with its own head where the objective has one.
+        exits: The same pairs for each layer, each with its own head if the objective has one.
+        held_out: The same pairs for each layer, each with its own head if the objective has one.
         seed: Draws the pairs, and the order in which they are learned.
         progress: Called as the work goes on.
     """
@@ -155,67 +155,42 @@ def probe(
     return dict(zip(layers, best, strict=True))
 
 
-RankingName = Literal["multi-exit", "probe"]
-Scores = dict[int, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingOrder:
     """A ranking that is to be made. name: that of the strategy which needs nothing else."""
 
-    name: RankingName
+    name: Literal["multi-exit", "probe"]
     layers: tuple[int, ...]
     seed: int
 
     @property
     def record(self) -> str:
-        """What its record is called."""
+        """Name its record."""
         return f"{self.name}-seed{self.seed}-layers{'-'.join(map(str, self.layers))}"
 
     def __str__(self) -> str:
         return f"ranking the layers ({self.name})"
 
 
-@dataclass(frozen=True, slots=True)
-class RankingWork:
-    """What the rankings of one model on one task share."""
+def rank(full: Encoder, task: Task, settings: TrainingSettings, order: RankingOrder, progress: Progress) -> Scores:
+    """Return the dev score of each layer, in points: probed, or after one epoch with the loss on all of them.
 
-    full: Encoder
-    task: Task
-    settings: TrainingSettings
-
-    def move(self, device: str) -> None:
-        """Go to another device; the task reads texts with the same encoder."""
-        self.full.to(device)
-
-    def perform(self, order: RankingOrder, send: Send) -> Scores:
-        """Dev score of each layer, in points; sends `Steps`. Raises `UsageError` for a task without cosines."""
-
-        def progress(task: str, done: int, total: int) -> None:
-            send(Steps(task, done, total))
-
-        if order.name == "probe":
-            return probe(self.full, *self._exits(self.full, order), order.seed, progress)
-        return self._multi_exit(order, progress)
-
-    def _multi_exit(self, order: RankingOrder, progress: Progress) -> Scores:
-        """After one epoch of the model, cut at the highest layer, with the loss on all of them."""
-        encoder = truncate(self.full, max(order.layers))
-        examples, dev = self._exits(encoder, order)
-        evaluator, once = MultiExitEvaluator(dev), replace(self.settings, epochs=1)
-        run = TrainingRun(encoder, MultiExitPairs(examples), evaluator, once, seed=order.seed)
-        run.train(progress=progress, task="ranking layers, all trained at once")
-        return evaluator.by_layer(encoder)
-
-    def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, VectorEvaluator]]:
-        """The task's examples and dev evaluator for each layer, each with a head of its own where there is one."""
-        examples, evaluators = {}, {}
-        for layer in order.layers:
-            pairs, dev, _ = self.task.trial(encoder, order.seed)
-            if not isinstance(pairs, Pairs):
-                raise UsageError(
-                    f"The strategy {order.name} ranks layers by labelled pairs, which this objective does not have.",
-                    hint='Use `strategy="guided"`.',
-                )
-            examples[layer], evaluators[layer] = pairs, dev
-        return examples, evaluators
+    Raises `UsageError` for a task without pairs.
+    """
+    probed = order.name == "probe"
+    encoder = full if probed else truncate(full, max(order.layers))
+    examples, dev = dict[int, Pairs](), dict[int, VectorEvaluator]()
+    for layer in order.layers:  # each has a head of its own if the objective has one
+        pairs, evaluator, _ = task.trial(encoder, order.seed)
+        if not isinstance(pairs, Pairs):
+            raise UsageError(
+                f"The strategy {order.name} ranks layers by labelled pairs, which this objective does not have.",
+                hint='Use `strategy="guided"`.',
+            )
+        examples[layer], dev[layer] = pairs, evaluator
+    if probed:
+        return probe_layers(encoder, examples, dev, order.seed, progress)
+    exits = MultiExitEvaluator(dev)
+    run = TrainingRun(encoder, MultiExitPairs(examples), exits, replace(settings, epochs=1), seed=order.seed)
+    run.train(progress=progress, task="ranking layers, all trained at once")
+    return exits.by_layer(encoder)

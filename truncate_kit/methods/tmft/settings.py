@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES, Picker
+from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES
 from truncate_kit.naming import as_text
 from truncate_kit.results import Result
 from truncate_kit.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
@@ -25,7 +25,7 @@ class SweepSettings(Result):
         seeds: Of the full trials.
 
     Raises:
-        UsageError: There are no seeds, or too many.
+        UsageError: A value is impossible, or two do not go together.
     """
 
     layers: str = "auto"
@@ -44,7 +44,10 @@ class SweepSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
         check_settings(self)
         check_seeds(self.seeds)
-        Picker(self.pick, self.within)
+        if self.within is not None and not PICK_RULES[self.pick].within:
+            raise UsageError(
+                f"`within` says nothing to `pick` {self.pick}.", hint=f"Leave it out; the defaults are {_WITHIN}."
+            )
         if self.strategy is not None and self.layers != "auto":
             raise UsageError(
                 f"`strategy={self.strategy}` searches for a layer, and `layers={self.layers}` is given.",
