@@ -27,9 +27,6 @@ from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from truncate_kit.data import BUNDLED, PairSplits, TextPair, load_pairs
-from truncate_kit.methods.tmft.ranking import RankingOrder, RankingWork
-from benchmarks.pick.second_dev import halves
-from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.methods.tmft.ranking import RankingOrder
 from truncate_kit.methods.tmft.ranking import rank as rank_layers
 from truncate_kit.models import Encoder, layers_held, load_encoder, truncate

@@ -13,7 +13,6 @@ from truncate_kit.naming import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.statistics import LEVEL, Span, interval
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
     from truncate_kit.models import Encoder
