@@ -28,8 +28,11 @@ FILES = {
     "distillation": (a_distillation(), ["frontier"]),
     "contrast": (a_contrast(), []),
     "weights": (WEIGHTS, ["attention"]),
-    "heads": (some_heads(), ["correlation", "reconstruction", "blocks"]),
-    "heads of one seed": (some_heads(seeds=(0,), layers=(2,), gap=True), ["correlation", "reconstruction"]),
+    "heads": (some_heads(), ["correlation", "reconstruction", "reconstruction-own-units", "blocks"]),
+    "heads of one seed": (
+        some_heads(seeds=(0,), layers=(2,), gap=True),
+        ["correlation", "reconstruction", "reconstruction-own-units"],
+    ),
     "combination": (a_combination(2), ["sizes", "without"]),
     "combination with gaps": (a_combination(1, missing=True), ["sizes", "without"]),
     "bench": (a_bench(), ["bench"]),
@@ -46,7 +49,7 @@ def test_every_plot_is_drawn_as_file_and_in_a_page(case, tmp_path):
     assert all(image.imread(path).shape[1] >= 600 for path in paths)
     for plot in view.plots:
         root = ElementTree.fromstring(inline_svg(plot))
-        assert root.get("aria-label") == plot.caption
+        assert root.get("aria-label") == plot.title
         assert "width" not in root.attrib
 
 
@@ -69,7 +72,9 @@ def test_a_band_a_shade_bars_and_panels(tmp_path):
         Series(x=(0, 1), y=(1.0, 2.0), low=(0.5, None), high=(1.5, None), label="band", tip="<b>"),
         Series(x=(0, 1), y=(1.0, -2.0), bar=0.4, label="columns"),
     ]
-    plot = Plot(name="p", series=series, levels=((1.0, "", "#000000"),), shade=(0.5, 2.5, "drop"), ticks={0: "zero"})
+    plot = Plot(
+        "p", "<t>", "x", "y", series, levels=((1.0, "", "#000000"),), shade=(0.5, 2.5, "drop"), ticks={0: "zero"}
+    )
     svg = str(inline_svg(plot))
     for text in ("drop", "zero", "bars", "<title>&lt;b&gt;</title>", "currentColor", "var(--blue)"):
         assert text in svg
@@ -81,13 +86,13 @@ def test_a_band_a_shade_bars_and_panels(tmp_path):
 
 
 def test_an_empty_cell_of_a_heat_map_stays_empty():
-    svg = str(inline_svg(Plot(name="h", heat=((0.25, None), (0.5, 1.0)))))
+    svg = str(inline_svg(Plot("h", "h", "x", "y", heat=((0.25, None), (0.5, 1.0)))))
     assert "0.25" in svg
     assert "nan" not in svg
 
 
 def test_no_drawing_shares_an_id_with_another():
-    one, other = (inline_svg(Plot(name=name, series=[Series(x=(0, 1), y=(1, 2))])) for name in "ab")
+    one, other = (inline_svg(Plot(name, name, "x", "y", [Series((0, 1), (1, 2))])) for name in "ab")
     ids = [{element.get("id") for element in ElementTree.fromstring(svg).iter()} - {None} for svg in (one, other)]
     assert ids[0]
     assert not ids[0] & ids[1]

@@ -42,7 +42,7 @@ def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
 
 
 def _undrawn(plot: Plot) -> Markup:
-    return Markup('<svg role="img" aria-label="{}"></svg>').format(plot.caption)
+    return Markup('<svg role="img" aria-label="{}"></svg>').format(plot.title)
 
 
 class Quiet:

@@ -1,6 +1,7 @@
 """The view of an analysis: CKA and other measures by layer, before any training."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.analysis.result import LayerProfile, called
@@ -126,70 +127,36 @@ def _matrix(profile: LayerProfile) -> Table:
 
 
 def _plots(profile: LayerProfile) -> list[Plot]:
-    layers, drop = range(profile.depth + 1), profile.drop
+    """Draw CKA by layer with its interval, CKA of every pair of layers, and the untrained scores."""
+    layers, drop, curve = range(profile.depth + 1), profile.drop, profile.cka
     shade = None
     if drop is not None and drop.from_layer is not None:
         shade = drop.from_layer - 0.5, profile.depth + 0.5, f"predicted drop, {drop.sureness}"
-    ticks: dict[float, str] | None = (
-        None if profile.kept_blocks is None else dict(enumerate(map(str, profile.last_blocks)))
-    )
+    ticks: dict[float, str] | None = None
+    if profile.kept_blocks is not None:
+        ticks = {layer: str(block) for layer, block in enumerate(profile.last_blocks)}
     along = LAYERS if ticks is None else "last block kept (0 = embeddings)"
-    ends = -0.5, profile.depth + 0.5
-    curve, other = profile.cka, "the reference" if profile.reference else "the model's middle layer"
+    over: dict[str, Any] = {"shade": shade, "ticks": ticks, "whole": True, "file": "curve"}
     interval = f", {100 * profile.level:g} % interval" if curve.low is not None else ""
-    series = [Series(x=layers, y=curve.values, label=f"CKA{interval}", low=curve.low or (), high=curve.high or ())]
+    series = [Series(layers, curve.values, f"CKA{interval}", low=curve.low or (), high=curve.high or ())]
     if profile.cka_without_outliers is not None:
         label = f"without the {profile.outliers} dimensions of largest variance"
-        values = profile.cka_without_outliers.values
-        series.append(Series(x=layers, y=values, label=label, color=SKY, marker=".", line="--"))
+        series.append(Series(layers, profile.cka_without_outliers.values, label, SKY, marker=".", line="--"))
     lowest = min([0.0, *(value for value in (*curve.values, *(curve.low or ())) if value is not None)])
-    plots = [
-        Plot(
-            name="cka",
-            title=f"{_title(profile)} compared with {_other(profile)}, {profile.num_texts:,} texts",
-            caption=f"How like {other} each layer represents the same texts{interval}.",
-            x=along,
-            y=f"CKA, {profile.estimator}, {profile.kernel}",
-            series=series,
-            shade=shade,
-            ticks=ticks,
-            whole=True,
-            x_range=ends,
-            y_range=(lowest, 1.05),
-            file="curve",
-        )
-    ]
+    title = f"{_title(profile)} compared with {_other(profile)}, {profile.num_texts:,} texts"
+    unit = f"CKA, {profile.estimator}, {profile.kernel}"
+    plots = [Plot("cka", title, along, unit, series, y_range=(lowest, 1.05), **over)]
     if profile.cka_matrix:
-        plots.append(
-            Plot(
-                name="matrix",
-                caption="CKA of every pair of layers.",
-                x=f"layer of {'the model' if profile.reference is None else 'the reference'}",
-                y="layer of the model",
-                heat=profile.cka_matrix,
-                heat_range=(0.0, 1.0),
-            )
-        )
+        axes = f"layer of the {'model' if profile.reference is None else 'reference'}", "layer of the model"
+        title = "CKA of every pair of layers"
+        plots.append(Plot("matrix", title, *axes, heat=profile.cka_matrix, heat_range=(0.0, 1.0)))
     untrained = []
     if profile.spearman is not None:
-        label = f"Spearman, {profile.num_pairs:,} pairs"
-        untrained.append(Series(x=layers, y=profile.spearman, label=label, color=GREEN))
+        untrained.append(Series(layers, profile.spearman, f"Spearman, {profile.num_pairs:,} pairs", GREEN))
     for metric, values in [*profile.searched.items()][:1]:
         label = f"{SEARCH_METRICS[metric]}, {profile.num_queries:,} queries"
-        untrained.append(Series(x=layers, y=values, label=label, color=ORANGE, marker="s"))
+        untrained.append(Series(layers, values, label, ORANGE, marker="s"))
     if untrained:
-        plots.append(
-            Plot(
-                name="untrained",
-                caption="Scores of the untrained states of each layer.",
-                x=along,
-                y="score × 100",
-                series=untrained,
-                shade=shade,
-                ticks=ticks,
-                whole=True,
-                x_range=ends,
-                file="curve",
-            )
-        )
+        title = "Scores of the untrained states of each layer"
+        plots.append(Plot("untrained", title, along, "score × 100", untrained, **over))
     return plots

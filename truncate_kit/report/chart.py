@@ -205,7 +205,7 @@ def _settle(figure: Figure, dpi: int) -> None:
 
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with its legend below; its text stays text."""
-    name = f"{plot.name}-{zlib.crc32(plot.caption.encode()):x}"  # cells of a notebook share a page
+    name = f"{plot.name}-{zlib.crc32(plot.title.encode()):x}"  # cells of a notebook share a page
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # the same figure gives the same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()
@@ -228,7 +228,7 @@ def inline_svg(plot: Plot) -> Markup:
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
     root.set("role", "img")
-    root.set("aria-label", plot.caption)
+    root.set("aria-label", plot.title)
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _LINK)
     return Markup(harmless(ElementTree.tostring(root, encoding="unicode")))  # the tree's writer escapes all text

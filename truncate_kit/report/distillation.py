@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from truncate_kit.hardware import QUIET
 from truncate_kit.methods.distill.result import (
@@ -287,51 +288,33 @@ def _sizes_plot(result: DistillResult) -> Plot:
     best |= {len(row.blocks): row for row in result.search.best}
     first = {len(row.blocks): row.score for row in result.search.baselines["first"]}
     learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.learned is not None]
+    counts = [str(len(row.blocks)) for row in rows]
     series = [
         Series(
-            x=speeds,
-            y=[best[len(row.blocks)].score for row in rows],
-            label="best choice, without training",
-            color=ORANGE,
-            line="--",
+            speeds, [best[len(row.blocks)].score for row in rows], "best choice, without training", ORANGE, line="--"
         ),
-        Series(
-            x=speeds,
-            y=[first.get(len(row.blocks)) for row in rows],
-            label="first blocks, without training",
-            color=GREY,
-            marker="s",
-            line=":",
-        ),
-        Series(
-            x=speeds, y=[row.score for row in rows], marker="", line="", texts=[str(len(row.blocks)) for row in rows]
-        ),
+        Series(speeds, [first.get(len(row.blocks)) for row in rows], "first blocks", GREY, marker="s", line=":"),
+        Series(speeds, [row.score for row in rows], marker="", line="", texts=counts),
     ]
     if learned:
         x, y = [speed for speed, _ in learned], [row.score for _, row in learned]
-        series.append(Series(x=x, y=y, label="after learning", marker="D", line="", size=8))
+        series.append(Series(x, y, "after learning", marker="D", line="", size=8))
     others = [(speed, row) for speed, row in learned if row.blocks != best[len(row.blocks)].blocks]
     if others:
         x, y = [speed for speed, _ in others], [row.untrained for _, row in others]
-        label = "the blocks that learned best, before it"
-        series.append(Series(x=x, y=y, label=label, marker="D", line="", hollow=True))
-    label = f"chosen: {', '.join(map(str, result.chosen))}"
-    series.append(_chosen(result.speedup, result.candidate.score, label))
-    return Plot(
-        name="sizes",
-        title=f"Blocks of {Path(result.model).name}: score against speed",
-        caption=f"Each number of blocks by its best choice. Chosen: {len(result.chosen)} of {result.depth} blocks at "
-        f"{result.speedup:.1f} times the speed.",
-        x=f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
-        y=f"score in points\n({result.metric})",  # two lines: names of layers make it longer than the axis
-        series=series,
-        file="frontier",
+        series.append(Series(x, y, "the blocks that learned best, before it", marker="D", line="", hollow=True))
+    series.append(_chosen(result.speedup, result.candidate.score, f"chosen: {', '.join(map(str, result.chosen))}"))
+    axes = (
+        f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
+        f"score in points\n({result.metric})",  # two lines: names of layers make it longer than the axis
     )
+    title = f"Blocks of {Path(result.model).name}: score against speed"
+    return Plot("sizes", title, *axes, series, file="frontier")
 
 
 def _chosen(x: float, y: float, label: str) -> Series:
     """Draw a ring around the choice."""
-    return Series(x=[x], y=[y], label=label, color=GREEN, line="", hollow=True, size=16)
+    return Series([x], [y], label, GREEN, line="", hollow=True, size=16)
 
 
 def _graphs_plot(result: DistillResult, frontier: Frontier) -> Plot:
@@ -345,42 +328,29 @@ def _graphs_plot(result: DistillResult, frontier: Frontier) -> Plot:
         kind = one.precision, one.words < full.words
         speed = one.texts_per_second / full.texts_per_second
         whole = (one.dims, one.words) == (full.dims, full.words)
-        series.append(
-            Series(
-                x=[speed],
-                y=[one.score],
-                label="" if kind in labelled else f"ONNX Runtime {kind[0]}" + ", fewer words" * kind[1],
-                color=PRECISIONS[one.precision].color,
-                marker=_MARKS[kind],
-                line="",
-                hollow=one.dominated,
-                size=_LARGEST * (one.dims / full.dims) ** 0.5,  # the area is the share of dimensions
-                texts=[str(len(one.blocks))] if whole else (),
-                tip=f"{_named(one)}: {speed:.2f} × the speed ({one.texts_per_second:,.0f} texts a second), score "
-                f"{one.score:.2f}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated,
-            )
-        )
+        label = "" if kind in labelled else f"ONNX Runtime {kind[0]}" + ", fewer words" * kind[1]
+        tip = f"{_named(one)}: {speed:.2f} × the speed, score {one.score:.2f}"
+        look: dict[str, Any] = {
+            "marker": _MARKS[kind],
+            "hollow": one.dominated,
+            "size": _LARGEST * (one.dims / full.dims) ** 0.5,  # the area is the share of dimensions
+            "texts": [str(len(one.blocks))] if whole else (),
+            "tip": f"{tip}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated,
+        }
+        series.append(Series([speed], [one.score], label, PRECISIONS[one.precision].color, line="", **look))
         labelled.add(kind)
     if any(one.dims < full.dims for one in every):
-        series.append(Series(x=(), y=(), label="smaller marks: fewer dimensions", color=GREY, line="", size=4.5))
-    beaten = sum(one.dominated for one in every)
-    if beaten:
-        series.append(Series(x=(), y=(), label="hollow: another one beats it", color=GREY, line="", hollow=True))
+        series.append(Series((), (), "smaller marks: fewer dimensions", GREY, line="", size=4.5))
+    if any(one.dominated for one in every):
+        series.append(Series((), (), "hollow: another one beats it", GREY, line="", hollow=True))
     if taken is not None:
         speed = taken.texts_per_second / full.texts_per_second
         series.append(_chosen(speed, taken.score, f"chosen: {_named(taken)}"))
-    return Plot(
-        name="graphs",
-        caption="Each graph that was exported and measured, by dimensions and words."
-        + (
-            f" Hollow: {beaten} of {len(every)}, for another one is nowhere worse and somewhere better."
-            if beaten
-            else ""
-        ),
-        x=f"texts a second, full model's float32 graph = 1 ({full.texts_per_second:,.0f})\nnumbers are blocks",
-        y=f"score in points\n({result.metric})",
-        series=series,
+    axes = (
+        f"texts a second, full model's float32 graph = 1 ({full.texts_per_second:,.0f})\nnumbers are blocks",
+        f"score in points\n({result.metric})",
     )
+    return Plot("graphs", "Each graph that was measured, by dimensions and words", *axes, series)
 
 
 def _named(one: FrontierPoint) -> str:

@@ -157,49 +157,36 @@ def bench_plot(*reports: BenchReport) -> Plot | None:
             color = PRECISIONS[BACKENDS[backend].precision].color
             title, texts = BACKENDS[backend].title, list[str]()
             if role == "lean" and (other := places.get(("full", backend))):
+                gained = f"×{speed / other[0]:.1f}"
                 x, y = (other[0], speed), (other[1], score)
-                series.append(Series(x=x, y=y, texts=["", f"×{speed / other[0]:.1f}"], marker="", width=1, color=color))
+                series.append(Series(x, y, "", color, texts=["", gained], marker="", width=1))
             if len(reports) > 1 and fastest is not None and fastest[0] == (role, backend):
                 texts = [f"\n\n\n{report.lean_folder}, {place_in_words(report.lean.layer, report.lean.blocks)}"]
-            series.append(
-                Series(
-                    x=[speed],
-                    y=[score],
-                    label="" if backend in named else title,
-                    marker=_marker(backend),
-                    line="",
-                    hollow=role == "full",
-                    size=11,
-                    texts=texts,
-                    tip=f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}",
-                    color=color,
-                )
-            )
+            label = "" if backend in named else title
+            look: dict[str, Any] = {"marker": _marker(backend), "hollow": role == "full", "size": 11, "texts": texts}
+            tip = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
+            series.append(Series([speed], [score], label, color, line="", tip=tip, **look))
             named.add(backend)
             roles.add(role)
     if not series:
         return None
     for role, what in (("lean", "filled: the lean model"), ("full", "hollow: the full model")):
         if role in roles:
-            series.append(Series(x=(), y=(), label=what, color=INK, line="", hollow=role == "full", size=8))
+            series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
     report = reports[0]
     scores = [score for one in series for score in one.y if score is not None]
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
     on = "" if report.scored is None else f" of {report.scored.words}"
     machine = report.machine
     place = counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
-    return Plot(
-        name="speed",
-        title=f"Speed against quality on {machine.processor}, {place}",
-        caption="Each mark is one model in one runtime and precision; up and to the right is better. "
-        f"Score: {report.metric}{on}.",
-        x=f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
-        y=f"{report.metric}{on} × 100",
-        series=series,
-        x_range=(0.0, 1.15 * max(speed for one in series for speed in one.x)),
-        y_range=(min(scores) - margin, max(scores) + margin),
-        file="bench",
+    title = f"Speed against quality on {machine.processor}, {place}"
+    axes = (
+        f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
+        f"{report.metric}{on} × 100",
     )
+    x_range = (0.0, 1.15 * max(speed for one in series for speed in one.x))
+    y_range = (min(scores) - margin, max(scores) + margin)
+    return Plot("speed", title, *axes, series, x_range=x_range, y_range=y_range, file="bench")
 
 
 def compared_in(report: BenchReport) -> str | None:
@@ -569,14 +556,8 @@ def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:
             values = [getattr(point, field) for point in score.curve]
             if values and None not in values:
                 rows = [point.train_rows for point in score.curve]
-                series.append(Series(x=rows, y=values, label=label, color=color, line=line, size=4))
+                series.append(Series(rows, values, label, color, line=line, size=4))
         if series:
-            name, caption = f"transfer-{len(plots)}", f"{score.name}: accuracy by the number of rows to train on."
-            panel: dict[str, Any] = {
-                "x": "rows to train on",
-                "y": "accuracy × 100",
-                "series": series,
-                "file": "transfer",
-            }
-            plots.append(Plot(name=name, title=score.name, caption=caption, **panel))
+            name = f"transfer-{len(plots)}"
+            plots.append(Plot(name, score.name, "rows to train on", "accuracy × 100", series, file="transfer"))
     return plots

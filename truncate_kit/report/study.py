@@ -30,6 +30,7 @@ from truncate_kit.wording import NONE, counted, points
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 _MEASURES = ("dev", "dev_pearson", "test", "test_pearson")
 _COLORS, _LINES, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY), ("-", "--", "-.", ":"), "osD^vPX"
+_KINDS = ("curves", "layers", "pareto", "cka")
 _STAGES = {
     "untrained": "untrained",
     "last_trained": "trained at the last layer",
@@ -209,7 +210,7 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
     rows = {model: result.of(model, task) for model in models}
     metric = rows[models[0]][0].metric
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
-    axis: dict[str, Any] = {"x": LAYERS, "y": f"points ({metric})", "whole": True}
+    unit, files = f"points ({metric})", {kind: figure_name(task, kind).removesuffix(".png") for kind in _KINDS}
     for place, model in enumerate(models):
         turn, color = divmod(place, len(_COLORS))
         look: dict[str, Any] = {
@@ -222,33 +223,24 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         spread = [row.test_std or 0.0 for row in scores]
         low = [mean - half for mean, half in zip(test, spread, strict=True)]
         high = [mean + half for mean, half in zip(test, spread, strict=True)]
-        layers.append(Series(x=x, y=test, label=model, low=low, high=high, **look))
-        pareto.append(Series(x=[row.parameters / 1e6 for row in scores], y=test, label=model, width=1, **look))
+        layers.append(Series(x, test, model, low=low, high=high, **look))
+        pareto.append(Series([row.parameters / 1e6 for row in scores], test, model, width=1, **look))
         series = layer_series(scores)
         published = [(row.scores.layer, row.published) for row in rows[model] if row.published is not None]
         if published:
             along, values = zip(*published, strict=True)
-            series.append(Series(x=along, y=values, label="published, test", line=":", marker=""))
-        file = figure_name(task, "curves").removesuffix(".png")
-        plots.append(Plot(name=f"curves-{place}", title=model, series=series, file=file, **axis))
+            series.append(Series(along, values, "published, test", line=":", marker=""))
+        plots.append(Plot(f"curves-{place}", model, LAYERS, unit, series, whole=True, file=files["curves"]))
     lines = [line for line in summaries(result) if line.task == task]
     ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     fronts = [
         _front(result.of_task(task), "Pareto front", "-", 4),
         _front(ends, "of best-dev and last layers alone", "--", 1.5),
     ]
-    title, name = f"Test score of each layer: {task}", figure_name(task, "layers").removesuffix(".png")
-    plots.append(Plot(name="layers", title=title, series=layers, file=name, **axis))
-    plots.append(
-        Plot(
-            name="pareto",
-            title=f"What parameters buy: {task}",
-            x="parameters kept, millions",
-            y=f"test score in points ({metric})",
-            series=(*fronts, *pareto),
-            file=figure_name(task, "pareto").removesuffix(".png"),
-        )
-    )
+    title = f"Test score of each layer: {task}"
+    plots.append(Plot("layers", title, LAYERS, unit, layers, whole=True, file=files["layers"]))
+    title, axes = f"What parameters buy: {task}", ("parameters kept, millions", f"test score in {unit}")
+    plots.append(Plot("pareto", title, *axes, (*fronts, *pareto), file=files["pareto"]))
     cka = [row for row in result.cka if row.task == task]
     return plots + [_cka_plot(cka, model, task) for model in dict.fromkeys(row.model for row in cka)]
 
@@ -258,7 +250,7 @@ def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Ser
     front = [(row.scores.parameters / 1e6, row.scores.test) for row in pareto_front(rows)]
     steps = [*chain(*(((x, y), (there, y)) for (x, y), (there, _) in pairwise(front))), front[-1]]
     x, y = zip(*steps, strict=True)
-    return Series(x=x, y=y, label=label, color=GREY, marker="", line=line, width=width)
+    return Series(x, y, label, GREY, marker="", line=line, width=width)
 
 
 def _cka_plot(rows: Sequence[CKARow], model: str, task: str) -> Plot:
@@ -267,9 +259,8 @@ def _cka_plot(rows: Sequence[CKARow], model: str, task: str) -> Plot:
     for (stage, label), color, marker in zip(_STAGES.items(), _COLORS, _MARKERS, strict=False):
         layers = [row.layer for row in mine]
         values, biased = [getattr(row, stage) for row in mine], [getattr(row, f"{stage}_biased") for row in mine]
-        series.append(Series(x=layers, y=values, label=label, color=color, marker=marker))
+        series.append(Series(layers, values, label, color, marker=marker))
         if any(value is not None for value in biased):
-            series.append(Series(x=layers, y=biased, label=f"{label}, biased", color=color, marker="", line=":"))
+            series.append(Series(layers, biased, f"{label}, biased", color, marker="", line=":"))
     file = figure_name(task, "cka").removesuffix(".png")
-    axis: dict[str, Any] = {"x": LAYERS, "y": f"CKA to {mine[0].reference}", "whole": True}
-    return Plot(name=f"cka-{model}", title=model, series=series, file=file, **axis)
+    return Plot(f"cka-{model}", model, LAYERS, f"CKA to {mine[0].reference}", series, whole=True, file=file)

@@ -140,25 +140,20 @@ def _trials(title: str, trials: Sequence[Trial], names: Sequence[str]) -> Table:
 
 
 def _sweep_plot(result: SweepResult) -> Plot:
-    depth, rows, search = result.full.layer, result.rows, list[Series]()
+    """Draw dev and test by layer, what the search saw, the choice, the full model and the predicted drop."""
+    depth, series = result.full.layer, list[Series]()
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
+        look: dict[str, Any] = {"marker": marker, "line": "--", "size": 4, "width": 0.8}
         label = f"dev in the search, {RANKINGS.get(name, name)}"
-        look: dict[str, Any] = {"color": GREY, "marker": marker, "line": "--", "size": 4, "width": 0.8}
-        search.append(Series(x=ranking.layers, y=ranking.scores, label=label, **look))
+        series.append(Series(ranking.layers, ranking.scores, label, GREY, **look))
     for epochs in sorted({trial.epochs_run for trial in result.search}):
-        trials = sorted((trial for trial in result.search if trial.epochs_run == epochs), key=lambda trial: trial.layer)
+        seen = sorted((trial.layer, trial.dev) for trial in result.search if trial.epochs_run == epochs)
+        layers, scores = zip(*seen, strict=True)
         label = f"dev in the search, {counted(epochs, 'epoch')}"
-        layers, scores = [trial.layer for trial in trials], [trial.dev for trial in trials]
-        search.append(Series(x=layers, y=scores, label=label, color=GREY, marker=".", line=":", width=0.8))
-    chosen = Series(
-        x=[result.chosen],
-        y=[result.lean.test],
-        label=f"chosen: {result.place(result.chosen)}",
-        color=GREEN,
-        line="",
-        hollow=True,
-        size=14,
-    )
+        series.append(Series(layers, scores, label, GREY, marker=".", line=":", width=0.8))
+    series += layer_series(result.rows, gaps=not result.rankings)
+    place = result.place(result.chosen)
+    series.append(Series([result.chosen], [result.lean.test], f"chosen: {place}", GREEN, line="", hollow=True, size=14))
     drop, shade = result.prediction.from_layer if result.prediction else None, None
     if drop is not None:
         shade = drop - 0.5, (depth if result.blocks is None else len(result.blocks)) + 0.5, "predicted drop"
@@ -166,22 +161,10 @@ def _sweep_plot(result: SweepResult) -> Plot:
     if result.blocks is not None:
         ticks = {**dict(enumerate(map(str, (0, *result.blocks)))), depth: f"all {depth}"}
     of = "" if result.blocks is None else f", {blocks_in_words(result.blocks, depth)},"
-    return Plot(
-        name="layers",
-        title=f"{Path(result.model).name}{of} by layer: scores on {result.data}",
-        caption=f"Scores by layer; bars are one standard deviation over seeds{', grey: the search' if search else ''}. "
-        f"Chosen: {result.place(result.chosen)} with {result.lean.test:.2f} on test; the full model has "
-        f"{result.full.test:.2f}.",
-        x=LAYERS if result.blocks is None else "last block that is kept (0 = embeddings)",
-        y=f"score in points ({result.metric})",
-        series=(*search, *layer_series(rows, gaps=not result.rankings), chosen),
-        levels=((result.full.test, "full model, test", BLUE),),
-        shade=shade,
-        ticks=ticks,
-        whole=True,
-        x_range=(-0.5, depth + 0.5),
-        file="curve",
-    )
+    title = f"{Path(result.model).name}{of} by layer: scores on {result.data}"
+    axes = LAYERS if ticks is None else "last block that is kept (0 = embeddings)", f"score in points ({result.metric})"
+    levels = ((result.full.test, "full model, test", BLUE),)
+    return Plot("layers", title, *axes, series, levels=levels, shade=shade, ticks=ticks, whole=True, file="curve")
 
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
@@ -191,7 +174,7 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
         label = f"{side}, mean ± deviation over {seeds_in_words(rows)}" if several else f"{side}, one seed"
         layers, means = [row.layer for row in rows], [getattr(row, side) for row in rows]
         if gaps and any(there - here > 1 for here, there in pairwise(layers)):
-            found.append(Series(x=layers, y=means, color=color, marker="", line=":"))
+            found.append(Series(layers, means, "", color, marker="", line=":"))
         known = dict(zip(layers, rows, strict=True))
         every = range(layers[0], layers[-1] + 1)  # no line runs over a layer that was not trained
         means = [getattr(known.get(layer), side, None) for layer in every]
@@ -202,7 +185,7 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
             halves = [(mean, spread or 0.0) for mean, spread in ends]
             low = tuple(mean and mean - half for mean, half in halves)
             high = tuple(mean and mean + half for mean, half in halves)
-        found.append(Series(x=every, y=means, label=label, color=color, spread=spreads, low=low, high=high))
+        found.append(Series(every, means, label, color, spread=spreads, low=low, high=high))
     return found
 
 
@@ -246,8 +229,9 @@ def view_contrast(result: ContrastiveResult) -> View:
     ):
         label = f"seed {trial.seed}" + ", saved" * (trial.seed == result.chosen_seed)
         looks, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
-        series.append(Series(x=looks, y=trial.dev_scores, label=label, color=color, marker="", width=1))
-        series.append(Series(x=[best], y=[trial.dev_scores[best - 1]], color=color, line=""))
+        series.append(Series(looks, trial.dev_scores, label, color, marker="", width=1))
+        series.append(Series([best], [trial.dev_scores[best - 1]], "", color, line=""))
+    title = "Dev score of each seed while the model learned; the points were kept"
     return View(
         key="contrast",
         title="Contrastive training",
@@ -257,17 +241,7 @@ def view_contrast(result: ContrastiveResult) -> View:
             _trials("Every seed, Spearman × 100", result.trials, [str(trial.layer) for trial in result.trials]),
         ),
         sentences=(f"{result.rows.rstrip('.')}.",),
-        plots=(
-            Plot(
-                name="attempts",
-                caption=f"Dev score of each seed while the model learned; the points were kept. Saved: seed "
-                f"{chosen.seed} with {chosen.dev:.2f}.",
-                x="look at dev",
-                y="Spearman × 100 on dev",
-                series=series,
-                whole=True,
-            ),
-        ),
+        plots=(Plot("attempts", title, "look at dev", "Spearman × 100 on dev", series, whole=True),),
     )
 
 
@@ -278,19 +252,13 @@ def view_weights(found: LayerWeights) -> View:
     low, high = min(flat), max(flat)
     # From 0, so that colours show shares; from the lowest if it is negative, or if all are alike and differ in digits.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
-    plot = Plot(
-        name="attention",
-        title=f"{Path(found.model).name}: weight of each layer in %",
-        caption="Weight of each layer in the vector of a sentence, in %.",
-        heat=shares,
-        heat_range=(start, high),
-        rows=[_shortened(" ".join(text.split())) for text in found.texts],
-        file="attention",
-    )
+    rows, title = [_shortened(text) for text in found.texts], f"{Path(found.model).name}: weight of each layer in %"
+    plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
     return View(key="attention", title="Attention over layers", plots=(plot,))
 
 
 def _shortened(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -363,86 +331,52 @@ def _worst(report: FrozenReport) -> Table:
 
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
     """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
-    name = f"{Path(report.model).name}, frozen: "
+    name, unit = f"{Path(report.model).name}, frozen: {{}} ({report.data})", "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
-    series = [Series(x=blocks, y=report.states, label="states as they are", color=VERMILION)]
-    label = "states as they are, on the training pairs"
-    series.append(Series(x=blocks, y=report.train_states, label=label, color=VERMILION, marker=".", line="--"))
+    series = [Series(blocks, report.states, "states as they are", VERMILION)]
+    if report.train_states is not None:
+        label = "states as they are, on the training pairs"
+        series.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
-            x = range(1, len(codes) + 1)
-            series.append(Series(x=x, y=codes, label=f"codes, {step}", color=_STEPS[step]))
+            series.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", _STEPS[step]))
     best = report.score(report.chosen_step, report.chosen_layer, "test").mean
-    plots = [
-        Plot(
-            name="blocks",
-            title=f"{name}similarity by each block alone ({report.data})",
-            caption=f"Similarity by each block alone; the dotted line is the saved heads over all, {best:.2f} on test.",
-            x="block",
-            y="Spearman × 100 on test",
-            series=series,
-            levels=((best, "all blocks together, chosen heads", INK),),
-            whole=True,
-            file="correlation",
-        )
-    ]
+    levels = ((best, "all blocks together, chosen heads", INK),)
+    title = name.format("similarity by each block alone")
+    plots = [Plot("blocks", title, "block", unit, series, levels=levels, whole=True, file="correlation")]
     if (found := report.reconstruction) is not None:
-        for file, losses, unit in (
-            ("reconstruction", found.losses, "mean squared error (1 = always the mean)"),
-            ("reconstruction-own-units", found.own_losses, "mean squared error in the states' own units"),
+        title = name.format("what the codes lose of each block's states")
+        own = "mean squared error in the states' own units"
+        for file, losses, what, own_units in (
+            ("reconstruction", found.losses, "mean squared error (1 = always the mean)", False),
+            ("reconstruction-own-units", found.own_losses, own, True),
         ):
             series = []
             for code, color in zip(sorted(set(found.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, width in enumerate(found.code_widths, 1) if width == code]
-                values = [losses[block - 1] for block in places]
-                label = f"codes of {code} of {report.width} numbers"
-                series.append(Series(x=places, y=values, label=label, color=color))
-            own = file.endswith("units")
-            plots.append(
-                Plot(
-                    name=file,
-                    title=f"{name}what the codes lose of each block's states ({report.data})",
-                    caption="Error of the autoencoders on held-out sentences; 1 is what predicting the mean costs.",
-                    x="block",
-                    y=unit,
-                    series=series,
-                    whole=True,
-                    logarithmic=own,
-                    y_range=(None, None) if own else (0.0, 1.1 * max(found.losses)),
-                    file=file,
-                    on_page=not own,
-                )
-            )
+                values = [losses[block - 1] for block in places] if losses else []
+                series.append(Series(places, values, f"codes of {code} of {report.width} numbers", color))
+            if losses is not None:
+                look: dict[str, Any] = {"logarithmic": own_units, "on_page": not own_units, "file": file}
+                y_range = (None, None) if own_units else (0.0, 1.1 * max(losses))
+                plots.append(Plot(file, title, "block", what, series, whole=True, y_range=y_range, **look))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
             spans = {layer: report.score(step, layer, "test") for layer in layers}
             series.append(_means(step, spans, report.num_seeds, "seed", _STEPS[step]))
-        plots.append(
-            Plot(
-                name="depths",
-                title=f"{name}heads on the lowest blocks only ({report.data})",
-                caption="Heads on the lowest blocks only.",
-                x="blocks kept",
-                y="Spearman × 100 on test",
-                series=series,
-                whole=True,
-                file="blocks",
-            )
-        )
+        title = name.format("heads on the lowest blocks only")
+        plots.append(Plot("depths", title, "blocks kept", unit, series, whole=True, file="blocks"))
     return plots
 
 
 def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
     """Draw means with bars of one deviation over a number of seeds or splits."""
-    return Series(
-        x=[place + shift for place in spans],
-        y=[span.mean for span in spans.values()],
-        spread=[span.std for span in spans.values()] if number > 1 else (),
-        label=name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}",
-        color=color,
-    )
+    label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
+    spread = [span.std for span in spans.values()] if number > 1 else ()
+    means = [span.mean for span in spans.values()]
+    return Series([place + shift for place in spans], means, label, color, spread=spread)
 
 
 def view_combination(report: CombinationReport) -> View:
@@ -497,52 +431,24 @@ def _combination_notes(report: CombinationReport) -> list[str]:
 
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
-    name, last = Path(report.model).name, report.baseline(LAST, "test")
-    series = []
-    for (side, color), shift in zip(_SIDES.items(), (-0.06, 0.06), strict=True):  # bars side by side
-        sizes = range(1, len(report.splits[0].by_size) + 1)
-        spans = {size: span for size in sizes if (span := report.size(size, side)) is not None}
-        series.append(_means(side, spans, len(report.splits), "split", color, shift))
-    plots = [
-        Plot(
-            name="combined-sizes",
-            title=f"{name}: the best combination of each size ({report.data})",
-            caption="The best combination of each number of layers, chosen on dev.",
-            x="layers combined",
-            y="Spearman × 100",
-            series=series,
-            levels=() if last is None else ((last.mean, f"{LAST}, test", BLUE),),
-            whole=True,
-            file="sizes",
-        )
-    ]
-    effects = report.effects()
-    bars = [
-        Series(
-            x=[layer + shift for layer in effects],
-            y=[change[side == "test"] for change in effects.values()],
-            label=side,
-            color=color,
-            bar=0.4,
-        )
-        for (side, color), shift in zip(_SIDES.items(), (-0.2, 0.2), strict=True)
-    ]
-    plots.append(
-        Plot(
-            name="without",
-            title=f"{name}: best combination without a layer, against the best of all ({report.data})",
-            caption="What the best combination loses, or gains, if a layer may not be used.",
-            x="layer left out",
-            y="change in points (Spearman × 100)",
-            series=bars,
-            levels=((0.0, "", INK),),
-            whole=True,
-            x_range=(-0.6, report.depth + 0.6),
-            file="without",
-            on_page=bool(effects),
-        )
-    )
-    return plots
+    """Draw the best combination of each size, and what leaving out each layer changes."""
+    name = f"{Path(report.model).name}: {{}} ({report.data})"
+    last, effects = report.baseline(LAST, "test"), report.effects()
+    sizes, bars = list[Series](), list[Series]()
+    for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):  # bars side by side
+        every = range(1, len(report.splits[0].by_size) + 1)
+        spans = {size: span for size in every if (span := report.size(size, side)) is not None}
+        sizes.append(_means(side, spans, len(report.splits), "split", color, 0.06 * shift))
+        changes = [change[side == "test"] for change in effects.values()]
+        bars.append(Series([layer + 0.2 * shift for layer in effects], changes, side, color, bar=0.4))
+    levels = () if last is None else ((last.mean, f"{LAST}, test", BLUE),)
+    axes = "layers combined", "Spearman × 100"
+    title = name.format("the best combination of each size")
+    best = Plot("combined-sizes", title, *axes, sizes, levels=levels, whole=True, file="sizes")
+    title = name.format("best combination without a layer, against the best of all")
+    axes, zero = ("layer left out", "change in points (Spearman × 100)"), (0.0, "", INK)
+    without = Plot("without", title, *axes, bars, levels=(zero,), whole=True, file="without", on_page=bool(effects))
+    return [best, without]
 
 
 def view_cut(result: CutResult) -> View:

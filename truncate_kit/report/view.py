@@ -1,7 +1,7 @@
 """What a result looks like, before a terminal, a page, a notebook or a model card draws it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import Any
 
@@ -42,7 +42,7 @@ class Table:
         return markdown(self.columns, self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Series:
     """Points, a line through them, or both.
 
@@ -64,6 +64,7 @@ class Series:
     y: Sequence[float | None]
     label: str = ""
     color: str = BLUE
+    _: KW_ONLY
     marker: str = "o"
     line: str = "-"
     spread: Sequence[float | None] = ()
@@ -77,14 +78,13 @@ class Series:
     bar: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plot:
     """One panel: series over two axes, or a heat map.
 
     Attributes:
         name: Its anchor on a page.
-        title: Above the panel in a file.
-        caption: Below the panel on a page, and for who does not see it.
+        title: Above the panel in a file, below it on a page, and for who does not see it.
         x, y: What the axes are.
         series: What is drawn; the last lies on top.
         levels: Horizontal lines, each with its height, label and color.
@@ -101,11 +101,11 @@ class Plot:
     """
 
     name: str
-    title: str = ""
-    caption: str = ""
-    x: str = LAYERS
-    y: str = ""
+    title: str
+    x: str
+    y: str
     series: Sequence[Series] = ()
+    _: KW_ONLY
     levels: Sequence[tuple[float, str, str]] = ()
     shade: tuple[float, float, str] | None = None
     heat: Sequence[Sequence[float | None]] = ()
