@@ -1,1 +1,1 @@
-"""Lean against full, side by side: latency, throughput, memory, quality and the share of the machine's ceiling."""
+"""Lean against full, side by side: latency, throughput, memory and quality."""
