@@ -202,7 +202,7 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWat
     with contextlib.ExitStack() as stack:
         beside = None
         if tensorboard:
-            from truncate_kit.report.tensorboard import TensorboardLog
+            from truncate_kit.progress import TensorboardLog
 
             beside = stack.enter_context(TensorboardLog(out / "tensorboard"))
         hidden = quiet or VERBOSITY.quiet

@@ -12,7 +12,7 @@ from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.report.tensorboard import TensorboardLog
+from truncate_kit.progress import TensorboardLog
 
 
 @pytest.fixture(scope="module")
