@@ -221,11 +221,10 @@ def evaluate(
         refuse("your own sets", suite=suite, data=data)
     else:
         refuse("--mteb", against=against)
-    if suite is not None and data is None:
-        raise UsageError(
-            f"--suite {suite} needs its data.",
-            hint=f"Name {SUITES[known_name('suite', suite, SUITES)].data} with --data.",
-        )
+    if suite is not None:
+        known_name("suite", suite, SUITES)
+        if data is None:
+            raise UsageError(f"--suite {suite} needs its data.", hint=f"Name {SUITES[suite].data} with --data.")
     for name, other in SUITES.items():
         if name != suite:
             refuse(f"--suite {name}", **{option: own[option] for option in other.options})
@@ -233,7 +232,7 @@ def evaluate(
     if suite is not None or mteb:
         refuse("graded pairs", split=split, columns=columns, scale=scale, dimensions=dimensions)
         if vectors != "float32":
-            option = "--mteb" if mteb else f"--suite {known_name('suite', str(suite), SUITES)}"
+            option = "--mteb" if mteb else "--suite"
             raise UsageError(f"{option} scores the vectors as the model gives them.", hint="Leave out `vectors`.")
     tasks = _mteb_tasks(mteb) if mteb else []
 
