@@ -559,5 +559,5 @@ def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:
                 series.append(Series(rows, values, label, color, line=line, size=4))
         if series:
             name = f"transfer-{len(plots)}"
-            plots.append(Plot(name, score.name, "rows to train on", "accuracy × 100", series, file="transfer"))
+            plots.append(Plot(name, score.name, "rows to train on", "accuracy × 100", series, file="suite-transfer"))
     return plots
