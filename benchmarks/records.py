@@ -9,8 +9,8 @@ from truncate_kit.data import PairSplits
 from truncate_kit.files import write_text
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import Encoder
+from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
 
 

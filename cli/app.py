@@ -13,8 +13,8 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from truncate_kit import __version__
 from truncate_kit.errors import UsageError
+from truncate_kit.results import VERSION
 
 PANELS = {
     "Main jobs": ("analyze", "finetune", "distill", "export", "bench", "demo"),
@@ -218,7 +218,7 @@ def _options_of_all(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"truncate-kit {__version__}")
+        typer.echo(f"truncate-kit {VERSION}")
         raise typer.Exit
 
 

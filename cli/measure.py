@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.backends import QUICK, BenchSettings
 from truncate_kit.errors import UsageError, known_name
-from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
+from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation.suite import MeasuredModel, SuiteReport, SuiteRun
 from truncate_kit.evaluation.transfer import FEWEST_ROWS
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named

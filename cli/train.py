@@ -666,8 +666,7 @@ def combine(
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import find_pooler_head, save_encoder
     from truncate_kit.models.saving import origin_of
-    from truncate_kit.report.card import combination_card
-    from truncate_kit.training.store import output_folder
+    from truncate_kit.store import output_folder
 
     has_width = settings.width != CombineSettings().width
     if settings.search == "exact" or not settings.has_grams:
@@ -697,7 +696,7 @@ def combine(
             lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]
             chosen = report.settings.to_dict() | {"layers": report.chosen}
             origin = origin_of("combine", encoder, lean, data=pairs, settings=chosen)
-            card = combination_card(report, lean).text(lean)
+            card = report.card(lean)
             save_encoder(lean, workspace.combined, model_card=card, origin=origin)
             pooled = lean.pooler is not None
             saved = (

@@ -20,7 +20,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import run_lock
 from truncate_kit.models import load_encoder, truncate
-from truncate_kit.training.store import StoredRows
+from truncate_kit.store import StoredRows
 from truncate_kit.vectors import VectorFormat
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]

@@ -18,9 +18,9 @@ from truncate_kit.files import is_unfinished, run_lock, unfinished
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
+from truncate_kit.store import RunStore
 from truncate_kit.training.cutting import CutResult, cut
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.store import RunStore
 from truncate_kit.workspace import ModelSource, Workspace, clean, contents, read_result
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

@@ -7,11 +7,15 @@ import os
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from truncate_kit.results import DRAWERS, VERSION
+
+__version__ = VERSION
 
 # Before ONNX Runtime is loaded, here, in workers and in programs that are started: since 1.31 it gives the machine a
 # number under ~/.cache, notes what runs, and reports that to its makers. Whoever wants that sets the variable to 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}
 
 _NAMES = {  # by module
     "analysis.cka": "cka_matrix",

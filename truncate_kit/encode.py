@@ -31,7 +31,7 @@ from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.settings import STEPS, check_number
-from truncate_kit.training.store import StoredRows
+from truncate_kit.store import StoredRows
 from truncate_kit.vectors import VectorFormat
 
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again

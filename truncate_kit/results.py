@@ -17,9 +17,12 @@ from typing import Any, Self, TypeVar
 from truncate_kit.errors import FileProblemError, first_line
 from truncate_kit.files import local_path, write_text
 
+VERSION = "0.1.0"  # of the package
 FORMAT = 2
 """Version of everything that is written as JSON; files of any other are refused."""
 _FORMAT, _DIGEST = "format", "digest"
+DRAWERS: dict[str, str] = {}
+"""How results are shown, by purpose, each a `module:function`: the package fills it, so that results know no view."""
 _logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 
@@ -37,9 +40,12 @@ class Result:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def _repr_html_(self) -> str:
-        """Tables and plots where a notebook shows a result; see `truncate_kit.report.view`."""
-        # By name and when it is asked for: the page knows every kind of result, and no result knows the page.
-        return str(importlib.import_module("truncate_kit.report.page").in_notebook(self))
+        """Show tables and plots in a notebook; see `truncate_kit.report.view`."""
+        return drawn("notebook", self)
+
+    def card(self, *parts: Any) -> str:
+        """Write the model card of the model that this result made; parts: see `truncate_kit.report.card`."""
+        return drawn("card", self, *parts)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -79,6 +85,12 @@ class Result:
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply") from error
         return cls.from_dict(unsealed(values, path))
+
+
+def drawn(purpose: str, *parts: Any) -> str:
+    """Return what the drawer of that purpose makes of a result."""
+    module, _, function = DRAWERS[purpose].partition(":")
+    return str(getattr(importlib.import_module(module), function)(*parts))
 
 
 def read_or_pass_over(read: Callable[[Path], Found], path: Path) -> Found | None:

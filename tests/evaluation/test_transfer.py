@@ -22,7 +22,7 @@ from truncate_kit.evaluation.classifiers import (
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models import find_pooler_head, load_encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.training.store import RunStore
+from truncate_kit.store import RunStore
 
 
 @pytest.fixture(scope="module")

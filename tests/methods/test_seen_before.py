@@ -74,7 +74,7 @@ def test_contrast_says_it(knowing, data, tmp_path):
     settings = ContrastiveSettings(objective="dropout", pooling="mean", epochs=1, batch_size=8, seeds=(0,), dropout=0.1)
     found = finetune_contrastive(knowing, raw_texts("texts", TEXTS[:40]), data, out=tmp_path, settings=settings)
     assert found.seen_before.startswith(said_of(data))
-    assert found.seen_before in contrastive_card(found).notes
+    assert found.seen_before in contrastive_card(found, None).notes
     write_page(tmp_path)
     assert said_of(data) in (tmp_path / "report.html").read_text()
 

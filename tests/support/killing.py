@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from tests.support.processes import Program
+from truncate_kit.store import Journal
 from truncate_kit.training.settings import WORD_EPOCHS
-from truncate_kit.training.store import Journal
 
 _STUDY = """
 import os, sys

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from truncate_kit.store import Journal
 from truncate_kit.training.settings import Trial
-from truncate_kit.training.store import Journal
 
 
 def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:

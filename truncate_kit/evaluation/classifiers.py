@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from truncate_kit.data import LabelledSet, find_transfer
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.evaluation.graded import TextEncoder, check_finite_vectors, encode_distinct
-from truncate_kit.evaluation.registry import SuiteRun
+from truncate_kit.evaluation.suite import SuiteRun
 from truncate_kit.evaluation.transfer import (
     FEWEST_ROWS,
     Layers,
@@ -45,7 +45,7 @@ from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.states import iter_states, layer_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.seen import seen_pairs
-from truncate_kit.training.store import RunStore
+from truncate_kit.store import RunStore
 from truncate_kit.wording import counted
 
 Rows = NDArray[np.int64]

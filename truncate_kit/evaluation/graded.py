@@ -20,7 +20,7 @@ from truncate_kit.data import (
 )
 from truncate_kit.data.types import check_ranks
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
 from truncate_kit.origin import read_origin
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result

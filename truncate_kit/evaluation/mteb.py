@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import DataError, UsageError, errors_only, first_line, require
-from truncate_kit.evaluation.registry import SuiteReport
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Amounts, Result
 

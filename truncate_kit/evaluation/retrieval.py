@@ -12,7 +12,6 @@ import torch
 from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.errors import UsageError, require
 from truncate_kit.evaluation.graded import TextEncoder
-from truncate_kit.evaluation.registry import SuiteReport, SuiteRun
 from truncate_kit.evaluation.searching import (
     QUERY_PROMPTS,
     TOP,
@@ -29,6 +28,7 @@ from truncate_kit.evaluation.searching import (
     search,
     side_prompt,
 )
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
 from truncate_kit.hardware import check_threads
 from truncate_kit.origin import read_origin
 from truncate_kit.progress import ProgressOption, reporter, silent

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from truncate_kit.evaluation.registry import SuiteReport
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
 

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from truncate_kit import __version__
 from truncate_kit.data import PairSet
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
 from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
@@ -32,6 +31,7 @@ from truncate_kit.models.pipeline import load_by_any_runtime
 from truncate_kit.models.saving import origin_of
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.results import VERSION
 from truncate_kit.training.distributed import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
@@ -234,7 +234,7 @@ def _report(
         file_bytes=sum(part.stat().st_size for part in files if part is not None),
         opset=int(graph.opset_imports[""]),
         # The GPU build of ONNX Runtime has a name of its own.
-        versions={"truncate-kit": __version__}
+        versions={"truncate-kit": VERSION}
         | {name: version(name) for name in _VERSIONS}
         | {"onnxruntime": runtime.__version__},
         fused_attention_found=_fused_attention(graph),

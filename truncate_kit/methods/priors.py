@@ -26,11 +26,11 @@ from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.seen import Keys, keys_of
 from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, listed_texts, setting
+from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, SingleTexts
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate, word_training
-from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.wording import counted
 

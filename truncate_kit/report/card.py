@@ -1,7 +1,7 @@
 """Model cards: what the README of a saved model says, for the hub and for a reader."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
-from truncate_kit import __version__
 from truncate_kit.files import is_there, replacing, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
@@ -20,6 +19,7 @@ from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
 from truncate_kit.report.distillation import choice, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
 from truncate_kit.report.view import Table, view_of
+from truncate_kit.results import VERSION, Result
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import Trial
 from truncate_kit.wording import capitalized, counted, harmless, points
@@ -88,12 +88,32 @@ class ModelCard:
         scored = "No score was measured" if self.table is None else "The scores above are all that was measured"
         limits = f"{scored}: not other domains, languages or tasks. Measure on your own texts."
         read = f"Of a longer text the first {encoder.max_length:,} tokens are read."
-        return "\n\n".join([*parts, "## Limits", f"{limits} {read}", f"Made by truncate-kit {__version__}."]) + "\n"
+        return "\n\n".join([*parts, "## Limits", f"{limits} {read}", f"Made by truncate-kit {VERSION}."]) + "\n"
 
     def shown(self, text: str) -> str:
         """Replace the path of a local model by its last part: a path says nothing to others."""
         name = Path(self.base_model)
         return text.replace(self.base_model, name.resolve().name) if name.is_dir() else text
+
+
+def card_text(result: Result, encoder: "Encoder", *parts: Any) -> str:
+    """Write the card of a model that a method made.
+
+    Args:
+        result: Of the method.
+        encoder: As it is saved.
+        parts: For a sweep, the trial and the pairs.
+    """
+    makers: dict[str, Callable[..., ModelCard]] = {
+        "CutResult": cut_card,
+        "SweepResult": sweep_card,
+        "DistillResult": distill_card,
+        "ContrastiveResult": contrastive_card,
+        "FrozenReport": frozen_card,
+        "CombinationReport": combination_card,
+    }
+    card: ModelCard = makers[type(result).__name__](result, encoder, *parts)
+    return card.text(encoder)
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
@@ -232,7 +252,7 @@ def _line(text: str) -> str:
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
 
-def cut_card(result: "CutResult") -> ModelCard:
+def cut_card(result: "CutResult", encoder: "Encoder") -> ModelCard:
     """Say what was kept of a model that was cut without training."""
     place, vocabulary = place_in_words(result.layer, result.blocks), result.vocabulary
     name, _, numbers = place.partition(" ")
@@ -255,7 +275,7 @@ def cut_card(result: "CutResult") -> ModelCard:
     )
 
 
-def sweep_card(result: SweepResult, trial: Trial, encoder: "Encoder", pairs: "PairSplits") -> ModelCard:
+def sweep_card(result: SweepResult, encoder: "Encoder", trial: Trial, pairs: "PairSplits") -> ModelCard:
     """Say layer, parameters, data, scores and seeds of a fine-tuned model.
 
     Args:
@@ -306,7 +326,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: "Encoder", pairs: "Pa
     )
 
 
-def distill_card(result: DistillResult) -> ModelCard:
+def distill_card(result: DistillResult, encoder: "Encoder") -> ModelCard:
     """Say blocks, texts, agreement and scores of the chosen model."""
     named, source = ", ".join(map(str, result.chosen)), taught_by(result.settings)
     settings, student, vocabulary = result.settings, result.student, result.vocabulary
@@ -346,7 +366,7 @@ def distill_card(result: DistillResult) -> ModelCard:
     )
 
 
-def contrastive_card(result: ContrastiveResult) -> ModelCard:
+def contrastive_card(result: ContrastiveResult, encoder: "Encoder") -> ModelCard:
     """Say how the model of the seed that is best on dev was trained, and its scores."""
     settings, chosen = result.settings, result.chosen
     what, _, rows = result.rows.rstrip(".").partition(": ")
@@ -371,7 +391,7 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
     )
 
 
-def frozen_card(report: FrozenReport) -> ModelCard:
+def frozen_card(report: FrozenReport, encoder: "Encoder") -> ModelCard:
     """Say which blocks are frozen, and the scores of the heads."""
     view = view_of(report)
     return ModelCard(

@@ -15,13 +15,13 @@ from typing import Any, Literal
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from truncate_kit import __version__
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
-from truncate_kit.evaluation.registry import SUITES, MeasuredModel, SuiteReport
+from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation.suite import MeasuredModel, SuiteReport
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, local_path, write_text
 from truncate_kit.hardware import QUIET
@@ -37,7 +37,7 @@ from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_t
 from truncate_kit.report.distillation import agreement_in_words
 from truncate_kit.report.measuring import against_table, bench_plot, compared_in, gain_in, measured, measures
 from truncate_kit.report.view import Table, View, view_of
-from truncate_kit.results import Result, files_at
+from truncate_kit.results import VERSION, Result, files_at
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.wording import capitalized, counted, harmless, too_few
 from truncate_kit.workspace import DataSource, Workspace, read_result
@@ -313,7 +313,7 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
         rows |= {f"version of {name}": value for name, value in made.versions.items()}
     if run.bench is not None:
         rows |= {name.replace("_", " "): value for name, value in run.bench.machine.to_dict().items()}
-    rows["this page"] = f"truncate-kit {__version__}"
+    rows["this page"] = f"truncate-kit {VERSION}"
     cells = [(name, str(value)) for name, value in rows.items() if value not in (None, "")]
     table = Table("Data, settings, versions and machine", ("what", "value"), cells, detail=True)
     return View(key="environment", title="Environment", notes=notes, tables=(table,))
@@ -460,7 +460,7 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
     """Fill the template; every string is escaped but style, script and drawings, which come from this package."""
     script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": __version__}
+    own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": VERSION}
     return _templates().get_template("page.html").render(title=title, verdicts=verdicts, sections=parts, **own)
 
 

@@ -98,8 +98,7 @@ def cut(
     """
     from truncate_kit.models import keep, save_encoder, truncate
     from truncate_kit.models.saving import origin_of
-    from truncate_kit.report.card import cut_card
-    from truncate_kit.training.store import output_folder
+    from truncate_kit.store import output_folder
 
     blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
     lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)
@@ -121,5 +120,5 @@ def cut(
         pieces = None if vocabulary is None else (vocabulary.pieces, vocabulary.full_pieces)
         origin = origin_of("cut", encoder, lean, blocks=blocks, pieces=pieces)
         records = {Path(RESULT_FILES["cut"]).name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=cut_card(result).text(lean), origin=origin, records=records)
+        save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin, records=records)
     return result

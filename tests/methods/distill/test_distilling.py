@@ -27,9 +27,9 @@ from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, 
 from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.seen import keys_of, read_seen, unseen
+from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.evaluators import PairEvaluator, RetrievalEvaluator
-from truncate_kit.training.store import RunStore
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 FEW = replace(SHORT, held_out=42)

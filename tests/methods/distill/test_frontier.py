@@ -19,8 +19,8 @@ from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import keep, load_encoder, truncate
 from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 from truncate_kit.progress import silent
+from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE
-from truncate_kit.training.store import RunStore
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models import load_encoder
+from truncate_kit.store import RunStore
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.training.store import RunStore
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit_cli.app import main
 

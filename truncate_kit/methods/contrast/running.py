@@ -21,16 +21,15 @@ from truncate_kit.models import Encoder, encoder_digest, save_encoder
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.report.card import contrastive_card
 from truncate_kit.seen import keys_of, merged, seen_before
 from truncate_kit.statistics import standard_deviation
+from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
-from truncate_kit.training.store import RunStore, output_folder, run_key
 
 StageDone = Callable[[int, float, float], None]
 
@@ -103,7 +102,7 @@ def finetune_contrastive(
             lean = store.encoder(best.name, encoder.device)
             lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, texts=rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
-            save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean), origin=origin)
+            save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin)
             for place in (store.folder, out):  # what other data or settings gave stays in their own store
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})

@@ -35,11 +35,10 @@ from truncate_kit.models import Encoder, keep, keep_words, save_encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
-from truncate_kit.report.card import distill_card
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys
+from truncate_kit.store import RunStore
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.evaluators import choosing_queries
-from truncate_kit.training.store import RunStore
 from truncate_kit.wording import counted
 
 AGREEMENT_PER_POINT = 3.0
@@ -241,7 +240,7 @@ class Distillation(Learning):
             settings=self.settings.to_dict() | self.budget.to_dict(),
         )
         records = {Path(RESULT_FILES["distill"]).name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), origin=origin, records=records)
+        save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin, records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
 

@@ -21,10 +21,10 @@ from truncate_kit.models import Encoder
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.seen import without_seen
+from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.cutting import cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, scored_as
-from truncate_kit.training.store import RunStore, output_folder, run_key
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation

@@ -26,6 +26,7 @@ from truncate_kit.models import Batch, Encoder, encoder_digest, keep, truncate
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
+from truncate_kit.store import RunStore, StoredRows
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import (
     Evaluator,
@@ -38,7 +39,6 @@ from truncate_kit.training.evaluators import (
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.store import RunStore, StoredRows
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.wording import counted
 

@@ -49,11 +49,10 @@ from truncate_kit.models.layer_heads import read_layer_heads
 from truncate_kit.models.saving import origin_of
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.report.card import frozen_card
 from truncate_kit.seen import keys_of, merged
+from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import DivergedTrials
-from truncate_kit.training.store import RunStore, output_folder, run_key
 from truncate_kit.wording import counted
 
 MODEL_FOLDER = "frozen"
@@ -114,7 +113,7 @@ def finetune_frozen(
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
-        save_encoder(model, out / MODEL_FOLDER, model_card=frozen_card(report).text(model), origin=origin)
+        save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model), origin=origin)
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / file.name)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})

@@ -19,7 +19,7 @@ from truncate_kit.models.digest import Digest
 from truncate_kit.models.states import layer_states
 from truncate_kit.progress import Progress, silent
 from truncate_kit.seen import seen_before
-from truncate_kit.training.store import StoredRows
+from truncate_kit.store import StoredRows
 
 CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 

@@ -44,10 +44,10 @@ from truncate_kit.models.states import layer_states
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
+from truncate_kit.store import RECORDS_FILE, RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
 from truncate_kit.training.settings import Trial, trial_name
-from truncate_kit.training.store import RECORDS_FILE, RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask, read_judged
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial

@@ -22,13 +22,12 @@ from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import WatchOption, watcher_of
-from truncate_kit.report.card import sweep_card
 from truncate_kit.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
+from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.evaluators import choosing_queries, scored_as
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.training.store import RunStore, output_folder, run_key
 from truncate_kit.training.tasks import LabelledTask, Teacher
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 
@@ -313,7 +312,6 @@ class _Sweep:
             before = NO_KEYS if runner.prior is None else runner.prior.learned(trial.seed)
             pairs = keys_of(*(part for name, part in splits.items() if name != "test"))
             saved.seen = merged(runner.full.seen, before, *beside, pairs)
-            card = sweep_card(result, trial, saved, splits)
             origin = origin_of(
                 "finetune",
                 runner.full,
@@ -324,7 +322,7 @@ class _Sweep:
                 seed=trial.seed,
                 settings=settings,
             )
-            save_encoder(saved, out / folder, model_card=card.text(saved), origin=origin)
+            save_encoder(saved, out / folder, model_card=result.card(saved, trial, splits), origin=origin)
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / RESULT_FILES["finetune"])
 

@@ -18,10 +18,10 @@ from truncate_kit.naming import numbers_named
 from truncate_kit.parallel import Engine, Lost, Send, Sequential, Steps
 from truncate_kit.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
 from truncate_kit.seen import Keys
+from truncate_kit.store import Checkpoints, RunStore
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
-from truncate_kit.training.store import Checkpoints, RunStore
 from truncate_kit.training.tasks import Task
 from truncate_kit.wording import counted
 
