@@ -200,7 +200,7 @@ def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: a
             discriminator,
             lambda: {f"discriminator_predictions.{name}": value for name, value in heads.replaced.state_dict().items()},
         ),
-        GENERATOR: Part(ElectraForMaskedLM, generator, heads.words.weights),
+        GENERATOR: Part(ElectraForMaskedLM, generator, heads.words.model.state_dict),
     }
     pretrain("electra", discriminator, examples, ElectraEvaluator(generator, heads, held), parts, options)
 

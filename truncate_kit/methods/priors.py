@@ -39,7 +39,7 @@ class _GivenStates(nn.Module):
     """Stands where the backbone was and gives the states that it is handed."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
-        """inputs_embeds: the states, (1, m, d)."""
+        """Return `inputs_embeds`, the states (1, m, d)."""
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
@@ -48,20 +48,16 @@ class MaskedHead(nn.Module):
 
     def __init__(self, model: nn.Module, pretrained: bool) -> None:
         super().__init__()
-        self._model, self.pretrained = model, pretrained  # whether the weights come from the checkpoint
+        self.model, self.pretrained = model, pretrained  # whether the weights come from the checkpoint
 
     def forward(self, states: Tensor) -> Tensor:
-        """Logits of states, (m, d) each."""
-        logits: Tensor = self._model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        """Return logits of states, (m, d) each."""
+        logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
-
-    def weights(self) -> dict[str, Tensor]:
-        """Its weights under the names they have in the whole masked language model."""
-        return dict(self._model.state_dict())
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:
-    """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
+    """Load the head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
 
     New, drawn by torch's global seed, where the checkpoint has none (an ELECTRA discriminator, a sentence encoder) or
     other word embeddings (weights drawn anew). Raises `ModelError` for a family without masked words.
@@ -82,17 +78,17 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 
 
 def masked_head_digest(encoder: Encoder) -> str:
-    """SHA-256 of the head that comes with the checkpoint; a new one follows from the encoder and the seed."""
+    """Return the SHA-256 of the head that comes with the checkpoint; a new one follows from encoder and seed."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
     digest = Digest()
-    digest.add_weights(head.weights() if head.pretrained else {})
+    digest.add_weights(head.model.state_dict() if head.pretrained else {})
     return digest.hexdigest()
 
 
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
-    """The whole masked language model, and whether its head comes from the checkpoint."""
-    config = encoder.backbone.config
+    """Return the whole masked language model, and whether its head comes from the checkpoint."""
+    config, ours = encoder.backbone.config, next(encoder.backbone.get_input_embeddings().parameters())
     # DeBERTa's authors saved their head under names that transformers reads only when asked to.
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
     for variant in variants:
@@ -104,8 +100,9 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
                 )
         except (ModelError, OSError):
             break
-        backbone = f"{model.base_model_prefix}."
-        if _has_words_of(model, encoder) and all(key.startswith(backbone) for key in report["missing_keys"]):
+        whole = all(key.startswith(f"{model.base_model_prefix}.") for key in report["missing_keys"])
+        # A head fits no other word embeddings, such as those of weights drawn anew.
+        if whole and torch.equal(model.get_input_embeddings().weight.cpu(), ours.cpu()):
             return model, True
     with quiet_transformers():
         return AutoModelForMaskedLM.from_config(config), False
@@ -169,12 +166,12 @@ class HiddenWords:
 
     @classmethod
     def of(cls, labels: Tensor) -> "HiddenWords":
-        """From labels (b, t) as `mask_tokens` gives them."""
+        """Take them from labels (b, t) as `mask_tokens` gives them."""
         places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
         return cls(places, labels.flatten()[places])
 
     def of_states(self, states: Tensor) -> Tensor:
-        """The states (m, d) of the hidden tokens among all (b, t, d)."""
+        """Take the states (m, d) of the hidden tokens among all (b, t, d)."""
         return states.flatten(0, 1).index_select(0, self.places)
 
 
@@ -195,7 +192,7 @@ class Masker:
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
 
     def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
-        """A padded batch with hidden tokens, and what they were; both on the encoder's device."""
+        """Return a padded batch with hidden tokens, and what they were; both on the encoder's device."""
         batch = encoder.padded(ids)
         plain = batch["input_ids"]
         maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
@@ -211,7 +208,7 @@ Objective = Callable[[Encoder, Any, Batch, HiddenWords], Tensor]
 def masked_loss(
     encoder: Encoder, head: MaskedHead, batch: Batch, hidden: HiddenWords, reduction: str = "mean"
 ) -> Tensor:
-    """Cross entropy in nats over the hidden tokens; the head sees no other position."""
+    """Return the cross entropy in nats over the hidden tokens; the head sees no other position."""
     states = hidden.of_states(encoder.token_states(**batch))
     return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
 
@@ -236,21 +233,20 @@ class MaskedTexts(SingleTexts):
         self._objective = objective
 
     def texts(self) -> None:
-        """Any id of the vocabulary may stand in place of a hidden token."""
+        """Return None: any id of the vocabulary may stand in place of a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`masked_loss` of the texts at the given places, part by part; of this process's share, 0 without a part."""
+        """Return `masked_loss` of the texts at the given places, part by part; of this process's share, maybe 0."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
         # A seed for each part, drawn where one process alone would draw it: the others must hide the same tokens.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
         own = self._group.share(list(zip(parts, seeds, strict=True)))
-        losses = [self._loss_of(encoder, part, seed) * (len(part) / len(batch)) for part, seed in own]
+        losses = []
+        for part, seed in own:
+            generator = torch.Generator().manual_seed(seed)
+            inputs, hidden = self._masker(encoder, [self._ids[place] for place in part], generator)
+            losses.append(self._objective(encoder, self.head, inputs, hidden) * (len(part) / len(batch)))
         return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
-
-    def _loss_of(self, encoder: Encoder, part: Sequence[int], seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        inputs, hidden = self._masker(encoder, [self._ids[place] for place in part], generator)
-        return self._objective(encoder, self.head, inputs, hidden)
 
 
 class MaskedEvaluator:
@@ -271,11 +267,11 @@ class MaskedEvaluator:
             )
 
     def texts(self) -> None:
-        """Any id of the vocabulary may stand in place of a hidden token."""
+        """Return None: any id of the vocabulary may stand in place of a hidden token."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Minus the mean loss; no Pearson."""
+        """Return minus the mean loss; no Pearson."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
@@ -306,14 +302,9 @@ class AdaptationSettings(Result):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def training(self) -> TrainingSettings:
-        """The same for the loop; for an impossible value the settings raise `UsageError`."""
-        return TrainingSettings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
-        )
+    def rate(self, width: int) -> float:
+        """Return the peak rate for a model of that width."""
+        return self.learning_rate or scaled_learning_rate(width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +321,7 @@ class AdaptationResult(Result):
     losses: tuple[float, ...]  # masked cross entropy (nats) on held-out texts, before and after each epoch
     best_epoch: int
     seconds: float
-    processes: int = 1
+    processes: int
 
 
 @isolated()
@@ -352,7 +343,12 @@ def adapt(
     """
     progress = reporter(progress)
     settings = settings or AdaptationSettings()
-    training = _settled(settings, encoder).training()
+    training = TrainingSettings(
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.rate(encoder.width),
+        precision=settings.precision,  # type: ignore[arg-type]  # checked by the settings
+    )
     texts = list(dict.fromkeys(listed_texts(texts)))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
@@ -394,11 +390,6 @@ def adapt(
     return model, result
 
 
-def _settled(settings: AdaptationSettings, encoder: Encoder) -> AdaptationSettings:
-    """The same with the rate as a number."""
-    return replace(settings, learning_rate=settings.learning_rate or scaled_learning_rate(encoder.width))
-
-
 def adapted(
     encoder: Encoder,
     texts: Sequence[str],
@@ -409,7 +400,7 @@ def adapted(
     group: Group = ALONE,
     progress: Progress = silent,
 ) -> tuple[Encoder, AdaptationResult]:
-    """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
+    """Call `adapt` once: a later call with the same model, texts and settings reads what the first one left in `out`.
 
     Args:
         encoder: As in `adapt`.
@@ -425,7 +416,8 @@ def adapted(
         TruncateKitError: Whatever `adapt` raises.
     """
     settings = settings or AdaptationSettings()
-    key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
+    settled = replace(settings, learning_rate=settings.rate(encoder.width)).to_json()
+    key = run_key(encoder, masked_head_digest(encoder), settled, str(layer), *texts)
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():
         known = group.leads and store.has_weights(_NAME)
@@ -458,17 +450,17 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Equal exactly when the same prior training would come out."""
+        """Return what is equal exactly when the same prior training would come out."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
-        """Of the word pairs that the seed draws to learn from and to choose the epoch by."""
+        """Return the keys of the word pairs that the seed draws to learn from and to choose the epoch by."""
         return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(
         self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
     ) -> float:
-        """Train `encoder` in place on the words that the seed draws; returns its dev score in points."""
+        """Train `encoder` in place on the words that the seed draws; return its dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
         state = TrainingRun(encoder, examples, dev, self.settings, seed=seed).train(
             checkpoint=checkpoint,

@@ -291,7 +291,7 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
         name += f" at layer {entry['layer']}"
     prior = StudyPrior(**{"name": name} | _tuples(entry) | given)
     with _naming(name or "a prior"):
-        prior.adaptation().training()  # raises what is impossible
+        prior.adaptation()  # raises what is impossible
     return prior
 
 
