@@ -124,6 +124,7 @@ def export(
     from truncate_kit.data import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
+    from truncate_kit.report.view import view_of
 
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)

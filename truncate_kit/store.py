@@ -41,7 +41,7 @@ Weights = TypeVar("Weights")
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:
-    """SHA-256 of an encoder and of all else that the outcome of runs depends on, such as data and settings."""
+    """Return the SHA-256 of an encoder and of all else that runs depend on, such as data and settings."""
     digest = Digest()
     digest.add(encoder_digest(encoder), *parts)
     return digest.hexdigest()
@@ -54,24 +54,20 @@ class Checkpoints:
     folder: Path
 
     def of(self, name: str, stage: str = "") -> Path | None:
-        """File for the state of a run, or of a stage before it such as "prior"; None where the folder is not seen."""
-        parts = (name, stage, "checkpoint") if stage else (name, "checkpoint")
-        return self.folder / ".".join(parts) if self.folder.is_dir() else None
+        """Name the file of a run, or of a stage before it such as "prior"; None where the folder is not seen."""
+        return self.folder / f"{name}.{stage and stage + '.'}checkpoint" if self.folder.is_dir() else None
 
     def remove(self, name: str) -> None:
-        """Of a run that is finished or given up, at all its stages."""
+        """Remove those of a run that is finished or given up, at all its stages."""
         for file in self.folder.glob(f"{name}.*checkpoint"):
             file.unlink(missing_ok=True)
         remove_leftovers(self.folder, name)  # of a worker that was lost while it wrote
 
-    def names(self) -> set[str]:
-        """The runs of which there are some."""
-        return {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}
-
-    def tidy(self, finished: Collection[str]) -> None:
+    def tidy(self, finished: Callable[[str], bool]) -> None:
         """Remove those of finished runs: a process was killed between the end of a run and their removal."""
-        for name in self.names().intersection(finished):
-            self.remove(name)
+        for name in {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}:
+            if finished(name):
+                self.remove(name)
 
 
 class RunStore:
@@ -101,13 +97,10 @@ class RunStore:
             self._loaded = None
             remove_leftovers(self.folder)
             # A run that has a record and no weights may be done again for them, and was stopped in between.
-            self.checkpoints.tidy({name for name in self.checkpoints.names() if self._is_whole(name)})
+            self.checkpoints.tidy(lambda name: name in self._records and self.has_weights(name))
             with unfinished(self.folder):
                 yield
-            self.checkpoints.tidy(self._records)
-
-    def _is_whole(self, name: str) -> bool:
-        return name in self._records and self.has_weights(name)
+            self.checkpoints.tidy(self._records.__contains__)
 
     @property
     def _records(self) -> dict[str, dict[str, Any]]:
@@ -116,19 +109,18 @@ class RunStore:
             if damaged:
                 _logger.warning(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in found if record.get("store") == self.key]
-            for version in (record["format"] for record in own if type(record.get("format")) is int):
-                check_format(version, self._journal.file)
-            self._loaded = {record["name"]: record for record in own if isinstance(record.get("name"), str)}
+            for record in own:
+                check_format(record.get("format", FORMAT), self._journal.file)
+            self._loaded = {record["name"]: record for record in own if "name" in record}
         return self._loaded
 
     def read(self, name: str, kind: type[Record]) -> Record | None:
-        """The record of that name, None where there is none."""
-        values = self._records.get(name)
-        if values is None:
+        """Return the record of that name, None where there is none."""
+        if (values := self._records.get(name)) is None:
             return None
         try:
-            if values.get("kind") != kind.__name__:
-                raise ValueError(f"a record of the kind {values.get('kind')!r}")
+            if values["kind"] != kind.__name__:
+                raise ValueError(f"a record of the kind {values['kind']!r}")
             return kind.from_dict(values)
         except (KeyError, ValueError):
             del self._records[name]
@@ -136,12 +128,12 @@ class RunStore:
             return None
 
     def all(self, kind: type[Record]) -> dict[str, Record]:
-        """All records of a kind by their names, in the order in which they were written."""
+        """Return all records of a kind by their names, in the order in which they were written."""
         names = [name for name, values in self._records.items() if values.get("kind") == kind.__name__]
         return {name: record for name in names if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Keep what a finished run gave, its weights first, and remove its checkpoints; returns the record that stays.
+        """Keep what a finished run gave, its weights first, and remove its checkpoints; return the record that stays.
 
         Args:
             name: Of the run.
@@ -165,7 +157,7 @@ class RunStore:
         return first or record
 
     def weights(self, name: str) -> Path:
-        """Folder of the weights of a run, which is there where they are kept."""
+        """Name the folder of the weights of a run, which is there where they are kept."""
         return self.folder / name
 
     def has_weights(self, name: str) -> bool:
@@ -184,31 +176,25 @@ class RunStore:
         return True
 
     def _digest(self, name: str) -> str:
-        """Digest of the weights of a run and of whose they are."""
+        """Return the digest of the weights of a run and of whose they are."""
         digest = Digest()
         digest.add(self.key, name, folder_digest(self.weights(name)))
         return digest.hexdigest()
 
     def _seal(self, name: str) -> Path:
-        """Digest of the weights of a run."""
+        """Name the file that holds this digest."""
         return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
-        """The kept weights of a run as `read` reads them from their folder; None where they are gone or damaged."""
-        if not self.has_weights(name):
-            return None
-        try:
-            return read(self.weights(name))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):
-            _logger.warning(f"{self.weights(name)} was damaged: that run is done again.")
-            return None
+        """Return the kept weights of a run as `read` reads them from their folder; None where gone or damaged."""
+        return read(self.weights(name)) if self.has_weights(name) else None
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
-        """As `write`, with the trained encoder as weights."""
+        """Do as `write`, with the trained encoder as weights."""
         return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
 
     def encoder(self, name: str, device: torch.device) -> Encoder:
-        """The trained encoder of a run whose weights are kept."""
+        """Load the trained encoder of a run whose weights are kept."""
         return load_encoder(self.weights(name), device=str(device))
 
     def forget_weights(self, keep: Collection[str]) -> None:
@@ -221,7 +207,7 @@ class RunStore:
 
     def read_tensor(self, name: str) -> Tensor | None:
         """Read the tensor of that name; None if there is none, or it is damaged."""
-        path = self._tensor_path(name)
+        path = self.folder / f"{name}.safetensors"
         if not path.exists():
             return None
         try:
@@ -235,11 +221,11 @@ class RunStore:
         return None
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """The tensor of that name, from its file where it is there, else computed and kept."""
+        """Return the tensor of that name, from its file where it is there, else computed and kept."""
         found = self.read_tensor(name)
         if found is None:
             found = compute()
-            with replacing(self._tensor_path(name)) as target:
+            with replacing(self.folder / f"{name}.safetensors") as target:
                 save_file({name: found.contiguous()}, target, metadata=self._marks(found))
         return found
 
@@ -248,9 +234,6 @@ class RunStore:
         digest = Digest()
         digest.add_weights({"": tensor})
         return {"sha256": digest.hexdigest(), "store": self.key}
-
-    def _tensor_path(self, name: str) -> Path:
-        return self.folder / f"{name}.safetensors"
 
 
 RECORDS_FILE = "trials.jsonl"
@@ -270,7 +253,7 @@ class Journal:
     file: Path
 
     def read(self) -> tuple[list[dict[str, Any]], int]:
-        """All whole lines, and the number of damaged ones. Raises `FileProblemError` where the file cannot be read."""
+        """Return all whole lines, and the number of damaged ones. Raises `FileProblemError`."""
         try:
             lines = self.file.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
@@ -309,14 +292,11 @@ def _text(values: dict[str, Any]) -> bytes:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The object of a line without its checksum; None where it is damaged."""
+    """Return the object of a line without its checksum; None where it is damaged."""
     try:
-        values = json.loads(line)
-        if not isinstance(values, dict):
-            return None
-        checksum = values.pop(_CHECKSUM, None)
-        return values if checksum == zlib.crc32(_text(values)) else None
-    except (ValueError, RecursionError):
+        values: dict[str, Any] = json.loads(line)
+        return values if values.pop(_CHECKSUM) == zlib.crc32(_text(values)) else None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
 
 
@@ -357,10 +337,15 @@ class StoredRows:
         # First rows of the chunks to be written, and the number of rows that were written before and are missing again.
         self.missing = [start for start in range(0, num_rows, chunk) if start not in known or start in wrong]
         self.damaged = min(num_rows, sum(self._rows(start) for start in wrong) + unreadable * chunk)
-        self._check_space()
+        needed, free = sum(map(self._rows, self.missing)) * row_bytes, shutil.disk_usage(file.parent).free
+        if needed > free:
+            raise UsageError(
+                f"{file} needs {needed / 1e9:,.1f} GB more, and {file.parent} has {free / 1e9:,.1f} GB left.",
+                hint="Free some space, name another place as `out`, or store less.",
+            )
 
     def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
-        """The checksums by the first row of their chunks, and the number of those that cannot be read."""
+        """Return the checksums by the first row of their chunks, and the number of those that cannot be read."""
         if not self.file.exists():  # what it tells of was moved away when it was whole
             self._journal.file.unlink(missing_ok=True)
         records, damaged = self._journal.read()
@@ -402,15 +387,6 @@ class StoredRows:
     def _rows(self, start: int) -> int:
         return min(self.chunk, self.num_rows - start)
 
-    def _check_space(self) -> None:
-        needed = sum(map(self._rows, self.missing)) * self._row_bytes
-        free = shutil.disk_usage(self.file.parent).free
-        if needed > free:
-            raise UsageError(
-                f"{self.file} needs {needed / 1e9:,.1f} GB more, and {self.file.parent} has {free / 1e9:,.1f} GB left.",
-                hint="Free some space, name another place as `out`, or store less.",
-            )
-
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
@@ -426,27 +402,22 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
         UsageError: A folder of these names holds data, or what is started or learned from.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-    for name in models:
-        own = next(filter(_is_data, sorted((out / name).rglob("*"))), None)
-        if own is not None:
-            hint = "Move it out of that folder, or name another folder as `out`."
-            raise UsageError(f"{own} is no part of a model, and would be removed with the folder it is in.", hint=hint)
+
+    def holds(folder: Path, model: Encoder) -> bool:
+        source = local_path(model.name)
+        return source.is_dir() and real_path(source).is_relative_to(real_path(folder))
+
+    for folder in (out / name for name in models):
+        for file in sorted(folder.rglob("*")):
+            if format_of(file) in (*PAIR_FORMATS, TEXT_FORMAT) and file.name not in ("vocab.txt", "merges.txt"):
+                problem = f"{file} is no part of a model, and would be removed with the folder it is in."
+                raise UsageError(problem, hint="Move it out of that folder, or name another folder as `out`.")
         # It would be replaced, and a run that was killed and continued would start from another model.
-        if _is_in(out / name, encoder):
+        if holds(folder, encoder):
             hint = "Name another folder as `out`, or start from the model that this one was made from."
-            raise UsageError(f"{out / name} holds the model to start from, and would be replaced.", hint=hint)
-        if any(_is_in(out / name, teacher) for teacher in teachers):  # which would learn from itself the next time
+            raise UsageError(f"{folder} holds the model to start from, and would be replaced.", hint=hint)
+        if any(holds(folder, teacher) for teacher in teachers):  # which would learn from itself the next time
             hint = "Name another folder as `out`; the models in this one then stay as they are."
-            raise UsageError(f"{out / name} holds the teacher, and would be replaced.", hint=hint)
+            raise UsageError(f"{folder} holds the teacher, and would be replaced.", hint=hint)
     with run_lock(out):
         yield
-
-
-def _is_data(file: Path) -> bool:
-    return format_of(file) in (*PAIR_FORMATS, TEXT_FORMAT) and file.name not in ("vocab.txt", "merges.txt")
-
-
-def _is_in(folder: Path, encoder: Encoder) -> bool:
-    """Whether the encoder was read from there."""
-    source = local_path(encoder.name)
-    return source.is_dir() and real_path(source).is_relative_to(real_path(folder))

@@ -41,7 +41,7 @@ class CutResult(Result):
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """A copy of `encoder` with the word pieces of these texts only (see `keep_words`), and what was dropped.
+    """Keep the word pieces of these texts only (see `keep_words`), in a copy of `encoder`; say what was dropped.
 
     Args:
         encoder: Is copied.
@@ -100,9 +100,11 @@ def cut(
     from truncate_kit.models.saving import origin_of
     from truncate_kit.store import output_folder
 
-    blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
-    lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)
-    out, vocabulary = local_path(out), None
+    out, lean, blocks, vocabulary = local_path(out), encoder, None, None
+    if isinstance(kept, int):
+        lean = truncate(encoder, kept)
+    elif kept is not None:
+        lean, blocks = keep(encoder, kept), tuple(kept)
     if texts is not None:
         lean, vocabulary = cut_vocabulary(lean, texts)
     result = CutResult(
