@@ -12,14 +12,12 @@ from truncate_kit.data import read_retrieval
 from truncate_kit.data.retrieval import with_queries
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.methods.tmft.choosing import STRATEGIES
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.models.pipeline import Normalize
 from truncate_kit.seen import seen_among, unseen_queries
 from truncate_kit.training.evaluators import choosing_queries
-from truncate_kit.training.examples import TEMPERATURE, contrastive_loss
+from truncate_kit.training.examples import TEMPERATURE
 from truncate_kit.training.tasks import LabelledTask, Teacher, read_judged
 
 SEARCH = dataclasses.replace(SHORT, objective="search")
@@ -90,13 +88,6 @@ def test_a_query_that_reports_teaches_as_a_document_neither(tmp_path):
     assert len(data.train) == 58  # two queries had it as an answer
 
 
-def test_an_empty_document_teaches_nothing(tmp_path):
-    folder = judged_folder(tmp_path / "empty", test=48)
-    write_lines(folder / "corpus.jsonl", [{"_id": f"d{n}", "text": "" if n < 20 else f"text {n}"} for n in range(56)])
-    data, _ = read_judged(folder)
-    assert all(pair.second for _, pairs in data.items() for pair in pairs)
-
-
 @pytest.mark.parametrize(
     ("splits", "problem"),
     [
@@ -148,43 +139,6 @@ def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path,
     assert not examples.separable  # parts of a batch have other negatives
 
 
-def test_vectors_of_length_1_are_learned_by_cosine_whatever_compares_them(tiny_folder, tmp_path):
-    encoder = without_dropout(load_encoder(tiny_folder("bert")))
-    encoder.tail = torch.nn.ModuleList([Normalize()])
-    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
-    losses = []
-    for measure in ("cosine", "dot"):
-        encoder.settings["similarity_fn_name"] = measure
-        examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
-        losses.append(float(examples.loss(encoder.train(), range(8)).detach()))
-    assert losses[0] == losses[1]
-
-
-def test_steps_on_it_let_the_queries_that_teach_find_their_documents(tiny_folder, tmp_path):
-    encoder = without_dropout(load_encoder(tiny_folder("bert")))
-    folder = judged_folder(tmp_path / "set", test=48)
-    data, asked = read_judged(folder)
-    whole = read_retrieval(folder)
-    places = [place for place, query in enumerate(whole.queries) if query in queries_of(data.train)]
-    taught = with_queries(whole, places)
-    before = evaluate_retrieval(encoder, taught, model="before").ndcg.value
-    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
-    optimiser = torch.optim.Adam(encoder.parameters(), lr=5e-3)
-    for _ in range(60):
-        optimiser.zero_grad()
-        examples.loss(encoder.train(), range(len(examples))).backward()
-        optimiser.step()
-    assert evaluate_retrieval(encoder.eval(), taught, model="after").ndcg.value > before + 20
-
-
-def test_a_batch_of_one_query_has_nothing_to_learn():
-    vectors = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    loss = contrastive_loss(vectors[0], vectors[1], None, 0.05, others=~torch.eye(3, dtype=torch.bool))
-    loss.backward()
-    assert loss.item() == 0
-    assert vectors.grad.abs().max() == 0
-
-
 def test_queries_and_documents_are_learned_after_their_prompts(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.settings |= {"prompts": {"query": "the red ", "passage": "not "}}
@@ -232,17 +186,6 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     left, how = unseen_queries(whole, lean)
     assert set(left.queries) == set(reports.queries)
     assert how == f"{lean} was trained on or chosen by 36 of 48 queries of {whole.name}: only the others count."
-
-
-@pytest.mark.parametrize("strategy", ["rankings", "guided", "cka"])
-def test_layers_are_searched_as_for_pairs(tiny_folder, tmp_path, strategy):
-    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
-    assert strategy in STRATEGIES
-    settings = SweepSettings(strategy=strategy, seeds=(0,))
-    training, encoder = dataclasses.replace(SEARCH, epochs=1), load_encoder(tiny_folder("bert"))
-    result = finetune(encoder, data, out=tmp_path, settings=settings, training=training, retrieval=asked)
-    assert 0 <= result.chosen <= encoder.depth
-    assert result.metric == "nDCG@10 of half the queries"
 
 
 def test_without_queries_nothing_scores_it(tiny_folder, tmp_path):

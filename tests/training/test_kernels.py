@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from truncate_kit.training.kernels import LEAST_PRODUCTS, FasterOnCPU, dropout, linear, onednn_pays
-from truncate_kit.training.loop import precision
 
 
 def gradients(call, *tensors):
@@ -37,11 +36,6 @@ def test_products_and_gradients_are_those_of_float64(shape, learning):
         torch.testing.assert_close(found.double(), expected, atol=2e-5 * float(expected.abs().max()), rtol=0)
 
 
-def test_a_layer_without_bias():
-    states, weight = torch.randn(5, 7), torch.randn(3, 7, requires_grad=True)
-    torch.testing.assert_close(gradients(linear, states, weight), gradients(nn.functional.linear, states, weight))
-
-
 def test_only_large_layers_in_float32_outside_autocast_are_taken():
     torch.manual_seed(0)
     large, wide = torch.randn(512, 64), nn.Linear(64, 64)
@@ -63,14 +57,6 @@ def test_only_large_layers_in_float32_outside_autocast_are_taken():
             wide(large)
     assert (names[0] == "_LinearBackward") == onednn_pays()
     assert "_LinearBackward" not in names[1:]
-
-
-def test_training_in_float32_takes_the_faster_way_of_the_processor():
-    layer, states = nn.Linear(64, 64), torch.randn(512, 64)
-    with precision(torch.device("cpu"), "fp32"):
-        ours = layer(states).grad_fn.name()
-    assert ("_Linear" in ours) == onednn_pays()
-    assert "_Linear" not in layer(states).grad_fn.name()  # ends with the block
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])

@@ -13,16 +13,14 @@ from truncate_kit.data.triplets import Triplet, TripletSet, raw_texts
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
-from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
-from truncate_kit.methods.study.plan import read_study
-from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import ContrastiveTexts, Pairs
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.objectives import OBJECTIVES, Budget, Objective, described, find_objective
+from truncate_kit.training.objectives import OBJECTIVES, Objective, described
 from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask
 
@@ -107,7 +105,7 @@ def contrast_row(monkeypatch):
     return added
 
 
-@pytest.mark.parametrize("width", [16, 768, 1024])
+@pytest.mark.parametrize("width", [16, 768])
 def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, width, tmp_path, monkeypatch):
     wide = TINY_CONFIGS["bert"].to_diff_dict() | {"hidden_size": width, "num_hidden_layers": 1}
     monkeypatch.setitem(TINY_CONFIGS, "bert", BertConfig(**wide))
@@ -128,65 +126,26 @@ def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, 
     torch.testing.assert_close(found, again.vectors(data.texts()[:5]))
 
 
-def test_a_new_row_of_contrast_may_have_settings_and_rates_of_its_own(contrast_row, monkeypatch):
-    assert "close (texts with positives)" in described("contrast")
-    for given in ({"objective": "dropout", "temperature": 0.1}, {"objective": "close", "mlp": False}):
-        with pytest.raises(UsageError, match=f"The objective {given['objective']} does not go with") as problem:
-            ContrastiveSettings(**given)
-    assert problem.value.hint.startswith("Leave `mlp=False` out, or use `objective=")
-    assert default_budget("close", "roberta", 768).learning_rate == 2e-5
-    printed = Budget("bert", 1e-5, 2e-5), Budget("roberta", 3e-5, 4e-5, 8)
-    monkeypatch.setitem(OBJECTIVES, "close", dataclasses.replace(contrast_row, budgets=printed))
-    assert default_budget("close", "roberta", 768) == printed[1]
-    base = dataclasses.replace(printed[0], batch_size=contrast_row.batch_size)
-    assert default_budget("close", "bert", 768) == default_budget("close", "roberta", 1024) == base
-
-
-def test_help_and_errors_list_the_new_row(row):
+def test_help_and_errors_list_the_new_row(row, contrast_row):
     assert "absolute (pairs labelled 0 or 1)" in described("tmft")
     assert "absolute" not in described("contrast")
     with pytest.raises(UsageError, match="'squared'") as problem:
         TrainingSettings(objective="squared")
     assert "absolute" in problem.value.hint
-    with pytest.raises(DataError, match="absolute pairs are labelled 0 or 1"):
-        row.check_targets(
-            dataclasses.replace(labelled_splits(), dev=dataclasses.replace(labelled_splits().dev, scale=(0.0, 5.0)))
-        )
-    dev = labelled_splits().dev
-    ones = dataclasses.replace(dev, pairs=tuple(pair for pair in dev if pair.target == 1))
-    with pytest.raises(DataError, match=f"{dev.name} holds pairs labelled 1 only"):
-        row.check_targets(dataclasses.replace(labelled_splits(), dev=ones))
-
-
-def test_a_study_finds_the_published_figures_by_the_rows_measure(row, tiny_folder, tmp_path):
-    lines = [f"{pair.first},{pair.second},{pair.target:g}" for pair in labelled_splits().train]
-    (tmp_path / "pairs.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]))
-    (tmp_path / "figures.csv").write_text(
-        "name,setting,dataset,layer,split,metric,mean\nm,plain,d,1,test,f1,0.6\nm,plain,d,1,test,rank,0.7\n"
-    )
-    (tmp_path / "study.toml").write_text(
-        'seeds = 1\nlayers = "1"\npublished = "figures.csv"\n'
-        f'[[models]]\nmodel = "{tiny_folder("bert")}"\nname = "m"\n'
-        '[[tasks]]\ndata = "pairs.csv"\nname = "d"\nobjective = "absolute"\nepochs = 1\n'
-    )
-    (only,) = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out").rows
-    assert (only.published, only.metric) == (70.0, row.metric)
+    data, dev = labelled_splits(), labelled_splits().dev
+    ones = tuple(pair for pair in dev if pair.target == 1)
+    for wrong in (dataclasses.replace(dev, scale=(0.0, 5.0)), dataclasses.replace(dev, pairs=ones)):
+        with pytest.raises(DataError):
+            row.check_targets(dataclasses.replace(data, dev=wrong))
+    for given in ({"objective": "dropout", "temperature": 0.1}, {"objective": "close", "mlp": False}):
+        with pytest.raises(UsageError, match=f"The objective {given['objective']} does not go with"):
+            ContrastiveSettings(**given)
 
 
 def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="'cosine'"):
         ContrastiveSettings(objective="cosine")
-    with pytest.raises(UsageError, match="'dropout'"):
-        find_objective("dropout", "tmft")
+    training = dataclasses.replace(SETTINGS, objective="in-batch")
     with pytest.raises(UsageError, match="'in-batch'") as problem:
-        finetune(
-            load_encoder(tiny_folder("bert")),
-            labelled_splits(),
-            out=tmp_path,
-            training=dataclasses.replace(SETTINGS, objective="in-batch"),
-        )
-    own = "cosine, paraphrase, entailment, search"
-    assert problem.value.hint == f"Use one of: {own}; in-batch is trained by `finetune_contrastive()`."
-    with pytest.raises(UsageError, match="'mse'") as problem:
-        find_objective("mse", "tmft")
-    assert problem.value.hint == f"Use one of: {own}."
+        finetune(load_encoder(tiny_folder("bert")), labelled_splits(), out=tmp_path, training=training)
+    assert problem.value.hint.endswith("in-batch is trained by `finetune_contrastive()`.")

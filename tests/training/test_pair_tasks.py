@@ -6,10 +6,8 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from tests.support.pairs import labelled_splits, make_pairs
+from tests.support.pairs import labelled_splits
 from tests.support.training import SETTINGS, SHORT
-from truncate_kit.data import PairSplits
-from truncate_kit.errors import FileProblemError
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
@@ -61,7 +59,7 @@ def test_the_threshold_is_the_best_of_all():
 def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
     encoder, data = load_encoder(tiny_folder("bert")), labelled_splits()
     _, dev, test = LabelledTask(encoder, data, "paraphrase").trial(encoder, 0)
-    threshold = dev.threshold(encoder)
+    threshold = best_threshold(dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores())
 
     def cosines(pairs):
         first, second = encoder.vectors([p.first for p in pairs]), encoder.vectors([p.second for p in pairs])
@@ -100,8 +98,6 @@ def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objectiv
 
 def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
     """A run that is stopped between epochs ends with the same encoder and classifier."""
-    from truncate_kit.training.loop import TrainingRun
-
     full, data = load_encoder(tiny_folder("bert")), labelled_splits((0.2, 0.6))
     settings = dataclasses.replace(SETTINGS, objective="entailment", epochs=3, compact_vocabulary=False)
 
@@ -126,16 +122,6 @@ def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
         assert torch.equal(value, rest.best[name])
 
 
-def test_a_checkpoint_of_another_kind_is_named(tiny_folder, tmp_path):
-    full, data = load_encoder(tiny_folder("bert")), labelled_splits()
-    torch.save({"state": {}, "weights": {}}, tmp_path / "c")
-    encoder = truncate(full, 1)
-    examples, dev, _ = LabelledTask(full, data, "paraphrase").trial(encoder, 0)
-    settings = dataclasses.replace(SETTINGS, objective="paraphrase")
-    with pytest.raises(FileProblemError, match="another version"):
-        TrainingRun(encoder, examples, dev, settings, seed=0).train(checkpoint=tmp_path / "c")
-
-
 @pytest.mark.parametrize(
     ("objective", "cuts", "metric"), [("paraphrase", (0.4,), "F1"), ("entailment", (0.2, 0.6), "macro F1")]
 )
@@ -153,17 +139,3 @@ def test_finetune_ends_with_a_model_and_says_the_metric(tiny_folder, tmp_path, o
     card = (tmp_path / "lean/README.md").read_text()
     assert metric in card
     assert ("cross entropy" in card) == (objective == "paraphrase")
-
-
-def test_word_pairs_keep_the_yardstick_of_the_same_seed(tiny_folder, tmp_path):
-    pairs = dataclasses.replace(make_pairs(60), scale=(0.0, 5.0))
-    data = PairSplits(name="words", train=pairs, shares=(0.7, 0.15, 0.15))
-    result = finetune(
-        load_encoder(tiny_folder("bert")),
-        data,
-        out=tmp_path,
-        settings=SweepSettings(layers="1", seeds=(0, 1, 2)),
-        training=SHORT,
-    )
-    card = (tmp_path / "full/README.md").read_text()
-    assert f"these weights: seed {result.chosen_seed}," in card

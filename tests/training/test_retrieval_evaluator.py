@@ -14,7 +14,7 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.training.evaluators import check_queries, choosing_queries, halves, metric_of, scored_as
+from truncate_kit.training.evaluators import check_queries, choosing_queries, halves, metric_of
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -56,16 +56,6 @@ def test_the_halves_are_scored_as_by_a_loop(tiny_folder):
     assert len(found) == 25  # each query in one half
 
 
-def test_lean_queries_may_search_the_full_models_documents(tiny_folder):
-    encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
-    _, reporting = halves(encoder, data)
-    vectors = encoder.encode_ids(reporting.texts())
-    other = vectors + 0.3 * torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0))
-    own = reporting.scores(vectors, vectors).mean()
-    assert reporting.scores(2 * vectors, vectors).mean() == pytest.approx(own)
-    assert reporting.scores(other, vectors).mean() != pytest.approx(own)
-
-
 @pytest.mark.parametrize("metric", ["mrr", "recall"])
 def test_another_metric_chooses(tiny_folder, metric):
     encoder, data = load_encoder(tiny_folder("bert")), a_set(25)
@@ -90,14 +80,6 @@ def test_prompts_and_measure_are_those_of_a_search(tiny_folder):
     assert halved == pytest.approx(evaluate_retrieval(encoder, data, model="tiny").ndcg.value, abs=1e-3)
 
 
-def test_runs_are_kept_apart_by_the_measure_of_the_model(tiny_folder):
-    encoder, found = load_encoder(tiny_folder("bert")), set()
-    for measure in ("cosine", "dot", "euclidean", "manhattan"):
-        encoder.settings["similarity_fn_name"] = measure
-        found.add(scored_as(a_set(24), encoder))
-    assert len(found) == 4
-
-
 def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
     encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
     whole = halves(encoder, data)[0]
@@ -117,11 +99,6 @@ def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
     assert everything.score(encoder) == whole.score(encoder)
 
 
-def test_a_handful_of_queries_is_refused(tiny_folder):
-    with pytest.raises(DataError, match="19 judged queries"):
-        halves(load_encoder(tiny_folder("bert")), a_set(19))
-
-
 def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
     encoder, searched = load_encoder(tiny_folder("bert")), a_set(25)
     result = finetune(
@@ -139,18 +116,6 @@ def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
     assert chosen.test == pytest.approx(reporting.score(lean)[0], abs=1e-3)
     assert result.metric == "nDCG@10 of half the queries"
     assert result.full.test == pytest.approx(reporting.score(load_encoder(tmp_path / "full"))[0], abs=1e-3)
-
-
-def test_training_pairs_with_a_text_that_is_held_out_are_left_out():
-    data = word_splits()
-    seen = data.train.pairs[0].first
-    kept = data.without_texts({seen})
-    assert [pair for pair in data.train.pairs if seen not in (pair.first, pair.second)] == list(kept.train.pairs)
-    assert kept.dev == data.dev
-    assert f"{len(data.train) - len(kept.train)} training pairs were left out" in kept.notes[-1]
-    assert data.without_texts({"nothing of these"}).notes == data.notes
-    with pytest.raises(DataError, match="All training pairs"):
-        data.without_texts(data.train.texts())
 
 
 def test_queries_of_one_text_are_all_in_one_half():

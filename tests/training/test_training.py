@@ -9,13 +9,12 @@ from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.errors import TruncateKitError, UsageError
-from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.training import loop
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs, cosine_mse
-from truncate_kit.training.loop import CompactVocabulary, TrainingRun, adamw, bucketed, precision
+from truncate_kit.training.loop import TrainingRun, bucketed, precision
 from truncate_kit.training.settings import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask, Teacher
 
@@ -41,38 +40,13 @@ def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **opti
     return encoder, state
 
 
-def test_objectives_against_plain_arithmetic():
-    first, second = torch.randn(5, 7), torch.randn(5, 7)
-    target = torch.rand(5)
-    loss = 0.0
-    for u, v, y in zip(first.tolist(), second.tolist(), target.tolist(), strict=True):
-        cosine = sum(a * b for a, b in zip(u, v, strict=True)) / (math.hypot(*u) * math.hypot(*v))
-        loss += (cosine - y) ** 2 / 5
-    assert float(cosine_mse(first, second, target)) == pytest.approx(loss, abs=1e-6)
-
-
-def test_schedule_warms_up_over_a_tenth_and_falls_to_zero():
-    rates = [rate_at(step, 100, 0.1) for step in range(101)]
-    assert rates[0] == 0
-    assert rates[5] == pytest.approx(0.5)
-    assert rates[10] == 1
-    assert rates[55] == pytest.approx(0.5)
-    assert rates[100] == 0
-
-
-@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (128, 5e-4), (64, 5e-4)])
-def test_default_rate_is_the_papers_at_base_width(width, rate):
-    assert default_learning_rate(width) == pytest.approx(rate)
-
-
-def test_default_rates_between_lie_on_a_line_of_logarithms():
-    """Halfway between the logarithms of 128 and 768 is the geometric mean of both widths, and of both rates."""
+def test_rates_follow_the_width_and_the_step():
+    rates = {768: (2e-5, 2e-5), 1024: (2e-5, 2e-5), 384: (6.92e-5, 4e-5), 128: (5e-4, 1e-4), 64: (5e-4, 1e-4)}
+    for width, expected in rates.items():
+        assert (default_learning_rate(width), scaled_learning_rate(width)) == pytest.approx(expected, rel=1e-2)
+    # Halfway between the logarithms of 128 and 768 is the geometric mean of both widths, and of both rates.
     assert default_learning_rate(round((128 * 768) ** 0.5)) == pytest.approx((5e-4 * 2e-5) ** 0.5, rel=0.01)
-
-
-@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (384, 4e-5), (128, 1e-4)])
-def test_scaled_rate_is_in_inverse_proportion(width, rate):
-    assert scaled_learning_rate(width) == pytest.approx(rate)
+    assert [rate_at(step, 100, 0.1) for step in (0, 5, 10, 55, 100)] == pytest.approx([0, 0.5, 1, 0.5, 0])
 
 
 def test_one_step_equals_plain_adamw(tiny_folder, pairs):
@@ -102,7 +76,7 @@ def test_one_step_equals_plain_adamw(tiny_folder, pairs):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "deberta-v3", "gpt2", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "deberta-v3", "gpt2"])
 def test_compact_vocabulary_changes_nothing_but_the_cost(name, tiny_folder, pairs):
     with_all, _ = trained(tiny_folder(name), pairs, TrainingSettings(**_values(compact_vocabulary=False)))
     compact, _ = trained(tiny_folder(name), pairs, SETTINGS)
@@ -123,28 +97,6 @@ def test_unused_rows_are_shrunk_as_adamw_would(tiny_folder, pairs):
     assert 0.999 < float(ratio.mean()) < 1
 
 
-def test_ids_stay_what_they_are_while_the_vocabulary_is_compact(tiny_folder, pairs):
-    encoder = load_encoder(tiny_folder("roberta"))
-    ids = encoder.token_ids(pairs[0].texts())
-    whole = encoder.encode_ids(ids)
-    compact = CompactVocabulary(encoder, ids)
-    rows = encoder.backbone.get_input_embeddings().weight
-    assert len(rows) <= len({token for row in ids for token in row}) + 2  # <s> and padding come first
-    assert torch.equal(encoder.encode_ids(ids), whole)
-    with pytest.raises(IndexError):
-        encoder.vectors(["not"])  # beyond the words that make_pairs draws
-    compact.expand(1.0)
-    assert torch.equal(encoder.encode_ids(ids), whole)
-    assert encoder.vectors(["not"]).isfinite().all()
-
-
-def test_an_evaluator_goes_on_after_training(tiny_folder, pairs):
-    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
-    evaluator = PairEvaluator(encoder, pairs[1])
-    state = TrainingRun(encoder, graded(encoder, pairs[0]), evaluator, SETTINGS, seed=0).train()
-    assert evaluator.score(encoder)[0] == pytest.approx(max(state.scores), abs=1e-3)
-
-
 def _values(**changes):
     return SETTINGS.to_dict() | changes
 
@@ -157,21 +109,13 @@ def test_same_seed_same_result_and_another_seed_another(tiny_folder, pairs):
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_the_dev_best_epoch_is_what_remains(tiny_folder, pairs):
-    encoder, state = trained(tiny_folder("bert"), pairs, TrainingSettings(**_values(epochs=6, learning_rate=2e-2)))
-    assert state.best_stage == max(range(6), key=lambda epoch: (state.scores[epoch], -epoch))
-    assert evaluate(encoder, pairs[1].pairs).spearman == pytest.approx(state.scores[state.best_stage], abs=1e-3)
-
-
-@pytest.mark.parametrize("stop", [1, 2])
-def test_a_resumed_run_ends_with_the_same_weights(stop, tiny_folder, pairs, tmp_path):
+def test_a_resumed_run_ends_with_the_same_weights(tiny_folder, pairs, tmp_path):
     whole, whole_state = trained(tiny_folder("bert"), pairs, SETTINGS)
     encoder = truncate(load_encoder(tiny_folder("bert")), 2)
     torch.manual_seed(0)
     settings = TrainingSettings(**_values(compact_vocabulary=False))
     run = TrainingRun(encoder, graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1]), settings, seed=0)
-    for _ in range(stop):
-        run.train_stage(lambda task, done, total: None, "")
+    run.train_stage(lambda task, done, total: None, "")
     run.store(tmp_path / "checkpoint")
     torch.rand(1)  # a new process has drawn other numbers
     resumed, state = trained(tiny_folder("bert"), pairs, settings, checkpoint=tmp_path / "checkpoint")
@@ -229,16 +173,6 @@ def test_every_example_once_and_like_lengths_together(together, most):
     assert most / 3 < padding < most  # the more are sorted together, the less
 
 
-def test_no_decay_on_biases_and_norms(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    decayed, plain = adamw(encoder, rate=1e-3, weight_decay=0.01).param_groups
-    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
-    assert decayed["weight_decay"] == 0.01
-    assert plain["weight_decay"] == 0
-    assert all(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in plain["params"])
-    assert not any(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in decayed["params"])
-
-
 def test_labels_and_a_teacher_together(tiny_folder, pairs):
     encoder, teacher = (load_encoder(tiny_folder(name)).eval() for name in ("bert", "electra"))
     train, dev = pairs
@@ -263,15 +197,7 @@ def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
         LabelledTask(encoder, data, teacher=Teacher(teacher))
 
 
-def test_a_run_that_diverges_says_so(tiny_folder, pairs):
-    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
-    examples = graded(encoder, pairs[0])
-    next(encoder.parameters()).data.fill_(float("inf"))
-    with pytest.raises(TruncateKitError, match="epoch 1"):
-        TrainingRun(encoder, examples, PairEvaluator(encoder, pairs[1]), SETTINGS, seed=0).train()
-
-
-@pytest.mark.parametrize("looks_back", [1, 2, 32])
+@pytest.mark.parametrize("looks_back", [1, 32])
 def test_the_step_that_diverged_is_told_also_when_it_is_seen_later(tiny_folder, pairs, monkeypatch, looks_back):
     encoder = truncate(load_encoder(tiny_folder("bert")), 1)
     examples = graded(encoder, pairs[0])
@@ -288,14 +214,6 @@ def test_the_step_that_diverged_is_told_also_when_it_is_seen_later(tiny_folder, 
     epoch, step = divmod(5, steps)
     with pytest.raises(TruncateKitError, match=f"epoch {epoch + 1}, step {step + 1},"):
         TrainingRun(encoder, examples, PairEvaluator(encoder, pairs[1]), SETTINGS, seed=0).train()
-
-
-@pytest.mark.parametrize(
-    "values", [{"epochs": 0}, {"learning_rate": 0.0}, {"objective": "cosin"}, {"precision": "int4"}, {"batch_size": 0}]
-)
-def test_settings_that_make_no_sense_are_refused(values):
-    with pytest.raises(UsageError):
-        TrainingSettings(**values)
 
 
 def test_attention_in_bf16_training_is_rounded_only_where_it_comes_in_and_goes_out():

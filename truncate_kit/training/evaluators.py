@@ -36,10 +36,10 @@ class Evaluator(Protocol):
     """A held-out set in token ids. Higher is better, in points."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """The token ids of all texts; None as in `Examples`."""
+        """Return the token ids of all texts; None as in `Examples`."""
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Main score and, where there is one, Pearson correlation; both × 100."""
+        """Return the main score and, where there is one, Pearson correlation; both × 100."""
 
 
 class VectorEvaluator(ABC):
@@ -48,24 +48,24 @@ class VectorEvaluator(ABC):
     _ids: list[Ids]
 
     def texts(self) -> list[Ids]:
-        """The token ids of all texts."""
+        """Return the token ids of all texts."""
         return self._ids
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """See `Evaluator`."""
+        """Do as in `Evaluator`."""
         return self.score_of(encoder.encode_ids(self._ids))
 
     @abstractmethod
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """What `score` gives, from vectors (n, d) of `texts()`."""
+        """Score vectors (n, d) of `texts()`."""
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Ends of the 95 % interval of that score, by a bootstrap over the labels; None where there are none."""
+        """Return the ends of the 95 % interval of that score, by a bootstrap over the labels; None where there are none."""
         return None
 
     @abstractmethod
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """The same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
+        """Take the same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
 
         It is for what scores thousands of encoders.
 
@@ -86,7 +86,7 @@ class HeldOutPairs(VectorEvaluator):
         self._targets = pairs.scores()
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """See `VectorEvaluator`; at most half as many pairs as texts."""
+        """Do as in `VectorEvaluator`; at most half as many pairs as texts."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
         kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
@@ -100,32 +100,32 @@ class HeldOutPairs(VectorEvaluator):
         return found
 
     def cosines(self, vectors: Tensor) -> list[float]:
-        """Cosine of each pair, from vectors (n, d) of `texts()`."""
+        """Return the cosine of each pair, from vectors (n, d) of `texts()`."""
         return pair_similarities(vectors, self._places)
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder."""
+        """Return main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder."""
         counts = draw_counts(len(self._targets), DRAWS)
         return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """See `VectorEvaluator`."""
+        """Do as in `VectorEvaluator`."""
         return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """What is scored of each pair: its cosine, unless a subclass says otherwise."""
+        """Return what is scored of each pair: its cosine, unless a subclass says otherwise."""
         return self.cosines(vectors)
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """See `VectorEvaluator`."""
+        """Do as in `VectorEvaluator`."""
         return self.score_outcomes(self.outcomes(vectors), self._targets)
 
     @abstractmethod
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
-        """What `score_of` gives, from what is scored of each pair."""
+        """Score what `outcomes` gives."""
 
     def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Main score of each resample.
+        """Return the main score of each resample.
 
         Args:
             outcomes: One of each pair.
@@ -139,14 +139,14 @@ class PairEvaluator(HeldOutPairs):
     """Spearman and Pearson correlation on graded pairs."""
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
-        """Spearman and Pearson, × 100; 0 and None where all pairs are equally alike, which ranks nothing."""
+        """Return Spearman and Pearson, × 100; 0 and None where all pairs are equally alike, which ranks nothing."""
         if len({*tied(outcomes)}) == 1 and math.isfinite(outcomes[0]):
             return 0.0, None
         evaluation = correlate(outcomes, targets)
         return evaluation.spearman, evaluation.pearson
 
     def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Spearman × 100, of all resamples at once; 0 where one has one value only."""
+        """Return Spearman × 100, of all resamples at once; 0 where one has one value only."""
         found = rank_correlations(tied(outcomes), self._targets, counts)
         return [100 * score for score in np.nan_to_num(found).tolist()]
 
@@ -162,19 +162,15 @@ class ParaphraseEvaluator(HeldOutPairs):
         super().__init__(encoder, pairs)
         self._dev = dev
 
-    def threshold(self, encoder: Encoder) -> float:
-        """The cosine from which on a pair is called a paraphrase, where F1 on these pairs is highest."""
-        return best_threshold(self.cosines(encoder.encode_ids(self._ids)), self._targets)
-
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """F1 × 100; no Pearson."""
+        """Return F1 × 100; no Pearson."""
         if self._dev is None:
             return super().score(encoder)
-        cosines, threshold = self.cosines(encoder.encode_ids(self._ids)), self._dev.threshold(encoder)
-        return _paraphrase_f1(cosines, self._targets, threshold), None
+        cosines, on_dev = (held.cosines(encoder.encode_ids(held.texts())) for held in (self, self._dev))
+        return _paraphrase_f1(cosines, self._targets, best_threshold(on_dev, self._dev._targets)), None
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
-        """F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
+        """Return F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
         return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
 
 
@@ -186,7 +182,7 @@ class ClassEvaluator(HeldOutPairs):
         self._classifier, self._num_classes = classifier, len(pairs.classes)
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """The class that is predicted for each pair."""
+        """Return the class that is predicted for each pair."""
         with torch.inference_mode():
             vectors = vectors.float().to(next(self._classifier.parameters()).device)
             first, second = vectors[self._places.first], vectors[self._places.second]
@@ -194,7 +190,7 @@ class ClassEvaluator(HeldOutPairs):
         return predicted
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
-        """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
+        """Average over the classes F1 × 100, as many as the set has; no Pearson."""
         return 100 * fmean(f1(outcomes, targets, float(place)) for place in range(self._num_classes)), None
 
 
@@ -203,14 +199,14 @@ def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float)
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:
-    """2 · hits / (predicted positives + true positives of the data), from 0 to 1; 0 where there is neither."""
+    """Return 2 · hits / (predicted positives + true positives of the data), from 0 to 1; 0 where there is neither."""
     hits = sum(one == other == positive for one, other in zip(predicted, true, strict=True))
     positives = sum(one == positive for one in predicted) + sum(one == positive for one in true)
     return 2 * hits / positives if positives else 0.0
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """The threshold on `scores` with the highest F1 for target 1: midway between two scores, the highest of equals."""
+    """Find the threshold on `scores` with the highest F1 for target 1: midway between two scores, the highest of equals."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
@@ -240,16 +236,16 @@ class RetrievalEvaluator(VectorEvaluator):
         self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Mean over the queries, in points; no Pearson."""
+        """Average over the queries, in points; no Pearson."""
         return float(self.scores(vectors, vectors).mean()), None
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """See `VectorEvaluator`."""
+        """Do as in `VectorEvaluator`."""
         found = estimated(self.scores(vectors, vectors))
         return found.low, found.high
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "RetrievalEvaluator":
-        """See `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
+        """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])
@@ -266,7 +262,7 @@ class RetrievalEvaluator(VectorEvaluator):
         return found
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Of each query, in points, (queries,); both sides are vectors of `texts()`, each from a model of its own."""
+        """Score each query, in points, (queries,); both sides are vectors of `texts()`, each of a model of its own."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
         with torch.autocast("cpu", enabled=False):  # as of agreement
@@ -280,7 +276,7 @@ def scored_as(data: object, encoder: Encoder) -> str:
 
 
 def metric_of(data: RetrievalSet) -> str:
-    """What half of the queries choose by, in words."""
+    """Say what half of the queries choose by, in words."""
     return f"{SEARCH_METRICS[data.metric]} of half the queries"
 
 
@@ -294,19 +290,19 @@ def check_queries(data: RetrievalSet) -> None:
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
+    """Make evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
     check_queries(data)
     choosing, reporting = halved(data)
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """The queries of the first of these halves, by which something is chosen."""
+    """Return the queries of the first of these halves, by which something is chosen."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the queries in a random order, cut in the middle; those of one text are all on its side."""
+    """Return places of the queries in a random order, cut in the middle; those of one text are all on its side."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
     places: dict[str, list[int]] = {query: [] for query in distinct}

@@ -80,23 +80,23 @@ class TrainingSettings(Result):
 
     @property
     def row(self) -> Objective:
-        """The row of the objective."""
+        """Return the row of the objective."""
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def rate(self, width: int) -> float:
-        """The peak rate for a model of that width."""
+        """Return the peak rate for a model of that width."""
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """The same with the rate as a number: what kept trials are found by, since defaults change with versions."""
+        """Return the same with the rate as a number: what kept trials are found by."""
         return replace(self, learning_rate=self.rate(width))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
-    """How word pairs are learned, in the TMFT paper's epochs and batches. Raises `UsageError` as the settings do."""
+    """Say how word pairs are learned: in the TMFT paper's epochs and batches. Raises `UsageError`."""
     return TrainingSettings(
         epochs=WORD_EPOCHS,
         batch_size=WORD_BATCH_SIZE,
@@ -106,7 +106,7 @@ def word_training(precision: str = "fp32", learning_rate: float | None = None) -
 
 
 def default_learning_rate(width: int) -> float:
-    """The peak rate for pairs: 2e-5 from width 768 on, as the TMFT paper has it, and 5e-4 up to width 128.
+    """Return the peak rate for pairs: 2e-5 from width 768 on, as the TMFT paper has it, and 5e-4 up to width 128.
 
     Between the two the logarithm of the rate is linear in that of the width. Measured from 64 to 384 (benchmarks/pick):
     last layers are at their best there; layer 1 would learn better at higher ones.
@@ -117,12 +117,12 @@ def default_learning_rate(width: int) -> float:
 
 
 def scaled_learning_rate(width: int) -> float:
-    """2e-5 at width 768, in inverse proportion to the width below, at most 1e-4: where no rates were measured."""
+    """Return 2e-5 at width 768, in inverse proportion to the width below, at most 1e-4: where none were measured."""
     return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
 def rate_at(step: int, total: int, warmup: float) -> float:
-    """Share of the peak rate at a step 0 … total − 1: linear warm-up, then linear decay to 0 at `total`."""
+    """Return the share of the peak rate at a step 0 … total − 1: linear warm-up, then decay to 0."""
     rising = round(total * warmup)
     if step < rising:
         return step / max(1, rising)
@@ -130,14 +130,7 @@ def rate_at(step: int, total: int, warmup: float) -> float:
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """What the records and files of a trial are called.
-
-    Args:
-        layer: Of the trial.
-        seed: Of the trial.
-        epochs: Of the trial.
-        stop_after: Of one that is stopped after that many epochs.
-    """
+    """Return what the records and files of a trial are called. stop_after: the epochs of one that is stopped then."""
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
@@ -170,21 +163,21 @@ class Trial(BaseTrial):
 
     @property
     def name(self) -> str:
-        """What its records and files are called."""
+        """Return what its records and files are called."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
     def epochs_run(self) -> int:
-        """Number of epochs that were run."""
+        """Count the epochs that were run."""
         return self.stopped_after or self.epochs
 
     @property
     def block_steps(self) -> int:
-        """Steps × blocks run; layer 0 counts as one block."""
+        """Multiply steps by blocks run; layer 0 counts as one block."""
         return self.steps * max(1, self.layer)
 
     def first(self, epochs: int) -> "Trial":
-        """What this trial, if it was evaluated once an epoch, had been when stopped after `epochs` of its epochs."""
+        """Return what this trial, evaluated once an epoch, had been when stopped after `epochs` of its epochs."""
         scores = self.dev_scores[:epochs]
         return replace(
             self,
@@ -205,38 +198,26 @@ Finished = TypeVar("Finished")
 
 
 class DivergedTrials:
-    """Collects the trials of one call that diverged, until all have been run."""
+    """The trials of one call that diverged, by what errors call them; collected until all have been run."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[str, DivergedError]] = []
-        self._others = 0
-
-    def add(self, name: str, error: DivergedError) -> None:
-        """Note a trial that diverged.
-
-        Args:
-            name: What the error calls the trial, such as `Layer 3, seed 0`.
-            error: That of the trial.
-        """
-        self._found.append((name, error))
-
-    def finished(self, trial: Finished) -> Finished:
-        """The trial, counted among those that did not diverge."""
-        self._others += 1
-        return trial
+        self.found: list[tuple[str, DivergedError]] = []
+        self.others = 0  # that did not diverge
 
     def run(self, name: str, trial: Callable[[], Finished]) -> list[Finished]:
-        """What the trial gives, as a list: empty where it diverges."""
+        """Return what the trial gives, as a list: empty where it diverges."""
         try:
-            return [self.finished(trial())]
+            finished = [trial()]
         except DivergedError as error:
-            self.add(name, error)
+            self.found.append((name, error))
             return []
+        self.others += 1
+        return finished
 
     def check(self) -> None:
-        """Raises `DivergedError` that names the first one and counts the others, if there is any."""
-        if self._found:
-            name, error = self._found[0]
-            more = f" So did {len(self._found) - 1} more." if len(self._found) > 1 else ""
-            kept = f" What {counted(self._others, 'other trial')} gave is kept." if self._others else ""
+        """Raise `DivergedError` that names the first one and counts the others, if there is any."""
+        if self.found:
+            name, error = self.found[0]
+            more = f" So did {len(self.found) - 1} more." if len(self.found) > 1 else ""
+            kept = f" What {counted(self.others, 'other trial')} gave is kept." if self.others else ""
             raise DivergedError(f"{name}: {error}{more}{kept}", hint=error.hint)

@@ -24,10 +24,10 @@ from truncate_kit.methods.priors import (
 )
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.methods.study.running import load_model
-from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models import encoder_digest, load_encoder, truncate
 
 SHORT = AdaptationSettings(epochs=2, batch_size=64, learning_rate=3e-3)
-FAMILIES = ["bert", "electra", "deberta", "deberta-v2", "roberta", "distilbert", "mpnet", "albert", "modernbert"]
+FAMILIES = ["bert", "electra", "deberta", "roberta", "distilbert", "mpnet", "albert", "modernbert"]
 
 
 def test_the_shares_of_what_is_hidden_are_those_of_bert():
@@ -109,22 +109,6 @@ def test_head_and_embeddings_stay_tied_and_both_are_trained(tiny_folder, family)
     assert all(p.grad is not None for p in encoder.parameters())
 
 
-def test_adapting_fills_in_held_out_words_better_and_leaves_the_model_alone(tiny_folder):
-    encoder = without_dropout(load_encoder(tiny_folder("bert")))
-    before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    model, result = adapt(encoder, TEXTS, SHORT)
-    assert result.losses[result.best_epoch] == min(result.losses)
-    assert result.losses[result.best_epoch] < result.losses[0] - 0.1
-    assert result.num_texts + result.num_held_out == len(TEXTS)
-    assert (result.layer, model.depth, result.head_pretrained) == (encoder.depth, encoder.depth, False)
-    for name, value in encoder.state_dict().items():
-        assert torch.equal(value, before[name])
-    assert not torch.equal(
-        model.state_dict()["backbone.embeddings.word_embeddings.weight"],
-        before["backbone.embeddings.word_embeddings.weight"],
-    )
-
-
 def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))  # with dropout: its draws must continue too
     whole, result = adapted(encoder, TEXTS, tmp_path / "whole", SHORT)
@@ -151,13 +135,15 @@ def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
 
 def test_from_a_middle_layer_and_once_only(tiny_folder, tmp_path):
     encoder = without_dropout(load_encoder(tiny_folder("electra")))
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
     model, result = adapted(encoder, TEXTS, tmp_path, SHORT, layer=2)
     assert (model.depth, result.layer) == (2, 2)
+    assert result.losses[result.best_epoch] == min(result.losses) < result.losses[0] - 0.1
+    assert result.num_texts + result.num_held_out == len(TEXTS)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
     again, read = adapted(encoder, TEXTS, tmp_path, SHORT, layer=2)
     assert read == result
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
     adapted(encoder, TEXTS, tmp_path, dataclasses.replace(SHORT, epochs=1), layer=2)
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
 
@@ -179,29 +165,14 @@ def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(tin
     assert one.losses != other.losses
 
 
-def test_the_head_of_a_checkpoint_fits_a_truncated_model(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    torch.manual_seed(4)
-    whole = AutoModelForMaskedLM.from_config(encoder.backbone.config)
-    whole.save_pretrained(tmp_path)
-    encoder.tokenizer.save_pretrained(tmp_path)
-    cut = truncate(load_encoder(tmp_path, pooling="mean"), 1)
-    head = load_masked_head(cut)
-    assert head.pretrained
-    expected = whole.cls.predictions.transform.dense.weight
-    assert any(torch.equal(parameter, expected) for parameter in head.parameters())
-
-
-def test_what_cannot_be_adapted_is_said(tiny_folder, tmp_path):
+def test_what_cannot_be_adapted_is_said(tiny_folder):
     with pytest.raises(ModelError, match="predicts the next word"):
         adapt(load_encoder(tiny_folder("gpt2")), TEXTS, SHORT)
     encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(DataError, match="No word of the held-out texts can be hidden"):
-        adapt(load_encoder(tiny_folder("bert")), [f"\u2665{number}" for number in range(60)])
+        adapt(encoder, [f"\u2665{number}" for number in range(60)])
     with pytest.raises(DataError, match="Only 3 distinct texts"):
         adapt(encoder, ["a", "b", "c", "a"], SHORT)
     encoder.tokenizer.mask_token = None
     with pytest.raises(ModelError, match="has no mask token"):
         adapt(encoder, TEXTS, SHORT)
-    save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "saved")  # without a head: a new one
-    assert not load_masked_head(load_encoder(tmp_path / "saved")).pretrained

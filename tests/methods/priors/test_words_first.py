@@ -19,11 +19,6 @@ from truncate_kit.training.tasks import LabelledTask
 WORDS = PairSplits(name="words", train=make_pairs(80, 3), shares=(0.7, 0.15, 0.15))
 
 
-def test_the_defaults_are_the_papers(tiny_folder):
-    prior = WordPrior(load_encoder(tiny_folder("bert")), WORDS)
-    assert (prior.settings.epochs, prior.settings.batch_size) == (50, 128)
-
-
 class Killed(TrialWatcher):
     """Kills the run after the second epoch of a trial at layer 2."""
 
@@ -51,23 +46,6 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     assert again.lean == undisturbed.lean
 
 
-def test_what_a_kill_left_beside_a_finished_trial_is_tidied_up(tiny_folder, tmp_path):
-    how = {
-        "settings": SweepSettings(layers="2", seeds=(1,)),
-        "training": dataclasses.replace(SHORT, epochs=1),
-        "before": Preparation(
-            prior=WordPrior(load_encoder(tiny_folder("bert")), WORDS, TrainingSettings(epochs=1, batch_size=16))
-        ),
-    }
-    first = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, **how)
-    (store,) = (path for path in (tmp_path / "trials").iterdir() if path.is_dir())
-    for stage in ("", "prior."):
-        (store / f"layer02-seed1-epochs1.{stage}checkpoint").write_bytes(b"whatever")
-    again = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, **how)
-    assert again.lean == first.lean
-    assert not list(tmp_path.rglob("*.checkpoint"))
-
-
 def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     encoder = without_dropout(load_encoder(tiny_folder("bert")))
     short = TrainingSettings(epochs=2, batch_size=16, learning_rate=1e-3)
@@ -87,19 +65,3 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     without = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training)
     assert without.lean.test != result.lean.test  # not taken from the same store
     assert len([path for path in (tmp_path / "trials").iterdir() if path.is_dir()]) == 2
-
-
-@pytest.mark.parametrize("words", [True, False])
-def test_that_layers_were_ranked_without_the_words_is_said(tiny_folder, tmp_path, words):
-    encoder = load_encoder(tiny_folder("bert"))
-    prior = WordPrior(encoder, WORDS, TrainingSettings(epochs=1, batch_size=16)) if words else None
-    result = finetune(
-        encoder,
-        word_splits(),
-        out=tmp_path,
-        settings=SweepSettings(seeds=(0,)),
-        training=dataclasses.replace(SHORT, epochs=1),
-        before=Preparation(prior=prior),
-    )
-    assert result.rankings
-    assert ("layers were ranked without the words that each trial learned first" in result.choice) == words

@@ -224,7 +224,7 @@ class TrialRunner:
             assert isinstance(outcome, tuple)
             found, weights = outcome
             if isinstance(found, DivergedError):
-                diverged.add(f"Layer {order.layer}, seed {order.seed}", found)
+                diverged.found.append((f"Layer {order.layer}, seed {order.seed}", found))
                 self.store.checkpoints.remove(order.name)
                 continue
             encoder = None
@@ -233,7 +233,8 @@ class TrialRunner:
                 held = torch.load(io.BytesIO(weights), map_location=self.full.device, weights_only=True)
                 encoder.load_state_dict(held)
             self.store.write_encoder(found.name, found, encoder)
-            yield self._told(diverged.finished(found))
+            diverged.others += 1
+            yield self._told(found)
         diverged.check()
 
     def stored(
