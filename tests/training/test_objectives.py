@@ -51,7 +51,7 @@ def test_a_test_set_kept_secret_is_said_before_anything_is_trained(tiny_folder, 
         pairs = getattr(data, name)
         secret = dataclasses.replace(pairs, pairs=tuple(dataclasses.replace(pair, target=0.0) for pair in pairs))
         hidden = dataclasses.replace(data, **{name: secret})
-        with pytest.raises(DataError, match=rf"{pairs.name} holds {len(pairs)} pairs with 1 score: nothing can be"):
+        with pytest.raises(DataError, match="with 1 score"):
             finetune(encoder, hidden, out=tmp_path / name)
         with pytest.raises(DataError, match="with 1 score"):
             finetune_contrastive(encoder, raw_texts("texts", data.texts()), hidden, out=tmp_path / name,
@@ -102,6 +102,8 @@ def contrast_row(monkeypatch):
         without=("mlp",),
     )
     monkeypatch.setitem(OBJECTIVES, added.name, added)
+    field = ContrastiveSettings.__dataclass_fields__["objective"]  # a row of the table is there before the field is
+    monkeypatch.setattr(field, "metadata", field.metadata | {"choices": [*field.metadata["choices"], added.name]})
     return added
 
 
