@@ -60,7 +60,7 @@ class VectorEvaluator(ABC):
         """Score vectors (n, d) of `texts()`."""
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the ends of the 95 % interval of that score, by a bootstrap over the labels; None where there are none."""
+        """Return the ends of the 95 % interval of that score, by a bootstrap over labels; None without."""
         return None
 
     @abstractmethod
@@ -104,7 +104,7 @@ class HeldOutPairs(VectorEvaluator):
         return pair_similarities(vectors, self._places)
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Return main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder."""
+        """Return main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same for every encoder."""
         counts = draw_counts(len(self._targets), DRAWS)
         return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
@@ -206,7 +206,7 @@ def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> fl
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """Find the threshold on `scores` with the highest F1 for target 1: midway between two scores, the highest of equals."""
+    """Find the threshold on `scores` with the highest F1 for 1: midway between two scores, the highest of equals."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
