@@ -104,7 +104,7 @@ class HeldOutPairs(VectorEvaluator):
         return pair_similarities(vectors, self._places)
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Return main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same for every encoder."""
+        """Score `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder, in points."""
         counts = draw_counts(len(self._targets), DRAWS)
         return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
