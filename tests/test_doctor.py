@@ -151,7 +151,6 @@ def test_the_command_here(capsys):
     code, out = run(capsys, "--device", "cpu", "--extra", "cpu", "--json")
     found = Diagnosis.from_dict(json.loads(out))
     assert (code, found.able) == (0, True)
-    assert json.loads(found.to_json()) == json.loads(out)
     code, out = run(capsys)
     assert code == 0
     assert all(word in out for word in (CPU, "torch threads", "VNNI", "Everything that was asked for can run."))
