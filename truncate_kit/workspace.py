@@ -372,8 +372,6 @@ def _is_distilled(workspace: Workspace) -> bool:
 
 def _runs(workspace: Workspace) -> list[Path]:
     """Return the folders of runs, also of a study and of frozen heads."""
-    from truncate_kit.training.store import RECORDS_FILE  # brings torch, which few commands need
-
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -382,7 +380,6 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _described_run(run: Path) -> RunFolder:
-    from truncate_kit.training.store import RECORDS_FILE, Journal  # brings torch, which few commands need
 
     records, _ = Journal(run.parent / RECORDS_FILE).read()
     return RunFolder(
