@@ -1,10 +1,7 @@
 """Numbers, texts from outside and tables, as users read them."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-NONE = "–"
+from collections.abc import Sequence
 
 # Controls of a terminal but for the end of a line, other ends of lines, marks that turn the direction of writing, and
 # halves of characters.
@@ -89,31 +86,6 @@ def lasting(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     units = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
     return " ".join(units[:2])
-
-
-class TableCells(NamedTuple):
-    """A title, the names of the columns, and the rows as text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-    def filled(self) -> "TableCells":
-        """Without the columns in which nothing stands."""
-        full = [at for at in range(len(self.columns)) if at == 0 or any(row[at] not in ("", NONE) for row in self.rows)]
-        rows = [tuple(row[at] for at in full) for row in self.rows]
-        return TableCells(self.title, tuple(self.columns[at] for at in full), rows)
-
-
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, without the end of its last line; cells stand in it as they are."""
-    head = f"| {' | '.join(columns)} |" if any(columns) else "|" + " |" * len(columns)
-    return "\n".join([head, "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def number(value: float | None, form: str = ".2f") -> str:
-    """A number in a cell; a dash where there is none."""
-    return NONE if value is None else format(value, form)
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.analysis.result import LayerProfile, called
 from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.naming import blocks_in_words
-from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Plot, Series, Table, View
-from truncate_kit.wording import number
+from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Plot, Series, Table, View, number
 
 
 def view_profile(profile: LayerProfile) -> View:
@@ -54,8 +53,8 @@ def _notes(profile: LayerProfile) -> list[str]:
         ends = ", ".join(f"layer {layer} in block {block}" for layer, block in enumerate(profile.kept_blocks, 1))
         notes.append(f"Layers are those of {blocks_in_words(profile.kept_blocks, profile.full_depth)}: {ends}.")
     if profile.reference is None:
-        middle = f"No reference: each layer is compared with the model's own middle layer {profile.depth // 2}"
-        notes.append(f"{middle}, which is less sure. Name a model without a drop, best of the same depth.")
+        middle = f"its own middle layer {profile.depth // 2}"
+        notes.append(f"No reference: each layer is compared with {middle}, which is less sure.")
     elif profile.reference_depth != profile.depth:
         mapping = ", ".join(f"{layer}–{other}" for layer, other in enumerate(profile.cka.reference_layers))
         notes.append(f"The depths differ, so layers are compared at the same relative depth: {mapping}.")

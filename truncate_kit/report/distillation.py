@@ -20,8 +20,8 @@ from truncate_kit.methods.distill.result import (
 from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.training import vocabulary_sentences
-from truncate_kit.report.view import GREEN, GREY, ORANGE, Plot, Series, Table, View
-from truncate_kit.wording import NONE, counted, in_points, longer_texts, points, with_interval
+from truncate_kit.report.view import GREEN, GREY, NONE, ORANGE, Plot, Series, Table, View
+from truncate_kit.wording import counted, in_points, longer_texts, points, with_interval
 
 _SAID_CHANCE = 5  # share × 100 of nearest texts in common by chance, from which on it is said
 _LARGEST = 9.0  # points across a mark of all dimensions

@@ -10,8 +10,8 @@ from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, per
 from truncate_kit.export.record import ExportReport
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
+from truncate_kit.report.view import BLUE, GREY, INK, NONE, VERMILION, Plot, Series, Table, View, number
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
 
 if TYPE_CHECKING:
     from truncate_kit.encode import EncodedFile

@@ -16,6 +16,7 @@ from truncate_kit.report.view import (
     GREEN,
     GREY,
     LAYERS,
+    NONE,
     ORANGE,
     PURPLE,
     SKY,
@@ -25,7 +26,7 @@ from truncate_kit.report.view import (
     Table,
     View,
 )
-from truncate_kit.wording import NONE, counted, points
+from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 _MEASURES = ("dev", "dev_pearson", "test", "test_pearson")

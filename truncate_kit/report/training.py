@@ -17,6 +17,7 @@ from truncate_kit.report.view import (
     GREY,
     INK,
     LAYERS,
+    NONE,
     ORANGE,
     PURPLE,
     SKY,
@@ -25,11 +26,12 @@ from truncate_kit.report.view import (
     Series,
     Table,
     View,
+    number,
 )
 from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 from truncate_kit.training.settings import Trial
-from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, number, points
+from truncate_kit.wording import capitalized, counted, layers_in_words, points
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."

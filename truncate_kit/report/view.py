@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import Any
 
-from truncate_kit.wording import NONE, markdown
-
+NONE = "–"
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY, INK = "#777777", "#000000"
@@ -38,8 +37,9 @@ class Table:
         return Table(self.title, [self.columns[at] for at in full], rows, self.marked, self.detail)
 
     def markdown(self) -> str:
-        """Write the table in Markdown, without its title."""
-        return markdown(self.columns, self.rows)
+        """Write the table in Markdown, without its title and the end of its last line; cells stand as they are."""
+        head = f"| {' | '.join(self.columns)} |" if any(self.columns) else "|" + " |" * len(self.columns)
+        return "\n".join([head, "|" + "---|" * len(self.columns), *(f"| {' | '.join(row)} |" for row in self.rows)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,11 @@ _VIEWS = {
     "PageReport": "project.view_page",
 }
 """By the name of a result: module of this folder and function that shows it."""
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """Write a number in a cell; a dash for None."""
+    return NONE if value is None else format(value, form)
 
 
 def view_of(result: Any) -> View:
