@@ -13,7 +13,6 @@ from truncate_kit.files import is_unfinished, local_path, model_folder_above, re
 from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, read_origin
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.store import RECORDS_FILE, Journal
 
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second
@@ -372,6 +371,8 @@ def _is_distilled(workspace: Workspace) -> bool:
 
 def _runs(workspace: Workspace) -> list[Path]:
     """Return the folders of runs, also of a study and of frozen heads."""
+    from truncate_kit.store import RECORDS_FILE  # brings torch, which few commands need
+
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -380,6 +381,8 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _described_run(run: Path) -> RunFolder:
+
+    from truncate_kit.store import RECORDS_FILE, Journal  # brings torch, which few commands need
 
     records, _ = Journal(run.parent / RECORDS_FILE).read()
     return RunFolder(
