@@ -9,7 +9,17 @@ from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit import SweepSettings, finetune, profile
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.progress import Bars, ProgressOption, TrialWatcher, WatchOption, reporter, silent, watcher_of
+from truncate_kit.progress import (
+    Bars,
+    PlannedTrial,
+    ProgressOption,
+    TrialEvent,
+    TrialWatcher,
+    WatchOption,
+    reporter,
+    silent,
+    watcher_of,
+)
 
 
 class Terminal(io.StringIO):
@@ -43,6 +53,28 @@ def test_several_tasks_at_once_and_one_that_begins_again(monkeypatch):
     for task, done in (("a", 1), ("b", 1), ("a", 3), ("a", 2), ("b", 4), ("a", 4)):
         bars(task, done, 4)
     bars("a", 4, 4)
+
+
+def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
+    screen, said, heard = Terminal(), [], []
+    monkeypatch.setattr("sys.stderr", screen)
+    beside = TrialWatcher()
+    beside.trial = heard.append
+    bars = Bars(said.append, beside)
+    bars.part("a model")
+    bars.planned([PlannedTrial("one", 1, 0, 2, 2), PlannedTrial("two", 3, 0, 2, 1)])
+    bars.progress("one", 4, 4)
+    assert "all trials:  25%" in screen.getvalue()
+    bars.progress("two", 2, 4)  # half of its epochs are all that it runs
+    assert screen.getvalue().endswith("\r")
+    for kind in ("epoch", "finished", "again"):
+        bars.trial(TrialEvent(kind, 1, 0, 2, done=2, dev=50.0, loss=1.0, test=40.0, reason="gone"))
+    assert said == [
+        "a model:",
+        "Layer 1, seed 0, 2 epochs: dev 50.00. Test 40.00.",
+        "Layer 1, seed 0 is run again: its worker was lost, gone. Test 40.00.",
+    ]
+    assert [event.kind for event in heard] == ["epoch", "finished", "again"]
 
 
 def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):

