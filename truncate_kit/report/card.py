@@ -16,7 +16,7 @@ from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
-from truncate_kit.report.distillation import choice, texts_in_words
+from truncate_kit.report.distillation import choice, sizes_table, texts_in_words
 from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.results import VERSION, Result
@@ -339,11 +339,6 @@ def distill_card(result: DistillResult, encoder: "Encoder") -> ModelCard:
         learned, training = "is {} itself", "none: the blocks have its vectors already"
     elif student.as_it_came:
         learned, training = "is saved as it was cut", f"none that is kept: learning from {source} made it worse"
-    rows = [
-        (", ".join(map(str, row.blocks)), f"{row.parameters:,}", points(row.untrained), points(row.learned))
-        for row in result.candidates
-    ]
-    title = f"Score of the best choice of each number of blocks: {result.metric}; {source} has {result.full_score:.2f}."
     return ModelCard(
         base_model=result.model,
         title=f"{result.model}, {len(result.chosen)} of {result.depth} blocks",
@@ -356,12 +351,8 @@ def distill_card(result: DistillResult, encoder: "Encoder") -> ModelCard:
             ("Training", training),
             ("Result", choice(result)),
         ),
-        table=Table(
-            title + (" Scores are those with all word pieces." if vocabulary is not None else ""),
-            ("blocks", "parameters", "without training", "after learning"),
-            rows,
-            marked=[row.blocks for row in result.candidates].index(result.chosen),
-        ),
+        table=sizes_table(result),
+        notes=() if vocabulary is None else ("Scores by number of blocks are those with all word pieces.",),
         tags=("truncated", "distilled"),
     )
 
