@@ -39,7 +39,6 @@ def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | expected.to_dict()
     out = " ".join(run(capfd, "evaluate", model, *data).split())
     assert f"{expected.ndcg.value:.2f} " in out
-    assert "19 queries are too few for an interval." in out
     assert "19 queries" in out
     export_onnx(load_encoder(model), tmp_path / "graph")
     found = json.loads(run(capfd, "evaluate", tmp_path / "graph/model.onnx", *data, "--json"))
@@ -137,7 +136,6 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     assert found.num_texts == len({*data.queries, *data.documents})
     page = Path(write_page(home).page).read_text(encoding="utf-8")
     assert "score, nDCG@10 × 100" in page
-    assert f"nDCG@10 is of {found.scored.words}" in page
     assert "Spearman" not in page
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
