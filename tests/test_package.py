@@ -28,29 +28,9 @@ def modules_after(code: str) -> set[str]:
 
 
 def command(*arguments: str) -> str:
-    """Code that runs a command, which has to end well; no command at all shows the help and ends with 2."""
-    code = 0 if arguments else 2
-    run = f"try:\n    main({list(arguments)})\nexcept SystemExit as end:\n    assert (end.code or 0) == {code}"
+    """Code that runs a command, which has to end well."""
+    run = f"try:\n    main({list(arguments)})\nexcept SystemExit as end:\n    assert not end.code"
     return f"from truncate_kit_cli.app import main\n{run}"
-
-
-def test_importing_the_package_imports_no_torch():
-    assert not {"torch", "transformers", "numpy", "datasets"} & modules_after("import truncate_kit")
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "training.configuration",
-        "training.objectives",
-        "sweep.settings",
-        "sweep.picking",
-        "sweep.strategies",
-        "contrastive.settings",
-    ],
-)
-def test_settings_that_the_command_line_shows_import_no_torch(module):
-    assert not {"torch", "transformers"} & modules_after(f"import truncate_kit.{module}")
 
 
 def test_onnxruntime_reports_to_nobody_and_writes_no_file(tmp_path):
@@ -67,11 +47,6 @@ def test_onnxruntime_reports_to_nobody_and_writes_no_file(tmp_path):
     environment = own | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, check=True, timeout=100)
     assert list(tmp_path.rglob("*")) == []
-
-
-def test_help_imports_no_torch():
-    for arguments in ([], ["--version"], ["evaluate", "--help"]):
-        assert not {*HEAVY, "numpy", "matplotlib"} & modules_after(command(*arguments))
 
 
 def test_what_reads_results_only_imports_no_torch(tiny_folder, tmp_path):

@@ -1,119 +1,94 @@
-"""The limits that CONTRIBUTING.md states: modules and functions that can be read at once; and which clocks are read."""
+"""The house: imports lead down and never in a circle, what shows settings loads no torch, modules can be read."""
 
 import ast
-import re
-from collections import Counter
+import io
+import subprocess
+import sys
+import tokenize
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
-MODULES = sorted([*(ROOT / "truncate_kit").rglob("*.py"), *(ROOT / "cli").glob("*.py")])
-MOST_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS = 300, 60, 10
+PATHS = [path for folder in ("truncate_kit", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PATHS}
+FLOORS = ["cli", "report", "methods bench export encode pushing", "training evaluation analysis workspace",
+          "models data seen"]  # fmt: skip
+"""From the top; every other module of the package stands below them."""
+
+BY_NAME = ("truncate_kit.report.view", "truncate_kit.evaluation.registry", "truncate_kit.results")
+"""These import by name, when asked, what imports them."""
+CARDS = {f"truncate_kit.{name}" for name in ("training.cutting", "methods.tmft.finetune", "methods.frozen.run",
+                                             "methods.contrast.running", "methods.distill.choosing")}  # fmt: skip
+"""These write `truncate_kit.report.card` into the folder of the model they save."""
+LONG = {"cli.train", "cli.measure", "cli.models", "truncate_kit.bench.run", "truncate_kit.methods.tmft.finetune",
+        "truncate_kit.report.analysis", "truncate_kit.report.training", "truncate_kit.report.measuring"}  # fmt: skip
+"""Longer than the limits."""
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def imported(module: str) -> Iterator[str]:
+    """Yield what this module imports, also inside functions, and by name where it calls `import_module`."""
+    text = FILES[module].read_text().replace("truncate_kit_cli", "cli")
+    tree, package = ast.parse(text), module if FILES[module].stem == "__init__" else module.rpartition(".")[0]
+    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    passed_over = {inner for node in typing for inner in ast.walk(node)}
+    # At the top of the module only, of those that import by name.
+    for node in tree.body if module in BY_NAME else (node for node in ast.walk(tree) if node not in passed_over):
+        if isinstance(node, ast.ImportFrom):
+            base = f"{package}.{node.module or ''}".rstrip(".") if node.level else str(node.module)
+            yield from (name if (name := f"{base}.{alias.name}") in FILES else base for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import_module(" in text:
+            yield from (node.value, f"{package}.{node.value.partition('.')[0]}")
 
 
-def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    given = function.args
-    names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-    return len(names) - (names[:1] in (["self"], ["cls"]))
+def floor(module: str) -> int:
+    part = module.removeprefix("truncate_kit.").partition(".")[0]
+    return next((place for place, names in enumerate(FLOORS) if part in names.split()), len(FLOORS))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_reads_in_one_sitting(path):
-    assert len(path.read_text().splitlines()) <= MOST_LINES
-    for function in functions(path):
-        # A command's parameters are its options: they stand one a line, and count neither as lines nor as parameters.
-        is_command = path.parent.name == "cli" and function.name == path.stem
-        first = function.body[0].lineno if is_command else function.lineno
-        assert function.end_lineno - first < MOST_FUNCTION_LINES, function.name
-        assert is_command or num_parameters(function) <= MOST_PARAMETERS, function.name
+def test_imports_lead_down_and_never_in_a_circle():
+    graph = {one: {*imported(one)} & FILES.keys() - {one, "truncate_kit"} for one in FILES.keys() - {"truncate_kit"}}
+    for one in CARDS:
+        graph[one].remove("truncate_kit.report.card")
+    assert [(one, other) for one in graph for other in graph[one] if floor(other) < floor(one)] == []
+    TopologicalSorter(graph).prepare()
 
 
-SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n(?:(?:[ \t]+.*)?\n)*", re.MULTILINE)
-
-# The section would make these, or their modules, longer than they may be.
-IN_PROSE = {
-    "encoders/encoder.py::Encoder.hidden_states",
-    "frozen/run.py::finetune_frozen",
-    "priors/adapting.py::adapt",
-    "serving/encoding.py::encode_file",
-    "similarity/drop.py::predict_drop",
-}
+def code_lines(text: str) -> Iterator[int]:
+    """Yield the lines with a token that is no comment, docstring or import."""
+    quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type not in quiet]
+    left_out = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+                or isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))  # fmt: skip
+    without = {line for node in left_out for line in range(node.lineno, node.end_lineno + 1)}
+    yield from {line for one in tokens for line in range(one.start[0], one.end[0] + 1)} - without
 
 
-def public_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Those whose name, and that of their class, has no leading underscore, by their names; and `__init__`."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from public_functions(child, prefix)
-        elif child.name == "__init__" or not child.name.startswith("_"):
-            if not isinstance(child, ast.ClassDef):
-                yield prefix + child.name, child
-            yield from public_functions(child, f"{prefix}{child.name}.")
+def test_a_module_has_450_lines_of_code_at_most_and_a_function_60():
+    found = set()
+    for module, path in FILES.items():
+        lines, tree = {*code_lines(path.read_text())}, ast.walk(ast.parse(path.read_text()))
+        functions = [node for node in tree if isinstance(node, ast.FunctionDef)]
+        longest = max((len(lines & {*range(node.lineno, node.end_lineno + 1)}) for node in functions), default=0)
+        found |= {module} if len(lines) > 450 or longest > 60 else set()
+    assert found <= LONG
 
 
-def described_in_prose(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a sentence outside the sections of the docstring begins with names of parameters and a colon."""
-    given = function.args
-    named = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
-    names = "|".join(re.escape(one.arg) for one in named if one is not None)
-    prose = SECTION.sub("", f"{ast.get_docstring(function) or ''}\n")
-    one = rf"[`*]*(?:{names})`?"
-    begins = re.compile(rf"(?:^|[.;:(]\s?){one}(?:(?:, and|,| and) {one})*:\s")
-    return bool(names) and any(begins.search(" ".join(part.split()) + " ") for part in prose.split("\n\n"))
-
-
-def test_parameters_stand_one_a_line_in_public_docstrings():
-    found = {
-        f"{path.relative_to(ROOT / 'truncate_kit')}::{name}"
-        for path in (ROOT / "truncate_kit").rglob("*.py")
-        for name, function in public_functions(ast.parse(path.read_text()))
-        if described_in_prose(function)
-    }
-    assert found == IN_PROSE
-
-
-@pytest.mark.parametrize(
-    ("docstring", "in_prose"),
-    [
-        ("Sum. first, second: (n,) each.", True),
-        ("Sum; second: (n,).", True),
-        ("Sum of pairs (first: those of a set).", True),
-        ("Sum.\n\n    `first` and `second`: (n,)\n    each.\n    ", True),
-        ("Sum.\n\n    Args:\n        first: (n,).\n\n    Of both. second: (n,).\n    ", True),
-        ("Sum of the first: all else is left out.", False),
-        ("Sum.\n\n    Args:\n        first: (n,).\n\n    Raises:\n        second: No error.\n    ", False),
-        ("Sum.\n\n    third: no parameter.\n    ", False),
-    ],
-)
-def test_prose_about_parameters_is_found(docstring, in_prose):
-    module = ast.parse(f'class Sums:\n def add(self, first, second):\n    """{docstring}"""\n def _own(self): ...')
-    [(name, function)] = public_functions(module)
-    assert name == "Sums.add"
-    assert described_in_prose(function) is in_prose
-
-
-def test_files_of_tests_have_names_of_their_own():
-    # pytest takes two files of one name for the same module.
-    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, count in names.items() if count > 1] == []
-
-
-TIME_OF_DAY = (
-    r"\b(time\.(time|time_ns|localtime|gmtime|strftime|ctime)|(datetime|date)\.(now|utcnow|today|fromtimestamp))\("
-)
-
-
-def test_the_time_of_day_is_asked_for_only_by_the_page():
-    # A clock that is set back or forward would otherwise make a checkpoint late, or a file newer than it is.
-    asking = [str(path.relative_to(ROOT)) for path in MODULES if re.search(TIME_OF_DAY, path.read_text())]
-    assert asking == ["truncate_kit/report/origins.py"]
-    taken = [path for path in MODULES if re.search(r"^from (time|datetime) import .*\btime\b", path.read_text(), re.M)]
-    assert taken == []
+def test_help_settings_and_results_load_no_torch():
+    modules = [one for one in FILES if one.endswith((".settings", ".result", "report.view", "bench_report"))]
+    code = f"""
+import importlib, sys
+sys.modules |= dict.fromkeys(["torch", "transformers", "datasets", "scipy", "sklearn", "mteb"])  # whoever imports fails
+for module in {["truncate_kit", *modules]}:
+    importlib.import_module(module)
+from truncate_kit_cli.app import COMMANDS, main
+for words in [["--version"], *([name, "--help"] for name in COMMANDS)]:
+    try:
+        main(words)
+    except SystemExit as end:
+        assert not end.code, words
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
