@@ -13,16 +13,10 @@ ROOT = Path(__file__).parents[1]
 PATHS = [path for folder in ("truncate_kit", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PATHS}
 FLOORS = ["cli", "report", "methods bench export encode pushing", "training evaluation analysis workspace",
-          "models data seen"]  # fmt: skip
+          "models data seen store"]  # fmt: skip
 """From the top; every other module of the package stands below them."""
 
-BY_NAME = ("truncate_kit.report.view", "truncate_kit.evaluation.registry", "truncate_kit.results")
-"""These import by name, when asked, what imports them."""
-CARDS = {f"truncate_kit.{name}" for name in ("training.cutting", "methods.tmft.finetune", "methods.frozen.run",
-                                             "methods.contrast.running", "methods.distill.choosing")}  # fmt: skip
-"""These write `truncate_kit.report.card` into the folder of the model they save."""
-LONG = {"cli.train", "cli.measure", "cli.models", "truncate_kit.bench.run", "truncate_kit.methods.tmft.finetune",
-        "truncate_kit.report.analysis", "truncate_kit.report.training", "truncate_kit.report.measuring"}  # fmt: skip
+LONG = {"cli.train", "cli.measure", "cli.models", "truncate_kit.bench.run", "truncate_kit.methods.tmft.finetune"}
 """Longer than the limits."""
 
 
@@ -32,8 +26,7 @@ def imported(module: str) -> Iterator[str]:
     tree, package = ast.parse(text), module if FILES[module].stem == "__init__" else module.rpartition(".")[0]
     typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     passed_over = {inner for node in typing for inner in ast.walk(node)}
-    # At the top of the module only, of those that import by name.
-    for node in tree.body if module in BY_NAME else (node for node in ast.walk(tree) if node not in passed_over):
+    for node in (node for node in ast.walk(tree) if node not in passed_over):
         if isinstance(node, ast.ImportFrom):
             base = f"{package}.{node.module or ''}".rstrip(".") if node.level else str(node.module)
             yield from (name if (name := f"{base}.{alias.name}") in FILES else base for alias in node.names)
@@ -50,8 +43,6 @@ def floor(module: str) -> int:
 
 def test_imports_lead_down_and_never_in_a_circle():
     graph = {one: {*imported(one)} & FILES.keys() - {one, "truncate_kit"} for one in FILES.keys() - {"truncate_kit"}}
-    for one in CARDS:
-        graph[one].remove("truncate_kit.report.card")
     assert [(one, other) for one in graph for other in graph[one] if floor(other) < floor(one)] == []
     TopologicalSorter(graph).prepare()
 
