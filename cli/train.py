@@ -84,7 +84,8 @@ class Priors:
         if self.prior_texts is None:
             return encoder
         from truncate_kit.data import read_texts
-        from truncate_kit.methods.priors import AdaptationSettings, adapted
+        from truncate_kit.methods.priors import adapted
+        from truncate_kit.training.settings import AdaptationSettings
 
         settings = AdaptationSettings(precision=precision, **given(epochs=self.prior_epochs))
         raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"

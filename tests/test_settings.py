@@ -18,12 +18,11 @@ from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.priors import AdaptationSettings
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.parallel import Processes
 from truncate_kit.settings import Bounds, first_seeds, shown
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 
 HUGE = 10**30
 WRONG = [

@@ -26,13 +26,14 @@ def imported(module: str) -> Iterator[str]:
     tree, package = ast.parse(text), module if FILES[module].stem == "__init__" else module.rpartition(".")[0]
     typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     passed_over = {inner for node in typing for inner in ast.walk(node)}
+    by_name = "import_module(" in text and module != "truncate_kit.report.view"  # the one register of its room
     for node in (node for node in ast.walk(tree) if node not in passed_over):
         if isinstance(node, ast.ImportFrom):
             base = f"{package}.{node.module or ''}".rstrip(".") if node.level else str(node.module)
             yield from (name if (name := f"{base}.{alias.name}") in FILES else base for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import_module(" in text:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and by_name:
             yield from (node.value, f"{package}.{node.value.partition('.')[0]}")
 
 
@@ -52,7 +53,7 @@ def code_lines(text: str) -> Iterator[int]:
     quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type not in quiet]
     left_out = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
-                or isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))  # fmt: skip
+                or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)))  # fmt: skip
     without = {line for node in left_out for line in range(node.lineno, node.end_lineno + 1)}
     yield from {line for one in tokens for line in range(one.start[0], one.end[0] + 1)} - without
 

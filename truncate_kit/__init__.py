@@ -49,7 +49,7 @@ _NAMES = {  # by module
     "methods.distill.texts": "RawTexts",
     "methods.frozen.run": "finetune_frozen",
     "methods.frozen.settings": "FrozenReport FrozenSettings",
-    "methods.priors": "AdaptationSettings adapt WordPrior",
+    "methods.priors": "adapt WordPrior",
     "methods.study.plan": "read_study",
     "methods.study.running": "run_study",
     "methods.tmft.finetune": "finetune sweep_prediction",
@@ -59,7 +59,7 @@ _NAMES = {  # by module
     "save_encoder truncate",
     "models.states": "layer_states",
     "parallel": "Processes RayCluster",
-    "training.settings": "TrainingSettings",
+    "training.settings": "AdaptationSettings TrainingSettings",
     "training.tasks": "read_judged",
     "vectors": "VectorFormat",
 }

@@ -22,6 +22,7 @@ from truncate_kit.errors import (
     TruncateKitError,
     UsageError,
     cannot_write,
+    first_line,
 )
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -180,6 +181,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 # Digests
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises `ModelError`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"Cannot read {path}: {first_line(error)}.", hint="Download or save the model again."
+        ) from error
 
 
 def digest_of(file: Path) -> str:

@@ -5,10 +5,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from truncate_kit.files import local_path, real_path
+from truncate_kit.files import digest_of, local_path, read_json, real_path
 from truncate_kit.naming import place_in_words
-from truncate_kit.results import Result, read_or_pass_over
+from truncate_kit.results import Result, digest_of_values, read_or_pass_over
 from truncate_kit.wording import layers_in_words
+
+CONFIG, MODULES = "config.json", "modules.json"
+_WEIGHTS = (".safetensors", ".bin")
+# Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
+# its states (the pooling decides that), and settings of heads that loading leaves out.
+_BOOKKEEPING = {
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
+    "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
+    "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
+    "dtype", "torch_dtype",  # of the file; that of the weights counts
+}  # fmt: skip
+_HEADS = ("classifier_", "summary_")
 
 Method = Literal["cut", "finetune", "distill", "contrast", "freeze", "combine", "copy"]
 ORIGIN_FILE = "origin.json"
@@ -101,3 +113,41 @@ def was_trained(folder: Path) -> bool | None:
     if (folder / "modules.json").is_file():
         return True
     return False if (folder / "config.json").is_file() else None
+
+
+def settings_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration that vectors may depend on."""
+    return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files in a model's folder that a graph is made from, by their names in it.
+
+    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
+    graph, so they may change.
+    """
+    places = [folder]
+    if (folder / MODULES).is_file():
+        places += [folder / module["path"] for module in read_json(folder / MODULES)]
+    files = [folder / CONFIG, folder / MODULES]
+    for place in places:
+        safe = sorted(place.glob("*.safetensors"))
+        files += [place / CONFIG, *(safe or sorted(place.glob("*.bin")))]
+    return {str(file.relative_to(folder)): digest_in(folder, file) for file in dict.fromkeys(files) if file.is_file()}
+
+
+def model_digest(folder: Path) -> str:
+    """Return one SHA-256 over all of these."""
+    return digest_of_values(model_digests(folder))
+
+
+def digest_in(folder: Path, file: Path) -> str:
+    """Return the SHA-256 of a file's bytes; for the model's own configuration of the values that vectors depend on."""
+    if file != folder / CONFIG:
+        return digest_of(file)
+    return digest_of_values(settings_of(read_json(file)))
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of this name holds weights."""
+    return name.endswith(_WEIGHTS)

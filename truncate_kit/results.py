@@ -1,20 +1,24 @@
 """What the package returns: frozen dataclasses with raw values, JSON out and in."""
 
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import importlib
 import json
 import logging
+import os
 import sys
 import types
 import typing
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
-from truncate_kit.errors import FileProblemError, first_line
+from truncate_kit.errors import FileProblemError, cannot_write, first_line
 from truncate_kit.files import local_path, write_text
 
 VERSION = "0.1.0"  # of the package
@@ -298,3 +302,67 @@ def _number(file: Path, path: Path) -> int:
 def _may_replace(report: Measurement, path: Path) -> bool:
     before = read_or_pass_over(type(report).read, path)
     return before is None or report.covers(before)
+
+
+RECORDS_FILE = "trials.jsonl"
+"""Where the runs of a workspace are recorded, beside the folders of what they keep."""
+_CHECKSUM = "crc32"  # of a line as it is without it
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """JSON objects, one a line, each with its checksum; several processes may append to one file.
+
+    Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
+    is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
+    left out and counted. The version of the format stands in the first line of each owner.
+    """
+
+    file: Path
+
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """Return all whole lines, and the number of damaged ones. Raises `FileProblemError`."""
+        try:
+            lines = self.file.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return [], 0
+        except OSError as error:
+            raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
+        found = [values for line in lines if (values := _record_in(line)) is not None]
+        return found, len(lines) - len(found)
+
+    def append(self, *records: dict[str, Any]) -> None:
+        """Write records, a line each. Raises `FileProblemError`."""
+        lines = [_bytes_of(values | {_CHECKSUM: zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a+b") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)  # else another process would take our half line for a dead one's
+                stream.truncate(_end_of_whole_lines(stream))
+                stream.writelines(lines)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise cannot_write(self.file, error) from error
+
+
+def _end_of_whole_lines(stream: BinaryIO) -> int:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 1))
+    if stream.read(1) in (b"", b"\n"):
+        return size
+    stream.seek(0)
+    return stream.read().rfind(b"\n") + 1
+
+
+def _bytes_of(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _record_in(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line without its checksum; None where it is damaged."""
+    try:
+        values: dict[str, Any] = json.loads(line)
+        return values if values.pop(_CHECKSUM) == zlib.crc32(_bytes_of(values)) else None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None

@@ -1,7 +1,5 @@
 """Where runs are kept, so that work that is killed continues and ends with the same result."""
 
-import fcntl
-import json
 import logging
 import os
 import shutil
@@ -11,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
-from truncate_kit.errors import FileProblemError, UsageError, cannot_write
+from truncate_kit.errors import UsageError, cannot_write
 from truncate_kit.files import (
     local_path,
     real_path,
@@ -31,7 +29,7 @@ from truncate_kit.files import (
 )
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.digest import Digest, folder_digest
-from truncate_kit.results import FORMAT, Result, check_format
+from truncate_kit.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
 
 _SETTINGS = "settings"  # kind of the first line of a store
 
@@ -234,70 +232,6 @@ class RunStore:
         digest = Digest()
         digest.add_weights({"": tensor})
         return {"sha256": digest.hexdigest(), "store": self.key}
-
-
-RECORDS_FILE = "trials.jsonl"
-"""Where the runs of a workspace are recorded, beside the folders of what they keep."""
-_CHECKSUM = "crc32"  # of a line as it is without it
-
-
-@dataclass(frozen=True, slots=True)
-class Journal:
-    """JSON objects, one a line, each with its checksum; several processes may append to one file.
-
-    Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
-    is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
-    left out and counted. The version of the format stands in the first line of each owner.
-    """
-
-    file: Path
-
-    def read(self) -> tuple[list[dict[str, Any]], int]:
-        """Return all whole lines, and the number of damaged ones. Raises `FileProblemError`."""
-        try:
-            lines = self.file.read_bytes().split(b"\n")[:-1]
-        except FileNotFoundError:
-            return [], 0
-        except OSError as error:
-            raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
-        found = [values for line in lines if (values := _read(line)) is not None]
-        return found, len(lines) - len(found)
-
-    def append(self, *records: dict[str, Any]) -> None:
-        """Write records, a line each. Raises `FileProblemError`."""
-        lines = [_text(values | {_CHECKSUM: zlib.crc32(_text(values))}) + b"\n" for values in records]
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a+b") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)  # else another process would take our half line for a dead one's
-                stream.truncate(_end_of_whole_lines(stream))
-                stream.writelines(lines)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise cannot_write(self.file, error) from error
-
-
-def _end_of_whole_lines(stream: BinaryIO) -> int:
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - 1))
-    if stream.read(1) in (b"", b"\n"):
-        return size
-    stream.seek(0)
-    return stream.read().rfind(b"\n") + 1
-
-
-def _text(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
-
-
-def _read(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line without its checksum; None where it is damaged."""
-    try:
-        values: dict[str, Any] = json.loads(line)
-        return values if values.pop(_CHECKSUM) == zlib.crc32(_text(values)) else None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return None
 
 
 class StoredRows:

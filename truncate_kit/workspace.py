@@ -13,6 +13,7 @@ from truncate_kit.files import is_unfinished, local_path, model_folder_above, re
 from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, read_origin
 from truncate_kit.results import Result, read_or_pass_over
+from truncate_kit.results import RECORDS_FILE, Journal, Result, read_or_pass_over
 
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second

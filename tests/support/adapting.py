@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from tests.support.distributed import gradients
-from truncate_kit.methods.priors import AdaptationSettings, MaskedTexts, adapted, load_masked_head
+from truncate_kit.methods.priors import MaskedTexts, adapted, load_masked_head
 from truncate_kit.models import load_encoder
 from truncate_kit.training.distributed import Group
+from truncate_kit.training.settings import AdaptationSettings
 
 _WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "red", "small", "tree", "blue"]
 TEXTS = [f"{a} {b} {c}" for a in _WORDS for b in _WORDS[:6] for c in _WORDS[6:]]

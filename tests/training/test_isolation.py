@@ -12,11 +12,12 @@ import torch
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from truncate_kit.hardware import bf16_instructions
-from truncate_kit.methods.priors import AdaptationSettings, adapt
+from truncate_kit.methods.priors import adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
 from truncate_kit.training.distributed import isolated
+from truncate_kit.training.settings import AdaptationSettings
 
 SETTINGS = SweepSettings(layers="1", seeds=(0,))
 

@@ -23,7 +23,7 @@ class MeasuredModel(Result):
     @classmethod
     def of(cls, name: str) -> "MeasuredModel | None":
         """Identify the folder of that name; None if there is none."""
-        from truncate_kit.models.digest import model_digest  # here: names and options are read without torch
+        from truncate_kit.origin import model_digest
 
         folder = local_path(name)
         return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None

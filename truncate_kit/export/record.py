@@ -12,6 +12,7 @@ from pathlib import Path
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.files import digest_of
 from truncate_kit.hardware import multiplies_narrow
+from truncate_kit.origin import MODULES, digest_in, is_weights, model_digests
 from truncate_kit.precisions import (
     EXPORT_RECORD,
     GRAPH_FILES,

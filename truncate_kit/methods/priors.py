@@ -21,16 +21,15 @@ from truncate_kit.models import Batch, Encoder, evaluating, length_batches, trun
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.model_folder import quiet_transformers, resolve
 from truncate_kit.models.pipeline import read_pipeline
-from truncate_kit.precisions import TRAINING_PRECISIONS
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.seen import Keys, keys_of
-from truncate_kit.settings import BATCH, EPOCHS, RATE, SEED, check_settings, listed_texts, setting
+from truncate_kit.settings import listed_texts
 from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, SingleTexts
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate, word_training
+from truncate_kit.training.settings import AdaptationSettings, TrainingSettings, word_training
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.wording import counted
 
@@ -284,27 +283,6 @@ HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 FEWEST_TEXTS = 20
 _NAME = "adaptation"  # of the record in its store
 MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, as the TMFT paper does
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptationSettings(Result):
-    """One adaptation; epochs and batch are those of the TMFT paper (10; 32 × 8 accumulated).
-
-    Ours: the rate of narrow models, a twentieth of the texts held out (`HELD_OUT`) and the best epoch on it kept.
-    """
-
-    epochs: int = setting(10, bounds=EPOCHS)
-    batch_size: int = setting(256, bounds=BATCH)
-    learning_rate: float | None = setting(None, bounds=RATE)  # peak, None is `scaled_learning_rate`
-    precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
-    seed: int = setting(0, bounds=SEED)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def rate(self, width: int) -> float:
-        """Return the peak rate for a model of that width."""
-        return self.learning_rate or scaled_learning_rate(width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

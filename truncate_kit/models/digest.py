@@ -11,24 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from truncate_kit.files import digest_of
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.model_folder import read_json
 from truncate_kit.models.tokenizer import TextReader
-from truncate_kit.results import digest_of_values
+from truncate_kit.origin import settings_of
 
-CONFIG, MODULES = "config.json", "modules.json"
-_SUFFIXES = (".safetensors", ".bin")
-# Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
-# its states (the pooling decides that), and settings of heads that loading leaves out.
-_BOOKKEEPING = {
-    "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
-    "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
-    "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
-    "dtype", "torch_dtype",  # of the file; that of the weights counts
-}  # fmt: skip
-_HEADS = ("classifier_", "summary_")
-# The same for a tokenizer without a serialised form; its maximum length is the encoder's.
+# Fields of a tokenizer that neither vectors nor training depend on; its maximum length is the encoder's.
 _TOKENIZER_BOOKKEEPING = {
     "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
     "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
@@ -111,7 +98,7 @@ def encoder_digest(encoder: Encoder) -> str:
     Names, folders, versions, device and the way attention is computed do not count. Saving and loading keep it.
     """
     digest = Digest()
-    digest.add_values(_settings_of(encoder.backbone.config.to_dict()))
+    digest.add_values(settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
         digest.add_values(None if part is None else _module_values(part))
@@ -119,11 +106,6 @@ def encoder_digest(encoder: Encoder) -> str:
     if encoder.tokenizer is not None:
         digest.add_reader(encoder.reader)
     return digest.hexdigest()
-
-
-def _settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration that vectors may depend on."""
-    return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
 
 
 def _module_values(module: nn.Module) -> list[Any]:
@@ -142,36 +124,3 @@ def folder_digest(folder: Path) -> str:
         digest.add(str(file.relative_to(folder)))
         digest.add_file(file)
     return digest.hexdigest()
-
-
-def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files in a model's folder that a graph is made from, by their names in it.
-
-    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
-    graph, so they may change.
-    """
-    places = [folder]
-    if (folder / MODULES).is_file():
-        places += [folder / module["path"] for module in read_json(folder / MODULES)]
-    files = [folder / CONFIG, folder / MODULES]
-    for place in places:
-        safe = sorted(place.glob("*.safetensors"))
-        files += [place / CONFIG, *(safe or sorted(place.glob("*.bin")))]
-    return {str(file.relative_to(folder)): digest_in(folder, file) for file in dict.fromkeys(files) if file.is_file()}
-
-
-def model_digest(folder: Path) -> str:
-    """Return one SHA-256 over all of these."""
-    return digest_of_values(model_digests(folder))
-
-
-def digest_in(folder: Path, file: Path) -> str:
-    """Return the SHA-256 of a file's bytes; for the model's own configuration of the values that vectors depend on."""
-    if file != folder / CONFIG:
-        return digest_of(file)
-    return digest_of_values(_settings_of(read_json(file)))
-
-
-def is_weights(name: str) -> bool:
-    """Return whether a file of this name holds weights."""
-    return name.endswith(_SUFFIXES)

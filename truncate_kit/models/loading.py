@@ -14,19 +14,12 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from truncate_kit.errors import ModelError, UsageError, first_line, known_name
-from truncate_kit.files import local_path
+from truncate_kit.files import local_path, read_json
 from truncate_kit.hardware import select_device
 from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
-from truncate_kit.models.model_folder import (
-    check_finite,
-    check_shards,
-    quiet_transformers,
-    read_json,
-    resolve,
-    unreadable,
-)
+from truncate_kit.models.model_folder import check_finite, check_shards, quiet_transformers, resolve, unreadable
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
 from truncate_kit.models.tokenizer import TextReader, load_tokenizer, max_length_for, position_limit, usable_length
 from truncate_kit.origin import was_trained

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import is_there, local_path, real_path
+from truncate_kit.files import is_there, local_path, read_json, real_path
 from truncate_kit.naming import miniature_names, miniature_path
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -134,14 +134,6 @@ def _is_inside(folder: Path, place: Path) -> bool:
 
 
 # Files of a module
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises `ModelError`."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"Cannot read {path}: {first_line(error)}.", hint=_AGAIN) from error
 
 
 def write_json(path: Path, value: Any) -> None:

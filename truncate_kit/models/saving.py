@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.files import local_path, replacing
-from truncate_kit.models.digest import encoder_digest, model_digests
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.model_folder import quiet_transformers
 from truncate_kit.models.pipeline import load_by_any_runtime, write_pipeline
-from truncate_kit.origin import ORIGIN_FILE, Method, Origin, versions
+from truncate_kit.origin import ORIGIN_FILE, Method, Origin, model_digests, versions
 from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.seen import write_seen
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from truncate_kit.errors import DivergedError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
-from truncate_kit.settings import BATCH, RATE, SHARE, TRAINING, Bounds, check_settings, setting
+from truncate_kit.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
 from truncate_kit.settings import EPOCHS as EPOCHS_ALLOWED
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, SEARCH, Objective, described
 from truncate_kit.wording import counted
@@ -221,3 +221,24 @@ class DivergedTrials:
             more = f" So did {len(self.found) - 1} more." if len(self.found) > 1 else ""
             kept = f" What {counted(self.others, 'other trial')} gave is kept." if self.others else ""
             raise DivergedError(f"{name}: {error}{more}{kept}", hint=error.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationSettings(Result):
+    """One adaptation; epochs and batch are those of the TMFT paper (10; 32 × 8 accumulated).
+
+    Ours: the rate of narrow models, a twentieth of the texts held out (`HELD_OUT`) and the best epoch on it kept.
+    """
+
+    epochs: int = setting(10, bounds=EPOCHS_ALLOWED)
+    batch_size: int = setting(256, bounds=BATCH)
+    learning_rate: float | None = setting(None, bounds=RATE)  # peak, None is `scaled_learning_rate`
+    precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
+    seed: int = setting(0, bounds=SEED)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def rate(self, width: int) -> float:
+        """Return the peak rate for a model of that width."""
+        return self.learning_rate or scaled_learning_rate(width)

@@ -26,8 +26,8 @@ from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, choose
 from truncate_kit.methods.frozen.states import nli_scores
 from truncate_kit.models import load_encoder, truncate
+from truncate_kit.results import Journal
 from truncate_kit.seen import pair_keys, read_seen
-from truncate_kit.store import Journal
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]

@@ -13,7 +13,6 @@ from tests.support.training import without_dropout
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.methods.priors import (
     IGNORED,
-    AdaptationSettings,
     HiddenWords,
     MaskedTexts,
     adapt,
@@ -25,6 +24,7 @@ from truncate_kit.methods.priors import (
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.methods.study.running import load_model
 from truncate_kit.models import encoder_digest, load_encoder, truncate
+from truncate_kit.training.settings import AdaptationSettings
 
 SHORT = AdaptationSettings(epochs=2, batch_size=64, learning_rate=3e-3)
 FAMILIES = ["bert", "electra", "deberta", "roberta", "distilbert", "mpnet", "albert", "modernbert"]

@@ -6,7 +6,7 @@ from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.killing import killed
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.methods.priors import AdaptationSettings, WordPrior, adapt
+from truncate_kit.methods.priors import WordPrior, adapt
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.study.running import run_study
@@ -15,7 +15,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.training import settings as configuration
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 
 WORD_EPOCHS = 6  # of fifty in the product, and each is stored

@@ -18,7 +18,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.store import Journal
+from truncate_kit.results import Journal
 from truncate_kit.training.tasks import LabelledTask
 
 LAYERS = (0, 1, 2, 3)

@@ -68,13 +68,17 @@ from truncate_kit.data.retrieval import SEARCH_METRICS, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line, known_name
 from truncate_kit.files import is_there, local_path
-from truncate_kit.methods.priors import AdaptationSettings
-from truncate_kit.models import kept_config, load_config
 from truncate_kit.naming import blocks_in_words, blocks_named
 from truncate_kit.results import Result
 from truncate_kit.settings import SEEDS, check_number
 from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
-from truncate_kit.training.settings import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings, word_training
+from truncate_kit.training.settings import (
+    WORD_BATCH_SIZE,
+    WORD_EPOCHS,
+    AdaptationSettings,
+    TrainingSettings,
+    word_training,
+)
 
 _LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each
 
@@ -267,6 +271,8 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
 
 def _checked_depth(model: str, blocks: list[int]) -> int:
     """The depth of the model. Raises `UsageError` where it has no such blocks, or no model like it could hold them."""
+    from truncate_kit.models import kept_config, load_config  # bring torch, which plans and results do without
+
     if not blocks:
         raise UsageError(f"{model} has blocks = [].", hint="Name one or more, or leave out blocks.")
     try:

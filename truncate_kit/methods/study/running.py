@@ -43,8 +43,8 @@ from truncate_kit.models import Encoder, layers_held, load_encoder, paper_parame
 from truncate_kit.models.states import layer_states
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
-from truncate_kit.results import read_or_pass_over
-from truncate_kit.store import RECORDS_FILE, RunStore, run_key
+from truncate_kit.results import RECORDS_FILE, read_or_pass_over
+from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
 from truncate_kit.training.settings import Trial, trial_name
