@@ -281,7 +281,8 @@ def _readable(file: Path) -> Iterator[Path]:
         yield file
         return
     with NamedTemporaryFile(suffix=".txt") as copy:
-        copyfileobj(sys.stdin.buffer, copy)
+        if sys.stdin is not None:  # it is where a program starts this with it closed
+            copyfileobj(sys.stdin.buffer, copy)
         if not copy.tell():
             raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")
         copy.flush()

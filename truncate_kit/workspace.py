@@ -12,7 +12,6 @@ from truncate_kit.errors import UsageError
 from truncate_kit.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
 from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, read_origin
-from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.results import RECORDS_FILE, Journal, Result, read_or_pass_over
 
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
@@ -372,8 +371,6 @@ def _is_distilled(workspace: Workspace) -> bool:
 
 def _runs(workspace: Workspace) -> list[Path]:
     """Return the folders of runs, also of a study and of frozen heads."""
-    from truncate_kit.store import RECORDS_FILE  # brings torch, which few commands need
-
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -382,8 +379,6 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _described_run(run: Path) -> RunFolder:
-
-    from truncate_kit.store import RECORDS_FILE, Journal  # brings torch, which few commands need
 
     records, _ = Journal(run.parent / RECORDS_FILE).read()
     return RunFolder(

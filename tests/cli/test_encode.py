@@ -92,7 +92,7 @@ def test_json_and_options(workspace, capsys):
         (("table.csv", "--column", "body"), "no column 'body'"),
         (("missing.txt",), "missing.txt does not exist"),
         (("blank.txt",), "line 2: the line is empty"),
-        (("texts.txt", "--precision", "int4"), "no vector precision 'int4'"),
+        (("texts.txt", "--precision", "int4"), "'int4' is not known"),
         (("texts.txt", "--dimensions", "17"), "have 16"),
         (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
         (("texts.txt", "--out", "texts.txt/v.npy"), "Cannot write"),
@@ -120,6 +120,8 @@ def test_what_is_wrong_with_standard_input_names_no_file(workspace, capsys, monk
     assert code == 1
     assert "Error: Standard input, line 2: the line is empty." in err
     assert ".txt" not in err
+    monkeypatch.setattr("sys.stdin", None)  # closed by whoever starts the command
+    assert run(capsys, "encode", "-")[0] == 1
 
 
 def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
@@ -138,7 +140,7 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     assert found["int8"]["pearson"] == pytest.approx(found["whole"]["pearson"], abs=1)
     assert found["binary"]["pearson"] != pytest.approx(found["whole"]["pearson"], abs=0.01)
     code, _, err = run(capsys, *arguments, "--vectors", "float8")
-    assert (code, "no vector precision 'float8'" in err) == (1, True)
+    assert (code, "'float8' is not known" in err) == (1, True)
     assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())
 
 
