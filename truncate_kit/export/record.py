@@ -191,8 +191,6 @@ def check_record(graph: Path) -> ExportReport | None:
 
 def _changed_since(folder: Path, known: dict[str, str]) -> str | None:
     """What became of the model in a graph's folder whose files these were; None where it is the same, or not there."""
-    from truncate_kit.models.digest import MODULES, digest_in, is_weights, model_digests  # takes torch
-
     for name, digest in known.items():
         file = folder / name
         if file.is_file() and digest_in(folder, file) != digest:
