@@ -181,6 +181,11 @@ def finetune(
     if layer is None and kept is not None:
         layer = str(len(kept) if priors.prior_layer is None else priors.prior_layer)
     settings = replace(settings, layers=layer or settings.layers)
+    if settings.strategy is not None and settings.layers != "auto":
+        raise UsageError(
+            f"`strategy={settings.strategy}` searches for a layer, and `layers={settings.layers}` is given.",
+            hint="Leave out one of the two.",
+        )
     row = _objective(training.pop("objective", None), data, retrieval)
     judged, precision = row.data == "judged", training["precision"]
     if teacher is None and teacher_weight != 1:

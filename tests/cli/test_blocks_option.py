@@ -64,7 +64,7 @@ def test_analyze_profiles_the_kept_model(model, kept, tmp_path, capsys):
     out, err = run_both(capsys, "analyze", model, *asked)
     assert "model, blocks 1, 3 of 3 against" in out
     assert "2 (block 3)" in out or "2 (block 3, drop)" in out
-    assert "Layers are those of blocks 1, 3 of 3 alone: layer 1 in block 1, layer 2 in block 3." in err
+    assert "layer 1 in block 1, layer 2 in block 3" in err
     found = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
     assert (found.kept_blocks, found.full_depth, found.depth) == ((1, 3), 3, 2)
     by_hand = profile(

@@ -48,8 +48,3 @@ class SweepSettings(Result):
             raise UsageError(
                 f"`within` says nothing to `pick` {self.pick}.", hint=f"Leave it out; the defaults are {_WITHIN}."
             )
-        if self.strategy is not None and self.layers != "auto":
-            raise UsageError(
-                f"`strategy={self.strategy}` searches for a layer, and `layers={self.layers}` is given.",
-                hint="Leave out one of the two.",
-            )
