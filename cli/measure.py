@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.backends import QUICK, BenchSettings
 from truncate_kit.errors import UsageError, known_name
-from truncate_kit.evaluation.registry import SUITES
-from truncate_kit.evaluation.suite import MeasuredModel, SuiteReport, SuiteRun
+from truncate_kit.evaluation.suite import SUITES, SuiteReport, SuiteRun, measured_digest
 from truncate_kit.evaluation.transfer import FEWEST_ROWS
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named
@@ -319,7 +318,6 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: Vecto
 def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     """Run a suite, write its result into the workspace, and show it."""
     suite, workspace = SUITES[name], model.workspace
-    _, score = suite.load()
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
         run = SuiteRun(
             encoder=model.encoder,
@@ -332,7 +330,7 @@ def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
             note=lambda text: workspace.note(text),
             progress=progress,
         )
-        report = replace(score(run), measured=MeasuredModel.of(model.name))
+        report = replace(suite.run(run), sha256=measured_digest(model.name))
         path = _write_report(report, workspace, name)
     _show_report(report, workspace, path, codes=suite.by_cosine and model.encoder.heads is not None)
 
@@ -387,7 +385,8 @@ def _run_mteb(
             )
             for name, encoder in encoders
         )
-        report = replace(MtebComparison.of(others[0], lean) if others else lean, measured=MeasuredModel.of(run.name))
+        report = MtebComparison(model=run.name, full=others[0], lean=lean) if others else lean
+        report = replace(report, sha256=measured_digest(run.name))
         path = _write_report(report, run.workspace, "mteb-comparison" if others else "mteb")
     codes = any(encoder.heads is not None for _, encoder in encoders)
     _show_report(report, run.workspace, path, codes=codes)

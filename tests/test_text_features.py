@@ -51,6 +51,6 @@ def test_accuracies_of_a_combination(tiny_folder):
     encoder = combined_encoder(load_encoder(tiny_folder("bert")), (0, 1))
     point = score_transfer(encoder, [rows], model="tiny", settings=SMALL).sets[0].whole
     values = layer_states(encoder, texts)
-    for found, features in ((point.as_is, values.mean(dim=0)), (point.last, values[1])):
+    for kind, features in (("as_is", values.mean(dim=0)), ("last", values[1])):
         expected = [fit_and_score(features.numpy(), labels, *division) for division in plain_divisions(labels, 2)]
-        assert found == pytest.approx(expected)
+        assert [getattr(split, kind) for split in point.splits] == pytest.approx(expected)

@@ -18,19 +18,19 @@ def test_ndcg_is_that_of_scikit_learn():
     ours = score_queries(found, relevance)
     for row in range(60):  # its gain is linear, too
         expected = ndcg_score(grades[row : row + 1], scores[row : row + 1], k=10)
-        assert ours.ndcg[row] == pytest.approx(100 * expected, abs=1e-9)
+        assert ours["ndcg"][row] == pytest.approx(100 * expected, abs=1e-9)
         hits = [grades[row, place] > 0 for place in found[row]]
-        assert ours.recall[row] == pytest.approx(100 * sum(hits) / (grades[row] > 0).sum())
-        assert ours.mrr[row] == pytest.approx(100 / (hits.index(True) + 1) if any(hits) else 0)
+        assert ours["recall"][row] == pytest.approx(100 * sum(hits) / (grades[row] > 0).sum())
+        assert ours["mrr"][row] == pytest.approx(100 / (hits.index(True) + 1) if any(hits) else 0)
 
 
 def test_scores_by_hand():
     found = np.array([[4, 2, 9], [0, 1, -1], [7, 8, 9]])
     scores = score_queries(found, [{2: 1.0, 9: 3.0}, {0: 2.0}, {1: 1.0, 2: 1.0}])
     second, third = 1 / np.log2(3), 1 / np.log2(4)
-    assert scores.ndcg == pytest.approx([100 * (second + 3 * third) / (3 + second), 100, 0])
-    assert scores.mrr == pytest.approx([50, 100, 0])
-    assert scores.recall == pytest.approx([100, 100, 0])
+    assert scores["ndcg"] == pytest.approx([100 * (second + 3 * third) / (3 + second), 100, 0])
+    assert scores["mrr"] == pytest.approx([50, 100, 0])
+    assert scores["recall"] == pytest.approx([100, 100, 0])
 
 
 def test_overlap_counts_what_both_found():
@@ -54,7 +54,7 @@ def test_the_reciprocal_rank_by_hand_where_a_query_is_itself_among_the_documents
     relevance = [{9: 1.0, 8: 1.0}, {10: 1.0}, {1: 1.0}]
 
     def scores(own):
-        return score_queries(found_places(torch.tensor(rows), top=10, own=own), relevance).mrr
+        return score_queries(found_places(torch.tensor(rows), top=10, own=own), relevance)["mrr"]
 
     # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
     assert scores([None, 0, None]) == pytest.approx([100 / 3, 10, 0])

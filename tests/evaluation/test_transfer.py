@@ -62,8 +62,8 @@ def test_a_vector_model_on_single_texts(words, encoder):
     values, labels = encoder.vectors(words.first).numpy(), np.array(words.labels)
     expected = [fit_and_score(values, labels, train, test) for train, test in plain_divisions(labels, 2)]
     (score,) = report.sets
-    assert score.whole.as_is == pytest.approx(expected)
-    assert (score.whole.last, score.whole.combined, score.whole.chosen, report.num_subsets) == (None, None, None, 0)
+    assert score.whole.splits == tuple(TransferSplit(as_is=pytest.approx(one)) for one in expected)
+    assert (score.whole.mean("last"), report.num_subsets) == (None, 0)
     assert score.majority == pytest.approx(100 * max(labels.mean(), 1 - labels.mean()))
     assert (score.whole.train_rows, score.whole.test_rows) == (136, 24)
     assert report.mean_as_is == pytest.approx(np.mean(expected))
@@ -75,10 +75,11 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
     labels, point = np.array(pairs.labels), report.sets[0].whole
     left, right = (layer_states(encoder, texts).numpy() for texts in (pairs.first, pairs.second))
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
-        subsets = [(3,), (0, 1, 2, 3), point.chosen[number]]
-        for found, layers in zip((point.last, point.last_four, point.combined), subsets, strict=True):
+        split = point.splits[number]
+        subsets = [(3,), (0, 1, 2, 3), split.chosen]
+        for found, layers in zip((split.last, split.last_four, split.combined), subsets, strict=True):
             values = pair_features(left[list(layers)].mean(axis=0), right[list(layers)].mean(axis=0))
-            assert found[number] == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
+            assert found == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
         of_any = [
             fit_and_score(
                 pair_features(left[list(some)].mean(axis=0), right[list(some)].mean(axis=0)), labels, train, test
@@ -86,12 +87,12 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
             for size in (1, 2, 3)
             for some in combinations(range(4), size)
         ]
-        assert any(point.random[number] == pytest.approx(one, abs=1e-6) for one in of_any)
-    assert point.as_is == point.last  # a bare model: its vector is the mean state of the last layer
+        assert any(split.random == pytest.approx(one, abs=1e-6) for one in of_any)
+        assert split.as_is == split.last  # a bare model: its vector is the mean state of the last layer
     assert report.num_subsets == 14  # of four layers, up to three
-    assert point.relative_error_reduction == pytest.approx(
-        100 * ((100 - point.mean_last) - (100 - point.mean_combined)) / (100 - point.mean_last)
-    )
+    before, after = (100 - np.mean([getattr(split, kind) for split in point.splits]) for kind in ("last", "combined"))
+    assert point.relative_error_reduction == pytest.approx(100 * (before - after) / before)
+    assert report.mean_relative_error_reduction == point.relative_error_reduction
     assert TransferReport.from_dict(report.to_dict()) == report
 
 
@@ -101,10 +102,13 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
     one, pooler = (words, pairs)[form == "pair"], find_pooler_head(tiny_folder("bert"), required=True)
     weight, bias = (value.detach().numpy() for value in (pooler.linear.weight, pooler.linear.bias))
     plain = score_transfer(encoder, [one], model="tiny", settings=SMALL, pooler=pooler).sets[0].whole
-    assert plain.last == score_transfer(encoder, [one], model="tiny", settings=SMALL).sets[0].whole.last
+    without = score_transfer(encoder, [one], model="tiny", settings=SMALL).sets[0].whole
+    assert plain.splits == tuple(
+        replace(bare, cls=split.cls) for bare, split in zip(without.splits, plain.splits, strict=True)
+    )
     report = score_transfer(encoder, [one], model="tiny", settings=replace(SMALL, head=True), pooler=pooler)
     point, labels = report.sets[0].whole, np.array(one.labels)
-    assert point.cls == plain.cls
+    assert point.mean("cls") == plain.mean("cls")
     sides = (one.first,) if one.second is None else (one.first, one.second)
 
     def features(pooling, layers):
@@ -113,15 +117,16 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
         return values[0] if len(values) == 1 else pair_features(*values)
 
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
+        split = point.splits[number]
         for found, pooling, layers in (
-            (point.cls, "cls", (3,)),
-            (point.last, "mean", (3,)),
-            (point.last_four, "mean", (0, 1, 2, 3)),
-            (point.combined, "mean", point.chosen[number]),
+            (split.cls, "cls", (3,)),
+            (split.last, "mean", (3,)),
+            (split.last_four, "mean", (0, 1, 2, 3)),
+            (split.combined, "mean", split.chosen),
         ):
             expected = fit_and_score(features(pooling, layers), labels, train, test)
-            assert found[number] == pytest.approx(expected, abs=100 / len(test) + 1e-6)  # one row at a threshold
-    assert report.mean_cls == pytest.approx(np.mean(point.cls))
+            assert found == pytest.approx(expected, abs=100 / len(test) + 1e-6)  # one row at a threshold
+    assert report.mean_cls == pytest.approx(np.mean([split.cls for split in point.splits]))
 
 
 def planted(seed=0, rows=200, layers=4, width=6):
@@ -208,7 +213,7 @@ def test_a_class_too_small_for_its_share_is_drawn_at_random(encoder):
     report = score_transfer(encoder, [rare], model="tiny", settings=settings)
     few, whole = report.sets[0].curve
     assert (few.train_rows, few.by_class, whole.train_rows, whole.by_class) == (10, False, 102, True)
-    assert all(0 <= score <= 100 for score in few.combined)
+    assert all(0 <= score <= 100 for score in (split.combined for split in few.splits))
 
 
 def test_rows_of_one_class_alone_answer_with_it():
@@ -233,7 +238,7 @@ def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, 
     assert [(point.fraction, point.train_rows) for point in small.curve] == [(1.0, 25)]
     assert [point.fraction for point in whole.curve] == [0.1, 1.0]
     assert whole == score_transfer(encoder, [words], model="tiny", settings=settings).sets[0]
-    assert report.mean_combined == pytest.approx((small.whole.mean_combined + whole.whole.mean_combined) / 2)
+    assert report.mean_combined == pytest.approx((small.whole.mean("combined") + whole.whole.mean("combined")) / 2)
     assert ("TREC: splits", 2, 2) in seen
     assert sorted(map(len, kept_splits(tmp_path).values())) == [2, 4]
     assert TransferReport.from_dict(report.to_dict()) == report

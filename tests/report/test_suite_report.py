@@ -6,30 +6,24 @@ import pytest
 
 from truncate_kit.evaluation.graded import StsReport, StsScore
 from truncate_kit.evaluation.retrieval import RetrievalReport
-from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore, TransferSettings
+from truncate_kit.evaluation.transfer import (
+    TransferPoint,
+    TransferReport,
+    TransferScore,
+    TransferSettings,
+    TransferSplit,
+)
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
 
+SPLITS = (
+    TransferSplit(as_is=80.0, last=80.0, last_four=77.0, random=75.0, combined=84.0, chosen=(0, 3)),
+    TransferSplit(as_is=82.0, last=80.0, last_four=79.0, random=77.0, combined=86.0, chosen=(3,)),
+)
 
-def point(fraction, **changes):
-    values = {
-        "fraction": fraction,
-        "train_rows": int(100 * fraction),
-        "test_rows": 20,
-        "as_is": (80.0, 82.0),
-        "last": (80.0, 80.0),
-        "last_four": (77.0, 79.0),
-        "random": (75.0, 77.0),
-        "combined": (84.0, 86.0),
-        "chosen": ((0, 3), (3,)),
-        "mean_as_is": 81.0,
-        "mean_last": 80.0,
-        "mean_last_four": 78.0,
-        "mean_random": 76.0,
-        "mean_combined": 85.0,
-        "relative_error_reduction": 25.0,
-    }
-    return TransferPoint(**{**values, **changes})
+
+def point(fraction, splits=SPLITS):
+    return TransferPoint(fraction=fraction, train_rows=int(100 * fraction), test_rows=20, splits=splits)
 
 
 @pytest.fixture
@@ -80,7 +74,7 @@ def test_a_set_that_was_left_out_has_no_panel(transfer):
 
 
 def test_a_model_of_one_vector_has_no_columns_of_layers(transfer):
-    curve = (point(1.0, last=None, combined=None, chosen=None, mean_last=None, mean_combined=None),)
+    curve = (point(1.0, (TransferSplit(as_is=80.0),)),)
     plain = replace(transfer, num_subsets=0, sets=(replace(transfer.sets[0], curve=curve),))
     table = view_of(plain).tables[0]
     assert table.columns[-1] == "as it is"

@@ -305,7 +305,7 @@ def profile(
     if retrieval is None:
         return result
     scores = _search(measurer, retrieval, held, found.states[0])
-    ndcg, mrr, recall = (tuple(float(one.by(metric).mean()) for one in scores) for metric in SEARCH_METRICS)
+    ndcg, mrr, recall = (tuple(float(one[metric].mean()) for one in scores) for metric in SEARCH_METRICS)
     result = replace(result, ndcg=ndcg, mrr=mrr, recall=recall, search_metric=retrieval.metric)
     return replace(result, num_queries=len(retrieval.queries))
 

@@ -32,12 +32,14 @@ from truncate_kit.evaluation.graded import TextEncoder, check_finite_vectors, en
 from truncate_kit.evaluation.suite import SuiteRun
 from truncate_kit.evaluation.transfer import (
     FEWEST_ROWS,
+    KINDS,
     Layers,
     TransferPoint,
     TransferReport,
     TransferScore,
     TransferSettings,
     TransferSplit,
+    mean_of,
 )
 from truncate_kit.models import Encoder, find_pooler_head
 from truncate_kit.models.digest import Digest
@@ -57,7 +59,6 @@ WIDTH = 256
 """Numbers of a state that the ridge regressions see: a fixed projection, drawn without looking at the data."""
 RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
 _CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
-_KINDS = ("as_is", "cls", "last", "last_four", "random", "combined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +301,18 @@ def run_transfer(run: SuiteRun) -> TransferReport:
     given = {name: run.options.get(name) for name in ("fractions", "head")}
     quick = QUICK if run.options.get("quick") else {}
     settings = TransferSettings(**{name: value for name, value in given.items() if value}, **quick)
-    sets = find_transfer(run.data)
-    _check_rows(sets, settings)
+    sets, seen = find_transfer(run.data), seen_pairs(run.model)
     for one in sets:
         for share, rows in settings.left_out(len(one)):
             run.note(f"{one.name} leaves {rows} rows to train on at {share:g} of them: left out.")
-    _note_seen(sets, run)
+        if seen is None or one.second is None:
+            continue
+        known = sum(frozenset(pair) in seen for pair in zip(one.first, one.second, strict=True))
+        if known:
+            run.note(
+                f"{run.model} was trained on or chosen by {known:,} of the {counted(len(one), 'row')} of {one.name}: "
+                "accuracy there says little of other rows."
+            )
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
     return score_transfer(
@@ -331,20 +338,6 @@ def _check_rows(sets: Sequence[LabelledSet], settings: TransferSettings) -> None
         others = ", and no other set more" if len(counts) > 1 else ""
         hint = f"Take more rows, or a larger share: {FEWEST_ROWS} are the fewest that can be fitted on."
         raise DataError(f"{name} leaves {counts[name]} rows to train on{others}.", hint=hint)
-
-
-def _note_seen(sets: Sequence[LabelledSet], run: SuiteRun) -> None:
-    """Say which sets of pairs hold rows that the model learned from or was chosen by, whatever their labels."""
-    seen = seen_pairs(run.model)
-    for one in sets:
-        if seen is None or one.second is None:
-            continue
-        known = sum(frozenset(pair) in seen for pair in zip(one.first, one.second, strict=True))
-        if known:
-            run.note(
-                f"{run.model} was trained on or chosen by {known:,} of the {counted(len(one), 'row')} of {one.name}: "
-                "accuracy there says little of other rows."
-            )
 
 
 def score_transfer(
@@ -392,15 +385,14 @@ def score_transfer(
         with store.open() if store else nullcontext():
             scores.append(_score(one, task, settings, store, progress))
     points = [score.whole for score in scores if score.curve]
-    names = (*(f"mean_{kind}" for kind in _KINDS), "relative_error_reduction")
-    means: dict[str, Any] = {name: _mean([getattr(point, name) for point in points]) for name in names}
+    means: dict[str, Any] = {f"mean_{kind}": mean_of([point.mean(kind) for point in points]) for kind in KINDS}
     return TransferReport(
         model=model,
         runtime=runtime,
         settings=settings,
         num_subsets=subsets,
         sets=tuple(scores),
-        mean_relative_error_reduction=means.pop("relative_error_reduction"),
+        mean_relative_error_reduction=mean_of([point.relative_error_reduction for point in points]),
         seconds=time.perf_counter() - begin,
         **means,
     )
@@ -440,18 +432,13 @@ def _score(
                     store.write(name, split)
             found.append(split)
             progress(f"{one.name}: splits", len(parts) * len(curve) + len(found), len(parts) * len(shares))
-        values = {kind: tuple(getattr(split, kind) for split in found) for kind in (*_KINDS, "chosen")}
-        fields: dict[str, Any] = {kind: None if None in some else some for kind, some in values.items()}
-        fields |= {f"mean_{kind}": _mean(fields[kind]) for kind in _KINDS}
-        before, after = fields["mean_last"], fields["mean_combined"]
         curve.append(
             TransferPoint(
                 fraction=fraction,
                 train_rows=len(rows),
                 test_rows=len(test),
-                relative_error_reduction=None if after is None else error_reduction(before, after),
                 by_class=stratified,
-                **fields,
+                splits=tuple(found),
             )
         )
     rows_of = list(zip(task.first.tolist(), (task.first if task.second is None else task.second).tolist(), strict=True))
@@ -476,16 +463,6 @@ def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, se
         features |= {} if task.cls is None else {"cls": task.cls}
     found = accuracies([(values, *places) for values in features.values()], task.labels, settings)
     return TransferSplit(**{kind: 100 * share for kind, share in zip(features, found, strict=True)}, chosen=chosen)
-
-
-def error_reduction(before: float, after: float) -> float:
-    """Return by how many percent the errors fall from accuracy `before` to `after`, in points; 0 without errors."""
-    return 100 * (after - before) / (100 - before) if before < 100 else 0.0
-
-
-def _mean(values: Sequence[float | None] | None) -> float | None:
-    """Return the mean; None where any value is missing."""
-    return float(np.mean(values)) if values and None not in values else None  # type: ignore[arg-type]  # none is None
 
 
 def text_features(

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from scipy.stats import pearsonr
@@ -72,10 +72,6 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     or one value only among targets or cosines, and for a score that is no number; `ModelError` where the encoder does
     not give one vector for each text.
     """
-    if pairs and all(pair.first == pair.second for pair in pairs):
-        raise DataError(
-            "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
-        )
     targets = [pair.target for pair in pairs]
     check_ranks(targets)
     places = PlacedPairs.of(pairs)
@@ -115,8 +111,16 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
         return None
 
 
-def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
-    """Return the vectors (n, d) in float32 of distinct texts, in their order.
+def encode_distinct(
+    encoder: Any, texts: Sequence[str], progress: Progress = silent, prompt: str | None = None
+) -> Tensor:
+    """Return the vectors (n, d) in float32 of distinct texts after a prompt, in their order.
+
+    Args:
+        encoder: Whatever has `.encode(texts)`.
+        texts: Each once.
+        progress: Called after each part of them.
+        prompt: None leaves the prompt to the encoder.
 
     Raises `DataError` if they are not finite, `ModelError` if there is not one for each text.
     """
@@ -124,7 +128,10 @@ def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progre
     parts: list[Tensor] = []
     for start in range(0, len(texts), _CHUNK):
         chunk = list(texts[start : start + _CHUNK])
-        parts.append(one_row_each(encoder.encode(chunk), len(chunk)).float().cpu())
+        found = (
+            encoder.encode(chunk) if prompt is None else encoder.encode([prompt + one for one in chunk], prompt=False)
+        )
+        parts.append(one_row_each(found, len(chunk)).float().cpu())
         progress(task, start + len(chunk), len(texts))
     return check_finite_vectors(torch.cat(parts))
 
@@ -157,7 +164,6 @@ class StsScore(Result):
 class StsReport(SuiteReport):
     """The sets that were found, and plain means over them."""
 
-    model: str
     runtime: str  # `torch`, `onnx`, or what else encoded
     sets: tuple[StsScore, ...]  # in the order of the paper
     mean_spearman: float

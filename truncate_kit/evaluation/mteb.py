@@ -44,7 +44,6 @@ class MtebScore(Result):
 class MtebReport(SuiteReport):
     """One model on some tasks."""
 
-    model: str
     runtime: str  # `torch`, `onnx`, or what else encoded
     version: str  # of the `mteb` package
     scores: tuple[MtebScore, ...]  # in the order of the tasks
@@ -64,20 +63,6 @@ class MtebComparison(SuiteReport):
 
     full: MtebReport
     lean: MtebReport
-    differences: tuple[float, ...]  # lean less full, task by task
-    mean_difference: float
-
-    @classmethod
-    def of(cls, full: MtebReport, lean: MtebReport) -> "MtebComparison":
-        """Compare two reports on the same tasks in the same order."""
-        return cls(
-            full=full,
-            lean=lean,
-            differences=tuple(
-                after.score - before.score for before, after in zip(full.scores, lean.scores, strict=True)
-            ),
-            mean_difference=lean.mean - full.mean,
-        )
 
     def amounts(self) -> Iterator[Amounts]:
         """Yield those of either report: both are of the same tasks."""

@@ -105,9 +105,9 @@ def evaluate_retrieval(
         num_documents=len(data.documents),
         top=int(top),
         measure=stored.measure,
-        ndcg=estimated(scores.ndcg),
-        mrr=estimated(scores.mrr),
-        recall=estimated(scores.recall),
+        ndcg=estimated(scores["ndcg"]),
+        mrr=estimated(scores["mrr"]),
+        recall=estimated(scores["recall"]),
         vectors=form.precision,
         dimensions=form.kept(vectors.width),
         bytes_per_vector=form.bytes_per_vector(vectors.width),
@@ -222,11 +222,11 @@ def compare(
                     index=index,
                     vectors=precision,
                     bytes_per_vector=form.bytes_per_vector(widths[index]),
-                    ndcg=float(scores.ndcg.mean()),
-                    mrr=float(scores.mrr.mean()),
-                    recall=float(scores.recall.mean()),
+                    ndcg=float(scores["ndcg"].mean()),
+                    mrr=float(scores["mrr"].mean()),
+                    recall=float(scores["recall"].mean()),
                     overlap=float(overlaps(found, best[0]).mean()),
-                    difference=None if scores is best[1] else estimated(scores.ndcg - best[1].ndcg),
+                    difference=None if scores is best[1] else estimated(scores["ndcg"] - best[1]["ndcg"]),
                 )
             )
     return RetrievalComparison(
@@ -250,7 +250,6 @@ class RetrievalReport(SuiteReport):
     Times are medians for one query at a time on `threads` threads.
     """
 
-    model: str
     runtime: str  # `torch`, `onnx`, or what else encoded
     data: str
     num_queries: int
@@ -338,7 +337,7 @@ def score_retrieval(
 
     def reciprocal_rank(one: Any) -> float:
         places = torch.from_numpy(one.search(queries, TOP + 1)[1])
-        return float(score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance).mrr.mean())
+        return float(score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance)["mrr"].mean())
 
     return RetrievalReport(
         model=model,

@@ -19,11 +19,13 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.settings import Bounds, check_number
 from truncate_kit.statistics import RESAMPLES, draws, interval
-from truncate_kit.vectors import Rows, VectorFormat
+from truncate_kit.vectors import VectorFormat
 
 Found = NDArray[np.int64]
 """Places of the documents found, best first, −1 where there are no more: (queries, top)."""
 Array = NDArray[np.float64]
+QueryScores = dict[SearchMetric, Array]
+"""By metric the score of each query, (queries,)."""
 TOP = 10
 DOCUMENTS_AT_A_TIME = 4_096
 """Documents whose states of all layers are held at a time: of 13 layers of width 768, 160 MB."""
@@ -47,23 +49,11 @@ def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> 
     return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
-class _Prompted:
-    """An encoder with this prompt before each text, instead of its default one."""
-
-    def __init__(self, encoder: Any, prompt: str) -> None:
-        self._encoder, self._prompt = encoder, prompt
-
-    def encode(self, texts: Sequence[str]) -> Rows:
-        vectors: Rows = self._encoder.encode([self._prompt + text for text in texts], prompt=False)
-        return vectors
-
-
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
     """Encode the texts after this prompt, None for the model's default one; each distinct text once."""
-    used = encoder if prompt is None else _Prompted(encoder, prompt)
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
-    return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
+    return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
 
 
 def encode_sides(
@@ -258,28 +248,13 @@ class Estimate(Result):
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryScores:
-    """Scores of each query in points (× 100), (queries,), over the documents found for it.
+def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
+    """Score each query at the depth of `found`, in points (× 100), over the documents found for it.
 
     ndcg: with the grade as the gain, discounted by log₂(rank + 1), over the best order there is: the measure `ndcg_cut`
     of trec_eval, which BEIR reports (Järvelin and Kekäläinen 2002; the form with 2^grade − 1 is another one).
     mrr: 1 / rank of the first document that answers, 0 where none was found. recall: share of the documents that
     answer.
-    """
-
-    ndcg: Array
-    mrr: Array
-    recall: Array
-
-    def by(self, metric: SearchMetric) -> Array:
-        """Return the scores by one of `SEARCH_METRICS`."""
-        scores: Array = getattr(self, metric)
-        return scores
-
-
-def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """Score each query at the depth of `found`.
 
     Args:
         found: At whose depth scores are.
@@ -296,11 +271,11 @@ def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> Que
         row[: len(ideal)] = ideal
     hits = gains > 0
     first = np.where(hits.any(axis=1), 1 / (hits.argmax(axis=1) + 1), 0.0)
-    return QueryScores(
-        ndcg=100 * (gains @ discounts) / (best @ discounts),
-        mrr=100 * first,
-        recall=100 * hits.sum(axis=1) / np.array([len(grades) for grades in relevance]),
-    )
+    return {
+        "ndcg": 100 * (gains @ discounts) / (best @ discounts),
+        "mrr": 100 * first,
+        "recall": 100 * hits.sum(axis=1) / np.array([len(grades) for grades in relevance]),
+    }
 
 
 def overlaps(found: Found, others: Found) -> Array:

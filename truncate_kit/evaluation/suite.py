@@ -1,32 +1,28 @@
-"""What every evaluation suite takes and gives: a run of a model on some data, and a report."""
+"""The evaluation suites, one row each, and what all take and give: a run of a model on some data, and a report.
+
+Importing this imports no torch: the command line reads names and options from the rows.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.files import local_path
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Measurement, Result
+from truncate_kit.results import Measurement
 
 if TYPE_CHECKING:
     from truncate_kit.evaluation.graded import TextEncoder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredModel(Result):
-    """Which model was measured."""
+def measured_digest(model: str) -> str | None:
+    """Return the SHA-256 of weights, configuration and modules in the folder of that name; None if there is none."""
+    from truncate_kit.origin import model_digest
 
-    name: str
-    sha256: str  # of its weights, configuration and modules
-
-    @classmethod
-    def of(cls, name: str) -> "MeasuredModel | None":
-        """Identify the folder of that name; None if there is none."""
-        from truncate_kit.origin import model_digest
-
-        folder = local_path(name)
-        return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None
+    folder = local_path(model)
+    return model_digest(folder) if folder.is_dir() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +30,18 @@ class SuiteReport(Measurement):
     """What a suite gives; it says how much it measured, and `truncate_kit.report` has a view of it.
 
     Attributes:
-        measured: The model; None where nobody noted it, or it has no folder.
+        model: Its name.
+        sha256: Its `measured_digest`; None if that was not noted.
     """
 
-    measured: MeasuredModel | None = None
+    model: str
+    sha256: str | None = None
 
     def covers(self, other: Self) -> bool:
         """See `Measurement`; nothing is left of a model in whose place there is another one."""
-        ours, theirs = self.measured, other.measured
-        if ours is not None and theirs is not None and ours.name == theirs.name and ours != theirs:
-            return True
-        return Measurement.covers(self, other)
+        known = None not in (self.sha256, other.sha256)
+        replaced = known and self.model == other.model and self.sha256 != other.sha256
+        return replaced or Measurement.covers(self, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +69,60 @@ class SuiteRun:
     work: Path | None = None
     note: Callable[[str], None] = lambda text: None
     progress: Progress = silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite.
+
+    Attributes:
+        data: What `data` names, in words.
+        options: Parameters of `evaluate` that no other suite has.
+        report_class: The class of its report, as `module:name` of this folder.
+        function: What scores, in the same way; importing it imports what it needs.
+        by_cosine: Whether it searches by the cosine of vectors, which leaves out the score that heads have learnt.
+    """
+
+    data: str
+    options: tuple[str, ...]
+    report_class: str
+    function: str
+    by_cosine: bool = False
+
+    def report(self) -> type[SuiteReport]:
+        """Return the class of its report."""
+        found: type[SuiteReport] = _named(self.report_class)
+        return found
+
+    def run(self, run: SuiteRun) -> SuiteReport:
+        """Score the model."""
+        report: SuiteReport = _named(self.function)(run)
+        return report
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
+
+
+SUITES = {
+    "sts": Suite(
+        data="the folder that holds its sets",
+        options=("seen",),
+        report_class="graded:StsReport",
+        function="graded:run_sts",
+    ),
+    "transfer": Suite(
+        data="the folder that holds its sets",
+        options=("fractions", "quick", "head"),
+        report_class="transfer:TransferReport",
+        function="classifiers:run_transfer",
+    ),
+    "retrieval": Suite(
+        data="a file of queries and answers",
+        options=("corpus",),
+        report_class="retrieval:RetrievalReport",
+        function="retrieval:run_retrieval",
+        by_cosine=True,
+    ),
+}

@@ -1,14 +1,19 @@
 """The transfer suite's protocol and results: scores in points (× 100) and seconds. Importing this loads no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
+from typing import Literal, get_args
 
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.results import Amounts, Result
 from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
 
 Layers = tuple[int, ...]
+Kind = Literal["as_is", "cls", "last", "last_four", "random", "combined"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The vectors that are compared."""
 BASE_LAYERS = 13
 """Layers of a base model, embeddings included; a model with more is large."""
 FEWEST_ROWS = 8
@@ -16,6 +21,12 @@ FEWEST_ROWS = 8
 
 _TIMES, _STEPS, _FRACTION = Bounds(1, 10_000), Bounds(1, 1_000_000), Bounds(0, 1, whole=False, above=True)
 _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where any value is missing, or all are."""
+    present = [value for value in values if value is not None]
+    return fmean(present) if present and len(present) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +90,17 @@ class TransferSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSplit(Result):
-    """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
+    """Accuracies in one division, in points; None where a model has no such vectors.
+
+    Attributes:
+        as_is: Of the model's own vectors.
+        cls: Of the last layer's first token through the trained pooler.
+        last: Of the states of the last layer.
+        last_four: Of the mean of the last four layers.
+        random: Of the mean of layers drawn evenly from the subsets, anew in each division.
+        combined: Of the mean of the layers that the inner cross-validation chose.
+        chosen: These layers.
+    """
 
     as_is: float
     cls: float | None = None
@@ -92,26 +113,25 @@ class TransferSplit(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPoint(Result):
-    """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split."""
+    """Accuracies on one set with one part of the training rows."""
 
     fraction: float  # part of the training rows, 0 … 1
-    train_rows: int  # number of rows fitted on in each split
-    test_rows: int  # number of rows tested on in each split
-    as_is: tuple[float, ...]  # accuracy of the model's own vectors
-    last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
-    cls: tuple[float, ...] | None = None  # of its first token through the trained pooler, where there is one
-    last_four: tuple[float, ...] | None = None  # of the mean of the last four layers
-    random: tuple[float, ...] | None = None  # of the mean of layers drawn evenly from the subsets, anew in each split
-    combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
-    chosen: tuple[tuple[int, ...], ...] | None
-    mean_as_is: float  # this and the next five: means over the splits
-    mean_cls: float | None = None
-    mean_last: float | None
-    mean_last_four: float | None = None
-    mean_random: float | None = None
-    mean_combined: float | None
-    relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
+    train_rows: int  # number of rows fitted on in each division
+    test_rows: int  # number of rows tested on in each division
     by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
+    splits: tuple[TransferSplit, ...]
+
+    def mean(self, kind: Kind) -> float | None:
+        """Return the mean accuracy over the divisions, in points; None where a division has none."""
+        return mean_of([getattr(split, kind) for split in self.splits])
+
+    @property
+    def relative_error_reduction(self) -> float | None:
+        """Return by how many percent the errors fall from the last layer to the combination; 0 without errors."""
+        before, after = self.mean("last"), self.mean("combined")
+        if before is None or after is None:
+            return None
+        return 100 * (after - before) / (100 - before) if before < 100 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +155,6 @@ class TransferScore(Result):
 class TransferReport(SuiteReport):
     """The sets that were found, and plain means over those that were scored (None where one of these has none)."""
 
-    model: str
     runtime: str
     settings: TransferSettings
     num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
@@ -153,5 +172,5 @@ class TransferReport(SuiteReport):
         """Yield each share of the training rows of each set: splits, rows, and which vectors were compared."""
         for score in self.sets:
             for point in score.curve:
-                compared = sum(one is not None for one in (point.cls, point.last, point.combined))
-                yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
+                compared = sum(point.mean(kind) is not None for kind in KINDS)
+                yield (score.name, point.fraction), (len(point.splits), point.train_rows, point.test_rows, compared)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from truncate_kit.evaluation.mteb import MtebComparison, MtebReport, MtebScore
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
     from truncate_kit.evaluation.searching import Estimate
-    from truncate_kit.evaluation.transfer import TransferPoint, TransferReport, TransferScore
+    from truncate_kit.evaluation.transfer import Kind, TransferPoint, TransferReport, TransferScore
 
 _WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
-_CURVES = (
-    ("mean_as_is", "as it is", GREY, ":"),
-    ("mean_last", "last layer", BLUE, "-"),
-    ("mean_combined", "layers combined", VERMILION, "-"),
+_CURVES: tuple[tuple["Kind", str, str, str], ...] = (
+    ("as_is", "as it is", GREY, ":"),
+    ("last", "last layer", BLUE, "-"),
+    ("combined", "layers combined", VERMILION, "-"),
 )
 
 
@@ -417,10 +416,10 @@ def view_mteb_comparison(report: "MtebComparison") -> View:
     """Show two models on the same MTEB tasks."""
     full, lean = report.full, report.lean
     rows = [
-        (*_task(before), number(before.score), number(after.score), number(difference, "+.2f"))
-        for before, after, difference in zip(full.scores, lean.scores, report.differences, strict=True)
+        (*_task(before), number(before.score), number(after.score), number(after.score - before.score, "+.2f"))
+        for before, after in zip(full.scores, lean.scores, strict=True)
     ]
-    means = number(full.mean), number(lean.mean), number(report.mean_difference, "+.2f")
+    means = number(full.mean), number(lean.mean), number(lean.mean - full.mean, "+.2f")
     rows.append((f"mean of {len(rows)}", "", "", *means))
     models = " and ".join(f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean")))
     title = f"{models}: main scores of MTEB {full.version} × 100"
@@ -516,15 +515,17 @@ def view_transfer(report: "TransferReport") -> View:
 
 
 def _transfer_row(score: "TransferScore", point: "TransferPoint", layered: bool) -> tuple[str, ...]:
+    from truncate_kit.evaluation.transfer import KINDS
+
     known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
-    row = (*known, number(score.majority), number(point.mean_as_is))
+    as_is, *others = (number(point.mean(kind)) for kind in KINDS)
+    row = (*known, number(score.majority), as_is)
     if not layered:
         return row
-    counts = Counter(chain.from_iterable(point.chosen or ()))
-    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
-    means = (point.mean_cls, point.mean_last, point.mean_last_four, point.mean_random, point.mean_combined)
+    counts = Counter(layer for split in point.splits for layer in split.chosen or ())
+    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.splits)]
     fewer = number(point.relative_error_reduction, "+.1f")
-    return (*row, *map(number, means), fewer, " ".join(map(str, often)) or NONE)
+    return (*row, *others, fewer, " ".join(map(str, often)) or NONE)
 
 
 def _transfer_sentences(report: "TransferReport") -> list[str]:
@@ -552,8 +553,8 @@ def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:
     plots = list[Plot]()
     for score in report.sets:
         series = []
-        for field, label, color, line in _CURVES:
-            values = [getattr(point, field) for point in score.curve]
+        for kind, label, color, line in _CURVES:
+            values = [point.mean(kind) for point in score.curve]
             if values and None not in values:
                 rows = [point.train_rows for point in score.curve]
                 series.append(Series(rows, values, label, color, line=line, size=4))

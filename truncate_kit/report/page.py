@@ -20,8 +20,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
-from truncate_kit.evaluation.registry import SUITES
-from truncate_kit.evaluation.suite import MeasuredModel, SuiteReport
+from truncate_kit.evaluation.suite import SUITES, SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, local_path, write_text
 from truncate_kit.hardware import QUIET
@@ -252,9 +251,8 @@ def sections(run: Run) -> list[Section]:
         made.append(Section(view=View(key="loading", title="Use the model"), snippets=snippets(run)))
     gone = []
     for path, report in suite_reports(run.workspace).items():
-        then = report.measured
-        now = None if then is None else MeasuredModel.of(run.workspace.located(then.name))
-        if then is not None and now is not None and now.sha256 != then.sha256:
+        now = measured_digest(run.workspace.located(report.model))
+        if None not in (now, report.sha256) and now != report.sha256:
             gone.append(f"{path.name} measured another model in the same place: run evaluate again.")
         else:
             made.append(Section(view=view_of(report)))

@@ -267,7 +267,7 @@ class RetrievalEvaluator(VectorEvaluator):
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
         with torch.autocast("cpu", enabled=False):  # as of agreement
             found = search(sides, top=TOP, own=self._own)
-        return score_queries(found, self._relevance).by(self._metric)
+        return score_queries(found, self._relevance)[self._metric]
 
 
 def scored_as(data: object, encoder: Encoder) -> str:

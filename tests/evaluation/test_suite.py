@@ -1,16 +1,17 @@
 """Evaluation suites are rows: one more row is read, run, written, shown and put on the page by what is there."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer.main
 
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
-from truncate_kit.evaluation.registry import SUITES, Suite
-from truncate_kit.evaluation.suite import MeasuredModel, SuiteReport
+from truncate_kit.evaluation.suite import SUITES, Suite, SuiteReport
 from truncate_kit.report.page import read_run, sections
 from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites
 from truncate_kit_cli.app import app, schema_text
@@ -29,12 +30,15 @@ class WordsReport(SuiteReport):
 
 def score_words(run):
     text = Path(run.data).read_text().splitlines()[0]
-    return WordsReport(width=len(run.encoder.encode([text])[0]), corpus=run.options["corpus"])
+    width = len(run.encoder.encode([text])[0])
+    return WordsReport(model=run.model, width=width, corpus=run.options["corpus"])
 
 
 @pytest.fixture
 def widths(monkeypatch):
-    row = Suite(data="a file of texts", options=("corpus",), load=lambda: (WordsReport, score_words))
+    row = Suite(data="a file of texts", options=("corpus",), report_class="words:WordsReport", function="words:score")
+    own = SimpleNamespace(WordsReport=WordsReport, score=score_words)
+    monkeypatch.setitem(sys.modules, "truncate_kit.evaluation.words", own)
     monkeypatch.delitem(SUITES, "retrieval")  # whose option it takes
     monkeypatch.setitem(SUITES, "widths", row)
 
@@ -59,7 +63,7 @@ def test_scores_of_other_weights_are_replaced_whatever_they_measured():
             yield ("first",), (2,)
 
     def report(model, sha256, kind=WordsReport):
-        return kind(width=1, corpus=None, measured=MeasuredModel(name=model, sha256=sha256))
+        return kind(model=model, width=1, corpus=None, sha256=sha256)
 
     more = report("m", "a", More)
     assert not report("m", "a").covers(more)
@@ -69,9 +73,8 @@ def test_scores_of_other_weights_are_replaced_whatever_they_measured():
 
 @pytest.mark.parametrize("name", SUITES)
 def test_each_row_is_named_by_the_command_with_options_of_its_own(name, capfd):
-    report, score = SUITES[name].load()
+    report = SUITES[name].report()
     assert issubclass(report, SuiteReport)
-    assert callable(score)
     assert f'"{report.__name__}"' in schema_text("evaluate")
     options = {one.name: one for one in typer.main.get_command(app).commands["evaluate"].params}
     assert name in options["suite"].help
