@@ -1,6 +1,5 @@
 """Several processes that train one model: each embeds its share of a batch, all see the vectors of the whole batch."""
 
-import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,11 +26,11 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Tell whether this process writes files and talks to the user."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
-        """The items of this process: every `size`-th one."""
+        """Take the items of this process: every `size`-th one."""
         return list(items[self.rank :: self.size])
 
     def gather(self, own: Tensor, total: int) -> Tensor:
@@ -59,7 +58,7 @@ class Group:
                 distributed.all_reduce(parameter.grad)
 
     def agree(self, value: Item) -> Item:
-        """The value of the leading process, for all: clocks and roundings differ, decisions must not."""
+        """Return the value of the leading process, to all: clocks and roundings differ, decisions must not."""
         if self.size == 1:
             return value
         box: list[Any] = [value]
@@ -68,7 +67,7 @@ class Group:
         return agreed
 
     def collect(self, value: Item) -> list[Item]:
-        """The values of all processes, by rank."""
+        """Return the values of all processes, by rank."""
         if self.size == 1:
             return [value]
         box: list[Any] = [None] * self.size
@@ -84,7 +83,7 @@ PATIENCE = timedelta(days=7)
 _LOST = "What it said of it is among the output of the others; one that the system stopped says nothing."
 
 
-@contextlib.contextmanager
+@contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
     """Join the processes that `torchrun` started, for the length of the block; alone where it started none.
 
@@ -116,7 +115,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Whether a process waits for another one that is gone: gloo raises a plain error, NCCL one of its own."""
+    """Tell whether a process waits for another one that is gone: gloo raises a plain error, NCCL one of its own."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
@@ -127,7 +126,7 @@ if hasattr(os, "register_at_fork"):  # a child has no thread that would give it 
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """One training at a time in this process; threads wait for each other.
+    """Allow one training at a time in this process; threads wait for each other.
 
     Dropout draws from the one generator of the process, so that two trainings side by side would change each other's
     result. It has its former state again afterwards, as those of GPUs that were in use before. What the caller has
@@ -144,7 +143,7 @@ def isolated() -> Iterator[None]:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Every product in the type of its factors, whatever the caller asked for."""
+    """Compute every product in the type of its factors, whatever the caller asked for."""
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

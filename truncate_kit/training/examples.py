@@ -1,13 +1,14 @@
 """What is trained on: pairs with scores or classes, or texts with a teacher's vectors; as token ids, with a loss."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.evaluation.searching import MEASURES
@@ -26,25 +27,25 @@ class Examples(Protocol):
     separable: bool  # whether the loss of a batch is the mean over its examples, so that parts of it may be computed
 
     def __len__(self) -> int:
-        """Number of examples."""
+        """Count the examples."""
 
     def lengths(self) -> list[int]:
-        """Tokens of the longest text of each example."""
+        """Return the tokens of the longest text of each example."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """The token ids of all texts; None where any id of the vocabulary may be asked for, or none."""
+        """Return the token ids of all texts; None where any id of the vocabulary may be asked for, or none."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """The objective (0-d) on the examples at the given places."""
+        """Return the objective (0-d) on the examples at the given places."""
 
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
+    """Return the mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
     return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
 def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Binary cross entropy with cos(u, v) as the logit and 0 or 1 as target; first, second (b, d), target (b,)."""
+    """Return the binary cross entropy, cos(u, v) being the logit; first, second (b, d), target (b,) of 0 and 1."""
     logits = nn.functional.cosine_similarity(first, second)
     return nn.functional.binary_cross_entropy_with_logits(logits, target)
 
@@ -57,23 +58,12 @@ class PairClassifier(nn.Module):
         self.linear = nn.Linear(3 * width, classes)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """The logits.
-
-        Args:
-            first: (b, d).
-            second: (b, d).
-        """
+        """Return the logits (b, k) of vectors (b, d) of both sides."""
         logits: Tensor = self.linear(torch.cat([first, second, (first - second).abs()], dim=-1))
         return logits
 
     def loss(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy of the logits.
-
-        Args:
-            first: (b, d).
-            second: (b, d).
-            target: (b,), the places of the classes.
-        """
+        """Return the cross entropy of the logits. target: (b,), the places of the classes."""
         return nn.functional.cross_entropy(self(first, second).float(), target.long())
 
 
@@ -110,23 +100,23 @@ class Pairs:
         return len(self._first)
 
     def lengths(self) -> list[int]:
-        """Tokens of the longer text of each pair."""
+        """Return the tokens of the longer text of each pair."""
         return [max(len(one), len(other)) for one, other in zip(self._first, self._second, strict=True)]
 
     def texts(self) -> list[Ids]:
-        """First texts, then second texts."""
+        """Return first texts, then second texts."""
         return [*self._first, *self._second]
 
     def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
-        """The first texts of the pairs at the given places, then their second texts, as one padded batch."""
+        """Pad the first texts of the pairs at the given places, then their second texts, as one padded batch."""
         return encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """The loss of the pairs at the given places."""
+        """Return the loss of the pairs at the given places."""
         return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """The same from vectors (2b, d) in the order of `inputs`."""
+        """Return the same from vectors (2b, d) in the order of `inputs`."""
         loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
         if self._taught is not None:
             teacher, weight = self._taught
@@ -135,7 +125,7 @@ class Pairs:
         return loss
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """The loss without a teacher (0-d) of vectors (b, d) of both sides of the pairs at the given places."""
+        """Return the loss without a teacher (0-d) of vectors (b, d) of both sides of the pairs at the given places."""
         assert self._loss is not None
         return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
@@ -164,11 +154,11 @@ class SingleTexts:
         return len(self._ids)
 
     def lengths(self) -> list[int]:
-        """Tokens of each text."""
+        """Return the tokens of each text."""
         return [len(text) for text in self._ids]
 
     def texts(self) -> list[Ids] | None:
-        """The token ids."""
+        """Return the token ids."""
         return self._ids
 
 
@@ -188,7 +178,7 @@ def contrastive_loss(
     others: Tensor | None = None,
     measure: str = "cosine",
 ) -> Tensor:
-    """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
+    """Average over i −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
     Without negatives their sum is left out: equation 6, and with positives that are the anchors under another dropout
     mask equation 7; with them equation 8.
@@ -238,38 +228,33 @@ class ContrastiveTexts:
         return len(self._columns[0])
 
     def lengths(self) -> list[int]:
-        """Tokens of the longest text of each row."""
+        """Return the tokens of the longest text of each row."""
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> list[Ids]:
-        """Column after column."""
+        """Return column after column."""
         return [ids for column in self._columns for ids in column]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`contrastive_loss` of the rows at the given places."""
-        own = self._group.share(batch)
-        ids = [column[place] for column in self._columns for place in own]
+        """Return `contrastive_loss` of the rows at the given places.
+
+        In chunks, vectors are computed without keeping what their gradients need, and chunk after chunk once more, with
+        the same random numbers, in the backward pass (Gao et al. 2021, arXiv:2101.06983).
+        """
+        ids = [column[place] for column in self._columns for place in self._group.share(batch)]
         if self._chunk is None or len(ids) <= self._chunk:
             return self._loss_of(encoded(encoder, ids), len(batch))
+        faster = faster_on_cpu()  # whose dropout draws other units than torch's
+
+        def contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+            return nullcontext(), FasterOnCPU() if faster else nullcontext()
+
         chunks = [ids[start : start + self._chunk] for start in range(0, len(ids), self._chunk)]
-        states, parts = [], []
-        with torch.no_grad():
-            for chunk in chunks:
-                states.append(_random_state(encoder.device))
-                parts.append(encoded(encoder, chunk))
-        vectors = torch.cat(parts).requires_grad_()
-        with torch.enable_grad():
-            loss = self._loss_of(vectors, len(batch))
-        (wanted,) = torch.autograd.grad(loss, vectors)
-        # The value has no graph: `backward()` on it encodes chunk after chunk once more, with the random numbers of the
-        # first time, and adds to the gradients what one large batch would have (Gao et al. 2021, arXiv:2101.06983).
-        value = loss.detach().requires_grad_()
-        again = partial(_backward, encoder, chunks, states, wanted, _autocast(encoder.device), faster_on_cpu())
-        value.register_hook(again)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return value
+        again = partial(checkpoint, encoded, encoder, use_reentrant=False, context_fn=contexts)
+        return self._loss_of(torch.cat([again(chunk) for chunk in chunks]), len(batch))
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
-        """The loss of the whole batch of `total` rows, from the vectors of this process, column after column."""
+        """Return the loss of the whole batch of `total` rows, from the vectors of this process, column after column."""
         own = len(vectors) // len(self._columns)
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
@@ -299,25 +284,25 @@ class QueriesWithDocuments(Pairs):
         self._pairs, self._answers, self._measure = tuple(pairs), answers, measure
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """See `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
+        """Do as in `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
         columns = (self._first, self._second)
         return self.loss_of(encoded(encoder, [column[place] for column in columns for place in batch]), batch)
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """See `Pairs`."""
+        """Do as in `Pairs`."""
         others = self._others(batch).to(first.device)
         temperature = TEMPERATURE if self._measure == "cosine" else 1.0
         return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
 
     def _others(self, batch: Sequence[int]) -> Tensor:
-        """(b, b): whether the document of another row answers the query of a row, too."""
+        """Say, (b, b), whether the document of another row answers the query of a row, too."""
         rows = [self._pairs[place] for place in batch]
         answers = [[other.second in self._answers[row.first] for other in rows] for row in rows]
         return torch.tensor(answers) & ~torch.eye(len(rows), dtype=torch.bool)
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
+    """Return vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cpu" and len(ids) > ALIKE:
@@ -327,56 +312,7 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
 
 
 def _encoded_alike(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """As `encoded`: a vector depends on no other text, so texts of like length go through the model together."""
+    """Do as `encoded`: a vector depends on no other text, so texts of like length go through the model together."""
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
     return vectors.float()[original_order(batches)]
-
-
-def _backward(
-    encoder: Encoder,
-    chunks: Sequence[Sequence[Ids]],
-    states: Sequence["RandomState"],
-    wanted: Tensor,
-    autocast: dict[str, Any],
-    faster: bool,
-    scale: Tensor,
-) -> None:
-    """Encode each chunk again and send the loss's gradient (n, d) through it.
-
-    autocast, faster: as the first time, so that dropout draws the same. scale: the gradient of the loss.
-    """
-    start = 0
-    mode = FasterOnCPU() if faster else contextlib.nullcontext()
-    for chunk, state in zip(chunks, states, strict=True):
-        with mode, _as_before(state, encoder.device), torch.enable_grad(), torch.autocast(**autocast):
-            vectors = encoded(encoder, chunk)
-        vectors.backward(wanted[start : start + len(chunk)] * scale)  # type: ignore[no-untyped-call]  # untyped in torch
-        start += len(chunk)
-
-
-# Random numbers: the CPU's generator and, on CUDA, the device's
-RandomState = tuple[Tensor, Tensor | None]
-
-
-def _random_state(device: torch.device) -> RandomState:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-@contextlib.contextmanager
-def _as_before(state: RandomState, device: torch.device) -> Iterator[None]:
-    """Draw the random numbers from `state` on inside the block; after it those that would have come next."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1], device)
-        yield
-
-
-def _autocast(device: torch.device) -> dict[str, Any]:
-    """The autocast that is on now, to be the same when the chunks are encoded again."""
-    return {
-        "device_type": device.type,
-        "dtype": torch.get_autocast_dtype(device.type),
-        "enabled": torch.is_autocast_enabled(device.type),
-    }

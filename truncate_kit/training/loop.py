@@ -44,7 +44,7 @@ class Progressed:
 
     @property
     def stage(self) -> int:
-        """Number of finished stages."""
+        """Count the finished stages."""
         return len(self.scores)
 
 
@@ -150,7 +150,7 @@ class TrainingRun:
         return self.state
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """Train for one stage, score, and keep the weights if they are the best so far; the mean loss of a step."""
+        """Train for one stage, score, and keep the weights if they are the best so far; return the mean loss."""
         start = time.perf_counter()
         state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
@@ -196,12 +196,12 @@ class TrainingRun:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
     def ends_epoch(self) -> bool:
-        """Whether the last stage reached the end of an epoch."""
+        """Tell whether the last stage reached the end of an epoch."""
         reached = [stage * self.interval // self.steps for stage in (self.state.stage - 1, self.state.stage)]
         return reached[1] > reached[0]
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """The gradients of a batch; its loss, 0-d. What memory does not hold at once is computed in parts.
+        """Compute the gradients of a batch and return its loss, 0-d; what memory does not hold at once in parts.
 
         Gradients are the same but for rounding, and for the units that dropout draws.
         """
@@ -230,7 +230,7 @@ class TrainingRun:
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """A fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
+        """Draw a fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -245,15 +245,10 @@ class TrainingRun:
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
         if not self.group.leads:
             return
-        values: dict[str, Any] = {
-            "state": dataclasses.asdict(self.state),
-            "weights": self.trained.state_dict(),
-            "best": None if self.state.best_stage == self.state.stage - 1 else self.best,  # the same as the weights
-            "optimiser": self.optimiser.state_dict(),
-            "random": random,
-            "cuda_random": cuda_random,
-        }
-        write_checkpoint(path, values)
+        best = None if self.state.best_stage == self.state.stage - 1 else self.best  # the same as the weights
+        values: dict[str, Any] = {"state": dataclasses.asdict(self.state), "best": best, "random": random}
+        values |= {"weights": self.trained.state_dict(), "optimiser": self.optimiser.state_dict()}
+        write_checkpoint(path, values | {"cuda_random": cuda_random})
 
     def restore(self, path: Path) -> None:
         """Continue from what `store` wrote."""
@@ -271,7 +266,7 @@ class TrainingRun:
 
 
 def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW without weight decay on biases and norms, in one fused kernel."""
+    """Make AdamW without weight decay on biases and norms, in one fused kernel."""
     decayed = [parameter for parameter in trained.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in trained.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -338,14 +333,14 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def unusable(path: Path) -> FileProblemError:
-    """The error for a checkpoint that no run can go on from."""
+    """Make the error for a checkpoint that no run can go on from."""
     return FileProblemError(
         f"{path} is damaged, or comes from another run or another version.", hint="Delete it to start this trial again."
     )
 
 
 def _run(path: Path) -> str:
-    """Whose checkpoint a file is, by its store and its name: that of another seed has the same shapes."""
+    """Say whose checkpoint a file is, by its store and its name: that of another seed has the same shapes."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
@@ -372,9 +367,9 @@ class CompactVocabulary:
         self._table, self._full = table, table.weight.detach()
         # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays where it is.
         used = set(range((table.padding_idx or 0) + 1))
-        if encoder.tokenizer is not None and encoder.tokenizer.pad_token_id is not None:
-            used |= set(range(encoder.tokenizer.pad_token_id + 1)) if encoder.tokenizer.pad_token_id < 1000 else set()
-            used.add(encoder.tokenizer.pad_token_id)
+        padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
+        if padding is not None:
+            used |= {*range(padding + 1 if padding < 1000 else 0), padding}
         self._kept = torch.tensor(sorted(used.union(*texts)), device=self._full.device)
         self._row = torch.full((len(self._full),), -1, device=self._full.device)
         self._row[self._kept] = torch.arange(len(self._kept), device=self._full.device)
@@ -389,7 +384,7 @@ class CompactVocabulary:
         self._set(full)
 
     def _to_rows(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-        """Token ids of any shape to their rows in the compact table."""
+        """Turn token ids of any shape into their rows in the compact table."""
         return (self._row[inputs[0]],)
 
     def _set(self, weight: Tensor) -> None:

@@ -31,9 +31,7 @@ EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
 SEARCH = "search"  # the objective of retrieval folders
 
 
-def _spearman(
-    full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "VectorEvaluator | None"
-) -> "VectorEvaluator":
+def _spearman(full: "Encoder", pairs: "PairSet", *_: object) -> "VectorEvaluator":
     from truncate_kit.training.evaluators import PairEvaluator
 
     return PairEvaluator(full, pairs)
@@ -77,13 +75,13 @@ class Objective:
     fills_words: bool = False
 
     def goes_with(self, setting: str) -> bool:
-        """Whether this field of `ContrastiveSettings` may differ from its default."""
+        """Tell whether this field of `ContrastiveSettings` may differ from its default."""
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
     @property
     def is_graded(self) -> bool:
-        """Whether graded similarity is learned; of other tasks nobody knows beforehand whether the last layers drop."""
+        """Tell whether graded similarity is learned; of other tasks nobody knows beforehand if the last layers drop."""
         return self.method == "tmft" and self.data == "scores"
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
@@ -141,7 +139,7 @@ def _labelled(train: "TrainPairs") -> "Examples":
     return Pairs(train.first, train.second, train.pairs.scores01(), cosine_entropy)
 
 
-def _best_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Any") -> "VectorEvaluator":
+def _best_f1(full: "Encoder", pairs: "PairSet", _: object, dev: "Any") -> "VectorEvaluator":
     from truncate_kit.training.evaluators import ParaphraseEvaluator
 
     return ParaphraseEvaluator(full, pairs, dev)
@@ -158,9 +156,7 @@ def _classified(train: "TrainPairs") -> "Examples":
     return Pairs(train.first, train.second, train.pairs.scores(), classifier.loss, classifier)
 
 
-def _macro_f1(
-    full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "VectorEvaluator | None"
-) -> "VectorEvaluator":
+def _macro_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", _: object) -> "VectorEvaluator":
     from truncate_kit.training.evaluators import ClassEvaluator
 
     assert examples.head is not None
@@ -249,21 +245,19 @@ _TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune
 
 
 def objective_names(*methods: Method) -> tuple[str, ...]:
-    """The names of all objectives that are trained by these methods."""
+    """Return the names of all objectives that are trained by these methods."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method in methods)
 
 
 def described(*methods: Method) -> str:
-    """The same with what each learns from, for a help text: "cosine (pairs with scores), …"."""
+    """Return the same with what each learns from, for a help text: "cosine (pairs with scores), …"."""
     return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(*methods))
 
 
 def find_objective(name: str, *methods: Method) -> Objective:
-    """The row of that name. Raises `UsageError` unless there is one, trained by one of these methods."""
+    """Return the row of that name. Raises `UsageError` unless there is one, trained by one of these methods."""
     if name not in objective_names(*methods):
         other = f"; {name} is trained by {_TRAINED_BY[OBJECTIVES[name].method]}" if name in OBJECTIVES else ""
-        raise UsageError(
-            f"There is no objective {name!r} here.",
-            hint=f"Use one of: {', '.join(objective_names(*methods))}{other}.",
-        )
+        hint = f"Use one of: {', '.join(objective_names(*methods))}{other}."
+        raise UsageError(f"There is no objective {name!r} here.", hint=hint)
     return OBJECTIVES[name]

@@ -34,7 +34,7 @@ class Task(Protocol):
     num_examples: int
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Fresh examples, evaluators on dev and test for one encoder."""
+        """Return fresh examples, evaluators on dev and test for one encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Sides:
 
     @classmethod
     def of(cls, data: PairSplits, encoder: Encoder, *, judged: bool) -> "_Sides":
-        """judged: whether the first texts are queries and the second ones documents."""
+        """Take those of all splits. judged: whether the first texts are queries and the second ones documents."""
         if not judged:
             both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
             return cls(both, both)
@@ -79,11 +79,11 @@ class _Sides:
         return cls(dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True)))
 
     def ids(self, pairs: PairSet) -> tuple[list[list[int]], list[list[int]]]:
-        """Those of the first and of the second text of each pair."""
+        """Return those of the first and of the second text of each pair."""
         return [self.first[pair.first] for pair in pairs], [self.second[pair.second] for pair in pairs]
 
     def vectors(self, encoder: Encoder) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The vectors (d,) of both sides by text, by the encoder whose ids these are."""
+        """Return the vectors (d,) of both sides by text, by the encoder whose ids these are."""
         first = dict(zip(self.first, encoder.encode_ids(list(self.first.values())), strict=True))
         if self.second is self.first:
             return first, first
@@ -128,7 +128,7 @@ class LabelledTask:
             self._taught = _Sides.of(data, teacher.encoder, judged=row.data == "judged").vectors(teacher.encoder)
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Examples of the train split, evaluators on dev and test; they share the classifier, where there is one."""
+        """Return examples of the train split, evaluators on dev and test; they share a classifier that there is."""
         row, (train, dev, test) = OBJECTIVES[self._objective], self._splits(seed)
         assert row.examples is not None
         first, second = self._sides.ids(train)
@@ -143,22 +143,20 @@ class LabelledTask:
         return examples, on_dev, row.evaluator(self._full, test, examples, on_dev)
 
     def test_texts(self, seed: int) -> list[str]:
-        """The distinct texts of the test split that this seed has."""
+        """Return the distinct texts of the test split that this seed has."""
         return self._splits(seed)[2].texts()
 
     def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
-        splits = splits_for(self._data, seed)
-        assert splits.train is not None
-        assert splits.dev is not None
-        assert splits.test is not None
-        return splits.train, splits.dev, splits.test
+        train, dev, test = (pairs for _, pairs in splits_for(self._data, seed).items())
+        return train, dev, test
 
 
 COLUMNS = ("query", "document", "grade")
+_INSTEAD = "give graded pairs as `data` and this folder as `retrieval`"
 
 
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
-    """Pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
+    """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
 
     Where there is a qrels/train.tsv its queries teach, and those of dev, else test, choose and report by halves. Else
     the queries of the one file that would choose are divided: a half teaches, a quarter chooses, a quarter reports. No
@@ -179,18 +177,20 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     asked = read_retrieval(path, metric=metric, chooses=True)
     whole = asked.name
     if has_qrels(Path(path), "train") and not asked.name.endswith("/train"):
-        taught = _without_queries(read_retrieval(path, split="train"), asked.asked)
+        taught = read_retrieval(path, split="train")
+        kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
+        if len(kept) < len(taught.queries):
+            taught = with_queries(taught, kept, "that neither choose nor report")
         check_queries(asked)
         named, of = taught.name, f" of {whole}"
     else:
         taught, asked = _divided(asked)
         named, of = whole, ""
     if len(set(taught.queries)) < FEWEST_QUERIES:
+        known = counted(len(set(taught.queries)), "judged query", "judged queries")
         raise DataError(
-            f"{taught.name} has {counted(len(set(taught.queries)), 'judged query', 'judged queries')} to learn from: "
-            "too few.",
-            hint=f"Judge at least {FEWEST_QUERIES} that neither choose nor report, or give graded "
-            "pairs as `data` and this folder as `retrieval`.",
+            f"{taught.name} has {known} to learn from: too few.",
+            hint=f"Judge at least {FEWEST_QUERIES} that neither choose nor report, or {_INSTEAD}.",
         )
     choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
     sets = {"train": taught, "dev": choosing, "test": reporting}
@@ -206,27 +206,21 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
 
 
 def _divided(data: RetrievalSet) -> tuple[RetrievalSet, RetrievalSet]:
-    """The half that teaches and the one that chooses and reports. Raises `DataError` where that is too few."""
+    """Return the half that teaches and the one that chooses and reports. Raises `DataError` where that is too few."""
     number, needed = len(set(data.queries)), 4 * FEWEST_QUERIES
     if number < needed:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to learn from half of them, choose by a quarter and "
             "report the last one.",
-            hint=f"Give at least {needed}, or a qrels/train.tsv of others to learn from, or graded pairs as `data` and "
-            "this folder as `retrieval`.",
+            hint=f"Give at least {needed}, or a qrels/train.tsv of others to learn from, or {_INSTEAD}.",
         )
     teaching, others = halved(data)  # the half that would choose by itself, so that the one that would report still may
     held = with_queries(data, others.tolist(), "that taught nothing")
     return with_queries(data, teaching.tolist(), "that teach"), held
 
 
-def _without_queries(data: RetrievalSet, queries: set[str]) -> RetrievalSet:
-    kept = [place for place, query in enumerate(data.queries) if query not in queries]
-    return data if len(kept) == len(data.queries) else with_queries(data, kept, "that neither choose nor report")
-
-
 def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
-    """Each query with each document that answers it and is not empty."""
+    """Pair each query with each document that answers it and is not empty."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
         for query, grades in zip(data.queries, data.relevance, strict=True)
