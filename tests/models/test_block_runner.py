@@ -16,7 +16,7 @@ TEXTS = ["the cat sat on the mat and the dog ran under a tree", "a red dog", "th
 def test_blocks_run_one_by_one_are_the_kept_model(name, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
     batch = encoder.tokenize(TEXTS)
-    runner, compared = BlockRunner.of(encoder, batch), 0
+    runner, compared = BlockRunner(encoder, batch), 0
     for blocks in ((1, 2, 3), (1, 3), (2, 3), (3,)):
         try:
             kept = keep(encoder, blocks)
@@ -32,7 +32,7 @@ def test_blocks_run_one_by_one_are_the_kept_model(name, tiny_folder):
 
 def test_one_state_of_a_batch_is_held_whatever_the_number_of_blocks(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
-    runner = BlockRunner.of(encoder, encoder.tokenize(TEXTS))
+    runner = BlockRunner(encoder, encoder.tokenize(TEXTS))
     given = [value for _, args, kwargs in runner.calls for value in (*args, *kwargs.values())]
     states = [value for value in given if isinstance(value, torch.Tensor) and value.shape == runner.embedded.shape]
     assert len(runner.calls) == encoder.depth

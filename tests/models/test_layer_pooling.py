@@ -177,6 +177,3 @@ def test_what_does_not_fit_or_cannot_be_replaced(tiny_folder, tmp_path, made, wo
     (place / "config.json").write_text('{"more": 1}')
     with pytest.raises(ModelError, match=f"{place.name} cannot be read"):
         load_encoder(folder)
-    for layers, width in (((0, 4), 16), ((0, 2), 8)):
-        with pytest.raises(ModelError, match="does not fit"):
-            load_encoder(tiny_folder("bert")).pool_with(LayerPooling(width, layers=layers))

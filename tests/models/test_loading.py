@@ -296,7 +296,7 @@ def test_a_file_that_links_out_of_the_folder_is_refused(folder, name):
     secret = folder.parent / "secret"
     (folder / name).rename(secret)
     (folder / name).symlink_to(secret)
-    with pytest.raises(ModelError, match=f"{Path(name).name} is a link to .*outside"):
+    with pytest.raises(ModelError, match=f"{Path(name).name} leads to .*outside"):
         load_encoder(folder)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.errors import LayerOutOfRangeError, ModelError, known_name
+from truncate_kit.errors import ModelError, known_name
 from truncate_kit.hardware import in_halves
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_heads import LayerHeads
@@ -25,7 +24,7 @@ from truncate_kit.vectors import Rows, paired_rows
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
 RawStates = bool | Literal["all"]
-Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+Call = tuple[nn.Module, list[Any], dict[str, Any]]
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
@@ -79,7 +78,6 @@ class Encoder(nn.Module):
         self.heads = heads
         self.seen: Keys = NO_KEYS  # pairs that it learned from or was chosen by, as far as noted; goes with copies
         self.trained: bool | None = None  # whether it was fine-tuned, as far as its folder says; goes with copies
-        self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
         self.pool_with(pooler)
 
@@ -89,15 +87,7 @@ class Encoder(nn.Module):
         return self.__dict__
 
     def pool_with(self, pooler: Pooler | None) -> None:
-        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.
-
-        Raises `ModelError` if it pools over layers that this model lacks.
-        """
-        if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
-            raise ModelError(
-                f"A {pooler.word} pooling does not fit: the model has width {self.width} and layers 0 to {self.depth}.",
-                hint="Make the pooling for this model.",
-            )
+        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer."""
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
@@ -107,19 +97,16 @@ class Encoder(nn.Module):
     def combine_layers(self, layers: Sequence[int] | None) -> None:
         """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
 
-        Raises `LayerOutOfRangeError`, and `ModelError` if the family ends in a norm: no ordinary folder applies it to
-        the layers below the last, but `LayerPooling` does.
+        Raises `ModelError` if the family ends in a norm: no ordinary folder applies it to the layers below the last,
+        but `LayerPooling` does.
         """
-        for layer in layers or ():
-            if not 0 <= layer <= self.depth:
-                raise LayerOutOfRangeError(layer, self.depth)
         if layers is not None and self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
             raise ModelError(
                 f"A {self.family.name} model ends in a norm, which no ordinary folder applies to layers {shown} first.",
                 hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
-        self.combination = None if layers is None else tuple(layers)
+        self.combination: tuple[int, ...] | None = None if layers is None else tuple(layers)
         self.pooler = None
         # sentence-transformers reads the lower layers only if the saved configuration says so.
         self.backbone.config.output_hidden_states = layers is not None
@@ -236,19 +223,20 @@ class Encoder(nn.Module):
         model truncated there computes. raw: leave the layers below the last as the blocks gave them, `all` also the
         last one.
         """
-        norm = self.final_norm
-        with _inputs_of(norm if raw == "all" else None) as entered:
+        norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
+
+        def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if threading.get_ident() == here:  # other threads may run the model meanwhile
+                entered.append(inputs[0])
+
+        with contextlib.ExitStack() as hooks:
+            if norm is not None and raw == "all":
+                hooks.callback(norm.register_forward_pre_hook(note).remove)
             output = self._run(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
         below = tuple(output.hidden_states or ())[: self.depth]
         if norm is None or raw:
             return (*below, *(entered or [output.last_hidden_state]))
         return (*(norm(state) for state in below), output.last_hidden_state)
-
-    def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the pooled states of the blocks 1 … L as the heads take them, (L, b, d)."""
-        raw: RawStates = "all" if self.heads is not None and self.heads.raw else False
-        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask}, raw=raw)[1:]
-        return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
 
     # States to vectors
 
@@ -256,7 +244,9 @@ class Encoder(nn.Module):
         """Return sentence vectors (b, out): the pooled last layer, or what pooler or heads make; then the tail."""
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.heads is not None:
-            return self._through_tail(self.heads(self.block_states(input_ids, attention_mask)))
+            states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
+            pooled = torch.stack([pool(state, attention_mask, self.pooling) for state in states])
+            return self._through_tail(self.heads(pooled))
         if isinstance(self.pooler, LayerPooler):  # has only what an ordinary reload hands over: raw states
             return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
@@ -356,88 +346,57 @@ def forget_capturing(model: nn.Module) -> None:
             setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # typed as a tensor
 
 
-@contextlib.contextmanager
-def _inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Gather the first input of each call of `module` inside the block by this thread; nothing for None."""
-    found: list[Tensor] = []
-    if module is None:
-        yield found
-        return
-    here = threading.get_ident()
-
-    def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if threading.get_ident() == here:
-            found.append(inputs[0])
-
-    hook = module.register_forward_pre_hook(note)
-    try:
-        yield found
-    finally:
-        hook.remove()
-
-
-@dataclass(frozen=True, slots=True)
 class BlockRunner:
     """The blocks of an encoder over one batch, each with the masks and positions that the whole model hands to it.
 
-    Subsets of blocks share their beginnings: `run(3, run(1, embedded))` serves all that keep blocks 1 and 3 first.
-    Equals `keep(encoder, blocks)` over the same batch.
+    Subsets of blocks share their beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3
+    first. Equals `keep(encoder, blocks)` over the same batch.
+
+    Attributes:
+        embedded: Token states before block 1, (b, t, d).
+        mask: Of the batch.
+        calls: One of each block, without its states, so that not one state is held for each.
     """
 
-    encoder: Encoder
-    embedded: Tensor  # token states before block 1, (b, t, d)
-    mask: Tensor
-    calls: tuple[Call, ...]  # without the states, so that not one state is held for each block
-    first_only: Call | None
-
-    @classmethod
     @torch.inference_mode()
-    def of(cls, encoder: Encoder, batch: Batch) -> "BlockRunner":
+    def __init__(self, encoder: Encoder, batch: Batch) -> None:
         """Run the whole model once over `batch`, and note how it calls each block."""
-        calls: list[Call] = []
-        extra: list[Call] = []
-        family, backbone = encoder.family, encoder.backbone
+        states = list[Tensor]()
+        self.calls, self._first_only = list[Call](), list[Call]()
 
-        def noting(into: list[Call]) -> Any:
-            return lambda module, args, kwargs: into.append((module, args, kwargs))
+        def note(into: list[Call]) -> Any:
+            def note_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                state, *others = args or (kwargs["hidden_states"],)  # the first argument of every block
+                if not states:
+                    states.append(state)
+                into.append((module, others, {name: one for name, one in kwargs.items() if name != "hidden_states"}))
 
-        noted = [(item, calls) for item in set(backbone.get_submodule(family.blocks).children())]
-        if family.only_first is not None:
-            parent, _, name = family.only_first.rpartition(".")
-            only_first = getattr(backbone.get_submodule(parent), name, None)
-            noted += [] if only_first is None else [(only_first, extra)]
-        handles = [item.register_forward_pre_hook(noting(into), with_kwargs=True) for item, into in noted]
-        try:
+            return note_call
+
+        noted = dict.fromkeys(encoder.backbone.get_submodule(encoder.family.blocks).children(), self.calls)
+        if encoder.family.only_first is not None:
+            parent, _, name = encoder.family.only_first.rpartition(".")
+            only_first = getattr(encoder.backbone.get_submodule(parent), name, None)
+            noted |= {} if only_first is None else {only_first: self._first_only}
+        with contextlib.ExitStack() as hooks:
+            for module, into in noted.items():
+                hooks.callback(module.register_forward_pre_hook(note(into), with_kwargs=True).remove)
             encoder.token_states(batch["input_ids"], batch["attention_mask"])
-        finally:
-            for handle in handles:
-                handle.remove()
-        _, args, kwargs = calls[0]
-        embedded = args[0] if args else kwargs["hidden_states"]
-        without = tuple(_with_state(call, None) for call in calls)
-        return cls(encoder, embedded, batch["attention_mask"], without, extra[0] if extra else None)
+        self.embedded, self.mask, self._encoder = states[0], batch["attention_mask"], encoder
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:
         """Return the token states (b, t, d) behind `block` (from 1 on), from those before it."""
-        module, args, kwargs = _with_state(self.calls[block - 1], states)
-        output = module(*args, **kwargs)
+        module, args, kwargs = self.calls[block - 1]
+        output = module(states, *args, **kwargs)
         found: Tensor = output if isinstance(output, Tensor) else output[0]
-        if block == 1 and self.first_only is not None:
-            module, args, kwargs = self.first_only  # takes what came into block 1 and what left it
-            found = module(args[0], found, *args[2:], **kwargs)
+        if block == 1 and self._first_only:  # takes what came into block 1 and what left it
+            module, args, kwargs = self._first_only[0]
+            found = module(states, found, *args[1:], **kwargs)
         return found
 
     @torch.inference_mode()
     def vectors(self, states: Tensor) -> Tensor:
         """Return sentence vectors (b, out) of the token states behind the last kept block."""
-        norm = self.encoder.final_norm
-        return self.encoder.from_states(states if norm is None else norm(states), self.mask)
-
-
-def _with_state(call: Call, states: Tensor | None) -> Call:
-    """Return the call of a block with other states."""
-    module, args, kwargs = call
-    if args:
-        return module, (states, *args[1:]), kwargs
-    return module, args, {**kwargs, "hidden_states": states}
+        norm = self._encoder.final_norm
+        return self._encoder.from_states(states if norm is None else norm(states), self.mask)

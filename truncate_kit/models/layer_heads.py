@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, known_name
-from truncate_kit.models.model_folder import read_module, write_module
+from truncate_kit.models.model_folder import read_module
 
 ScoreKind = Literal["exp", "sigmoid"]
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
@@ -137,6 +137,19 @@ class LayerHeads(nn.Module):
         return self.score.weight.device
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What they are built from, for `read_layer_heads`."""
+        return {
+            "width": self.width,
+            "blocks": self.blocks,
+            "code_widths": None if self.networks is None else self.networks.code_widths,
+            "depth": 1 if self.networks is None else 1 + len(self.networks.deeper),
+            "score": self.score.kind,
+            "hidden": self.score.hidden,
+            "raw": self.raw,
+        }
+
+    @property
     def out_width(self) -> int:
         """Numbers of a text's vector."""
         return sum(code * count for code, count in self.runs)
@@ -174,30 +187,16 @@ class LayerHeads(nn.Module):
         return scores
 
 
-def write_layer_heads(heads: LayerHeads, place: Path) -> None:
-    """Write the configuration and the weights of the heads into the folder `place`."""
-    values = {
-        "width": heads.width,
-        "blocks": heads.blocks,
-        "code_widths": None if heads.networks is None else heads.networks.code_widths,
-        "depth": 1 if heads.networks is None else 1 + len(heads.networks.deeper),
-        "score": heads.score.kind,
-        "hidden": heads.score.hidden,
-        "raw": heads.raw,
-    }
-    write_module(place, heads, values)
-
-
 def read_layer_heads(place: Path) -> LayerHeads:
-    """Read the files of `write_layer_heads`. Raises `ModelError` if they are damaged."""
-    return read_module(place, _built).eval()
+    """Read heads from their settings and weights. Raises `ModelError` if they are damaged."""
 
+    def build(values: dict[str, Any]) -> LayerHeads:
+        width, blocks, codes = values["width"], values["blocks"], values["code_widths"]
+        networks = None if codes is None else BlockNetworks(width, codes, depth=values["depth"])
+        score = PairScore(blocks, values["hidden"], known_name("score", values["score"], SCORE_KINDS))
+        return LayerHeads(width, blocks, networks, score, raw=values["raw"])
 
-def _built(values: dict[str, Any]) -> LayerHeads:
-    width, blocks, codes = values["width"], values["blocks"], values["code_widths"]
-    networks = None if codes is None else BlockNetworks(width, codes, depth=values["depth"])
-    score = PairScore(blocks, values["hidden"], known_name("score", values["score"], SCORE_KINDS))
-    return LayerHeads(width, blocks, networks, score, raw=values["raw"])
+    return read_module(place, build).eval()
 
 
 def _unit(codes: Tensor) -> Tensor:

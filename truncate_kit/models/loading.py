@@ -1,7 +1,6 @@
 """From a name or folder to an `Encoder`: every weight present and finite, no code of the folder run."""
 
-import functools
-import json
+import copy
 import logging
 import pickle
 import re
@@ -20,8 +19,15 @@ from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
 from truncate_kit.models.model_folder import check_finite, check_shards, quiet_transformers, resolve, unreadable
+from truncate_kit.models.model_folder import (
+    check_finite,
+    quiet_transformers,
+    read_json,
+    resolve,
+    unreadable,
+)
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
-from truncate_kit.models.tokenizer import TextReader, load_tokenizer, max_length_for, position_limit, usable_length
+from truncate_kit.models.tokenizer import TextReader, load_tokenizer, position_limit, usable_length
 from truncate_kit.origin import was_trained
 from truncate_kit.seen import read_seen
 
@@ -50,7 +56,7 @@ def load_encoder(
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` if it states none.
+        pooling: One of `POOLING_MODES`; None keeps the model's own, or else what sentence-transformers takes.
         max_length: Tokens per text, special tokens included; None is the model's own limit.
         attention: `sdpa`, `eager` or another one that transformers has; None is its choice.
         device: See `select_device`.
@@ -73,7 +79,7 @@ def load_encoder(
         name=str(name),
         backbone=load_backbone(pipeline.transformer, config, attention=attention),
         tokenizer=reader.tokenizer,
-        pooling=check_pooling(pooling) if pooling else pipeline.pooling or usual_pooling(config),
+        pooling=check_pooling(pooling) if pooling else pipeline.pooling or _usual_pooling(config),
         tail=pipeline.tail,
         max_length=reader.max_length,
         lower_case=reader.lower_case,
@@ -95,17 +101,20 @@ def load_reader(folder: Path) -> TextReader:
     return _reader_of(pipeline, load_config(pipeline.transformer))
 
 
-def _reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
-    tokenizer = load_tokenizer(pipeline.transformer, config.vocab_size)
+def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
+    """Load the tokenizer of a model; asked: its maximum length, None for its own. Raises `UsageError` if too long."""
+    tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
+    # sentence-transformers puts its own limit in the place of the tokenizer's.
+    length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
+    if asked is not None and not 2 <= asked <= (positions or asked):
+        has, to = (f": this model has {positions} positions", f" to {positions}") if positions else ("", " upwards")
+        raise UsageError(f"A maximum length of {asked} does not fit{has}.", hint=f"Use a number from 2{to}.")
     return TextReader(
-        tokenizer=tokenizer,
-        max_length=max_length_for(config, tokenizer, max_length, pipeline.max_length),
-        lower_case=pipeline.lower_case,
-        settings=pipeline.settings,
+        tokenizer=tokenizer, max_length=length, lower_case=pipeline.lower_case, settings=pipeline.settings
     )
 
 
-def usual_pooling(config: PretrainedConfig) -> PoolingMode:
+def _usual_pooling(config: PretrainedConfig) -> PoolingMode:
     """Return `last` for a model made to continue texts, else `mean`, as sentence-transformers has it."""
     made_as = (config.architectures or [""])[0]
     return "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
@@ -119,13 +128,11 @@ def dropped_head(encoder: Encoder) -> str | None:
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
-def random_encoder(config: PretrainedConfig, *, name: str = "random weights", attention: str | None = None) -> Encoder:
+def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
     """Make an encoder of the given shape with random weights and no tokenizer, to time a shape without its weights."""
-    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
-    backbone = AutoModel.from_config(config, **options)
-    family = family_of(config)
-    if family.pooler is not None:
-        setattr(backbone, family.pooler, None)
+    backbone = AutoModel.from_config(config)
+    if (pooler := family_of(config).pooler) is not None:
+        setattr(backbone, pooler, None)
     limit = usable_length(position_limit(config))
     return Encoder(name=name, backbone=backbone, tokenizer=None, max_length=limit).eval()
 
@@ -200,17 +207,18 @@ def load_config(name: str | Path) -> PretrainedConfig:
             hint="Use the checkpoint that is not quantised; `export_onnx()` makes graphs in int8 of it.",
         )
     if values.get("auto_map"):
-        _warn_of_own_code(path)
+        _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
+    kind = values.get("position_embedding_type")
     try:
-        return AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
+        config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
     except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
-
-
-@functools.cache
-def _warn_of_own_code(path: Path) -> None:
-    """Log, once for each file, that the code it names is not run."""
-    _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
+    if kind not in (None, "absolute", *(("rope", "rotary") if hasattr(config, "rope_parameters") else ())):
+        raise ModelError(  # the class would use absolute ones
+            f"{path} has position_embedding_type {kind!r}, which {type(config).__name__} does not compute.",
+            hint="Use a model with absolute positions.",
+        )
+    return config
 
 
 # Weights
@@ -220,8 +228,6 @@ def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
     """Load the base model in float32, with its pooler head left out, or kept if there is one. Raises `ModelError`."""
-    check_shards(folder)
-    _check_positions(folder, config)
     _check_size(folder, config)
     pooler = family_of(config).pooler
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
@@ -279,43 +285,23 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
 
     A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
     """
-    files = [file for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file()]
-    if not files:
+    stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
+    if not stored:
         raise ModelError(
             f"{folder} has no weights of a form that is read.",
             hint="They are model.safetensors or pytorch_model.bin, or several files of these kinds with an index; "
             "download or save the model so.",
         )
     try:
-        described = _described(config.to_json_string(use_diff=False))
+        with quiet_transformers(), torch.device("meta"):
+            described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
     except Exception as error:  # sizes that do not fit together are found by each layer in its own way
         raise ModelError(
             f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
         ) from error
-    stored = sum(file.stat().st_size for file in files)
     if described > stored:
         raise ModelError(
             f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
             f"{stored:,} bytes only.",
             hint="Configuration and weights belong to different models, or one was damaged: download both again.",
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _described(config: str) -> int:
-    """Count the weights of a model of this configuration in JSON, built without memory for them."""
-    with quiet_transformers(), torch.device("meta"):
-        model = AutoModel.from_config(AutoConfig.for_model(**json.loads(config)))
-    return sum(weight.numel() for weight in model.parameters())
-
-
-def _check_positions(folder: Path, config: PretrainedConfig) -> None:
-    """Raise `ModelError` for a kind of positions that the class does not compute: it would use absolute ones."""
-    kind = getattr(config, "position_embedding_type", None)
-    rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
-    if kind not in (None, "absolute", *rotary):
-        raise ModelError(
-            f"{folder / 'config.json'} has position_embedding_type {kind!r}, which {type(config).__name__} does not "
-            "compute.",
-            hint="Use a model with absolute positions.",
         )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import is_there, local_path, read_json, real_path
+from truncate_kit.files import is_there, local_path, read_json, real_path, write_json
 from truncate_kit.naming import miniature_names, miniature_path
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -61,9 +61,12 @@ def _download(name: str) -> Path:
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
-        lacking = [path for path in _weighted_folders(folder) if not any((folder / path).glob("*.safetensors"))]
-        if lacking:
-            bins = [str(Path(path) / "pytorch_model*.bin") for path in lacking]
+        listing = folder / "modules.json"
+        modules = read_json(listing) if listing.is_file() else [{"path": "", "type": "Transformer"}]
+        weighted = [Path(module["path"]) for module in modules if not module["type"].endswith(_WITHOUT_WEIGHTS)]
+        if bins := [
+            str(path / "pytorch_model*.bin") for path in weighted if not any((folder / path).glob("*.safetensors"))
+        ]:
             snapshot_download(name, allow_patterns=bins, ignore_patterns=_OTHER_RUNTIMES)
         return folder
     except hub_errors.GatedRepoError as error:
@@ -77,69 +80,37 @@ def _download(name: str) -> Path:
         raise ModelError(found, hint=f"Check the path or the connection. {hint}") from error
 
 
-def _weighted_folders(folder: Path) -> list[str]:
-    """Return the folders of the modules that have weights."""
-    listing = folder / "modules.json"
-    if not listing.is_file():
-        return [""]
-    return [module["path"] for module in read_json(listing) if not module["type"].endswith(_WITHOUT_WEIGHTS)]
-
-
 # Confinement
 
 
-def module_folder(folder: Path, path: str) -> Path:
-    """Return the folder of a module that `modules.json` names. Raises `ModelError` if it leads out of `folder`."""
-    place = folder / path
-    if not _is_inside(folder, place):
-        raise ModelError(
-            f"modules.json of {folder} names the module folder {path!r}, which is outside the model's own folder.",
-            hint="Do not use this folder unless you know who made it; every module has to lie inside it.",
-        )
-    check_links(folder, place)
-    return place
-
-
-def check_links(folder: Path, place: Path) -> None:
-    """Raise `ModelError` if a file to be read from `place` is a link that leads out of the model's `folder`."""
-    # Other folders than those of its modules are no part of the model.
-    for file in place.glob("*") if place == folder else place.rglob("*"):
-        if file.suffix in _READ and not _is_inside(folder, file):
-            raise ModelError(
-                f"{file} is a link to {real_path(file)}, outside the model's own folder.",
-                hint="Copy the file into the folder if it belongs to the model.",
-            )
-
-
-def check_shards(folder: Path) -> None:
-    """Raise `ModelError` if the index of sharded weights names a file outside the `folder`."""
-    for index in folder.glob("*.index.json"):
-        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
-            if not _is_inside(folder, folder / name):
-                raise ModelError(
-                    f"{index} names the file {name!r}, which is outside the model's own folder.",
-                    hint="Do not use this folder unless you know who made it; all weights have to lie inside it.",
-                )
-
-
-def _is_inside(folder: Path, place: Path) -> bool:
-    """Return whether `place`, links followed, lies in `folder` or among the files that the hub's cache keeps for it."""
+def check_inside(folder: Path, file: Path, named_by: str) -> None:
+    """Raise `ModelError` if a file, links followed, lies neither in a model's folder nor in the hub's cache of it."""
     root = real_path(folder)
     roots = [root]
     # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
     snapshot = next((above for above in (root, *root.parents) if above.parent.name == "snapshots"), None)
     if snapshot is not None:
         roots.append(snapshot.parent.parent / "blobs")
-    return any(real_path(place).is_relative_to(root) for root in roots)
+    if not any(real_path(file).is_relative_to(root) for root in roots):
+        raise ModelError(
+            f"{named_by} leads to {real_path(file)}, outside the model's own folder.",
+            hint="Copy the file into the folder if it belongs to the model, and you know who made it.",
+        )
+
+
+def check_links(folder: Path, place: Path) -> None:
+    """Raise `ModelError` if a file to be read from `place` lies outside a model's `folder`, or is named there so."""
+    check_inside(folder, place, "modules.json")
+    # Other folders than those of its modules are no part of the model.
+    for file in place.glob("*") if place == folder else place.rglob("*"):
+        if file.suffix in _READ:
+            check_inside(folder, file, str(file))
+    for index in place.glob("*.index.json"):
+        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
+            check_inside(folder, place / name, str(index))
 
 
 # Files of a module
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, and the folder it is in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
@@ -162,13 +133,6 @@ def unreadable(place: Path, error: Exception) -> ModelError:
             hint="Use a checkpoint in safetensors.",
         )
     return ModelError(f"The weights in {place} cannot be read: {first_line(error)}.", hint=_AGAIN)
-
-
-def write_weights(place: Path, module: nn.Module) -> None:
-    """Write the weights of a module, if it has some, into an existing folder."""
-    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
-    if weights:
-        save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
@@ -197,10 +161,14 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
     return module
 
 
-def write_module(place: Path, module: nn.Module, values: dict[str, Any]) -> None:
-    """Write the configuration and the weights of a module into the folder `place`."""
-    write_json(place / "config.json", values)
-    write_weights(place, module)
+def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
+    """Write the configuration and the weights of a module, if it has them, into the folder `place`."""
+    place.mkdir(parents=True, exist_ok=True)
+    if values is not None:
+        write_json(place / "config.json", values)
+    if weights:
+        weights = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+        save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def check_finite(module: nn.Module, folder: Path) -> None:

@@ -6,20 +6,19 @@ Only known modules are built, by this package's own code; no class is imported b
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError
 from truncate_kit.files import read_json
 from truncate_kit.files import write_json as replace_json
+from truncate_kit.files import write_json
 from truncate_kit.models import layer_pooling
 from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler
-from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads, write_layer_heads
+from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.models.layer_pooling import (
     ConcatPooling,
     LayerAttentionPooling,
@@ -30,9 +29,9 @@ from truncate_kit.models.layer_pooling import (
 from truncate_kit.models.model_folder import (
     check_links,
     module_folder,
+    read_json,
     read_module,
     read_weights,
-    write_json,
     write_module,
 )
 
@@ -75,6 +74,16 @@ class Dense(nn.Module):
         """out: the size of a vector behind it."""
         return self.linear.out_features
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What sentence-transformers makes it from."""
+        return {
+            "in_features": self.linear.in_features,
+            "out_features": self.linear.out_features,
+            "bias": self.linear.bias is not None,
+            "activation_function": f"{type(self.activation).__module__}.{self.activation_name}",
+        }
+
     def forward(self, vectors: Tensor) -> Tensor:
         """(b, in) to (b, out)."""
         out: Tensor = self.activation(self.linear(vectors))
@@ -95,6 +104,11 @@ class LayerNorm(nn.Module):
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dimension)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What sentence-transformers makes it from."""
+        return {"dimension": self.norm.normalized_shape[0]}
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(b, d) to (b, d)."""
@@ -130,14 +144,24 @@ def read_pipeline(folder: Path) -> Pipeline:
     the vectors and are not known here, and for damaged files. A pooling that cannot be kept is noted in `unkept`.
     """
     check_links(folder, folder)
-    listing = folder / "modules.json"
+    listing, pipeline = folder / "modules.json", Pipeline(transformer=folder)
     if not listing.exists():
-        return Pipeline(transformer=folder, folders=[folder])
-    pipeline = Pipeline(transformer=folder)
+        pipeline.folders.append(folder)
+        return pipeline
     try:
-        _read_settings(pipeline, folder / "config_sentence_transformers.json")
+        path = folder / "config_sentence_transformers.json"
+        pipeline.settings = read_json(path) if path.exists() else {}
+        for name, usual in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
+            if pipeline.settings.get(name, usual) != usual:
+                raise _unkept(
+                    f"{path} has {name} {pipeline.settings[name]!r}",
+                    "Use a model that gives one dense vector for each text; `dimensions` of encode cuts vectors.",
+                )
+        if "prompts" in pipeline.settings:
+            pipeline.settings["prompts"] = pipeline.settings["prompts"] or {}
         for module in read_json(listing):
-            place = module_folder(folder, module["path"])
+            place = folder / module["path"]
+            check_links(folder, place)
             pipeline.folders.append(place)
             _read_module(pipeline, module["type"], place)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -148,6 +172,10 @@ def read_pipeline(folder: Path) -> Pipeline:
             hint="Download or save the model again.",
         ) from error
     return pipeline
+
+
+def _unkept(what: str, hint: str) -> ModelError:
+    return ModelError(f"{what}, which cannot be kept.", hint=hint)
 
 
 def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
@@ -164,7 +192,7 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
             pipeline.transformer = place
             _read_transformer(pipeline, place)
         case "WeightedLayerPooling":
-            pipeline.combination, pipeline.combined_depth = _read_combination(place)
+            _read_combination(pipeline, place)
         case "Pooling":
             _read_pooling(pipeline, place / "config.json")
         case "LayerHeads":
@@ -188,114 +216,102 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
             )
 
 
+def _read_transformer(pipeline: Pipeline, place: Path) -> None:
+    """Read how texts are cut and cased; the first file that says anything counts."""
+    for kind in _READERS:
+        path = place / f"sentence_{kind}_config.json"
+        values = read_json(path) if path.exists() else {}
+        if over := next(filter(values.get, _OVERRIDES), None):
+            raise _unkept(
+                f"{path} puts {over} over the model's own settings",
+                "Write them into config.json or tokenizer_config.json, and leave them out there.",
+            )
+        if values:
+            pipeline.max_length, pipeline.lower_case = values.get("max_seq_length"), bool(values.get("do_lower_case"))
+            return
+
+
+def _read_combination(pipeline: Pipeline, place: Path) -> None:
+    """Read the layers with a weight, and the depth they are counted in."""
+    values = read_json(place / "config.json")
+    depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
+    weights = read_weights(place)["layer_weights"]
+    if len(weights) != depth + 1 - start or len({*weights[weights != 0].tolist()}) != 1:
+        raise _unkept(
+            f"{place} weights layers {[round(weight, 3) for weight in weights.tolist()]}",
+            "A mean over some layers can: one weight for them, 0 for the others.",
+        )
+    pipeline.combination = tuple(start + int(index) for index in weights.nonzero()[:, 0])
+    pipeline.combined_depth = depth
+
+
+def _read_pooling(pipeline: Pipeline, path: Path) -> None:
+    """Read how tokens are pooled, or why that cannot be kept. Raises `ModelError` if no other can replace it."""
+    values = read_json(path)
+    modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
+    modes = [modes] if isinstance(modes, str) else modes
+    if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
+        hint = f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it."
+        pipeline.unkept = _unkept(f"{path} pools by {' + '.join(modes)}", hint)
+    else:
+        pipeline.pooling, pipeline.pooler = _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
+    if values.get("include_prompt", True) is False:
+        raise _unkept(f"{path} leaves prompts out of pooling", "Use a model that pools over the whole input.")
+
+
 def _dense(values: dict[str, Any]) -> Dense:
     """Build a Dense module. Raises `ModelError` if it does something else than to replace the vector by another."""
     vector = "sentence_embedding"
     wanted = {"module_input_name": (vector,), "module_output_name": (None, vector), "use_residual": (False,)}
     for name, allowed in wanted.items():
         if values.get(name, allowed[0]) not in allowed:
-            raise ModelError(
-                f"A Dense module has {name} {values[name]!r}, which cannot be kept.",
-                hint="Modules after pooling take the sentence vector and give another one in its place.",
+            raise _unkept(
+                f"A Dense module has {name} {values[name]!r}",
+                "Modules after pooling take the sentence vector and give another one in its place.",
             )
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
     if activation not in _ACTIVATIONS:
-        raise ModelError(
-            f"A Dense module has the activation {activation!r}, which is not known.",
-            hint=f"Known activations: {', '.join(_ACTIVATIONS)}.",
-        )
+        hint = f"Known activations: {', '.join(_ACTIVATIONS)}."
+        raise _unkept(f"A Dense module has the activation {activation!r}", hint)
     bias = bool(values.get("bias", True))
     return Dense(values["in_features"], values["out_features"], bias=bias, activation=activation)
-
-
-def _read_settings(pipeline: Pipeline, path: Path) -> None:
-    """Read prompts and similarity. Raises `ModelError` if the model gives other vectors than dense whole ones."""
-    values = read_json(path) if path.exists() else {}
-    for name, usual in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
-        if values.get(name, usual) != usual:
-            raise ModelError(
-                f"{path} has {name} {values[name]!r}, which cannot be kept.",
-                hint="Use a model that gives one dense vector for each text; `dimensions` of encode cuts vectors.",
-            )
-    pipeline.settings = values | ({"prompts": values["prompts"] or {}} if "prompts" in values else {})
-
-
-def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    """Read how texts are cut and cased; the first file that says anything counts."""
-    files = [file for kind in _READERS if (file := place / f"sentence_{kind}_config.json").exists()]
-    nothing: tuple[Path, dict[str, Any]] = (place, {})
-    path, values = next(((file, found) for file in files if (found := read_json(file))), nothing)
-    over = next((name for name in _OVERRIDES if values.get(name)), None)
-    if over is not None:
-        raise ModelError(
-            f"{path} puts {over} over the model's own settings, which cannot be kept.",
-            hint="Write them into config.json or tokenizer_config.json, and leave them out there.",
-        )
-    pipeline.max_length = values.get("max_seq_length")
-    pipeline.lower_case = bool(values.get("do_lower_case"))
-
-
-def _read_pooling(pipeline: Pipeline, path: Path) -> None:
-    """Read how tokens are pooled, or why that cannot be kept. Raises `ModelError` if no other can replace it."""
-    values = read_json(path)
-    modes = values.get("pooling_mode")
-    if modes is None:
-        modes = [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or ["mean"]
-    modes = [modes] if isinstance(modes, str) else modes
-    if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
-        pipeline.unkept = ModelError(
-            f"{path} pools by {' + '.join(modes)}, which cannot be kept.",
-            hint=f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it.",
-        )
-    else:
-        pipeline.pooling, pipeline.pooler = _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
-    if values.get("include_prompt", True) is False:
-        raise ModelError(
-            f"{path} leaves prompts out of pooling, which cannot be kept.",
-            hint="Use a model that pools over the whole input.",
-        )
-
-
-def _read_combination(place: Path) -> tuple[tuple[int, ...], int]:
-    """Read the layers with a weight, and the depth they are counted in."""
-    values = read_json(place / "config.json")
-    depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
-    weights = read_weights(place)["layer_weights"]
-    layers = tuple(start + int(index) for index in weights.nonzero()[:, 0])
-    if len(weights) != depth + 1 - start or len({*weights[weights != 0].tolist()}) != 1:
-        raise ModelError(
-            f"{place} weights layers {[round(weight, 3) for weight in weights.tolist()]}, which cannot be kept.",
-            hint="A mean over some layers can: one weight for them, 0 for the others.",
-        )
-    return layers, depth
 
 
 # Writing
 
 
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
-    """Write the files of a sentence-transformers folder around the transformer in it."""
-    # The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. The
-    # poolings of `LAYER_POOLERS` it loads from the folder, with `trust_remote_code=True`; folders with `LayerHeads` it
-    # refuses: only this package gives their vectors.
-    pooler, heads = encoder.pooler, encoder.heads
-    theirs = "sentence_transformers.models"
-    kinds: list[tuple[str, str, Callable[[Path], None]]] = []
-    if encoder.combination is not None:
-        kinds.append((theirs, "WeightedLayerPooling", partial(_write_combination, encoder)))
+    """Write the files of a sentence-transformers folder around the transformer in it.
+
+    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. The
+    poolings of `LAYER_POOLERS` it loads from the folder, with `trust_remote_code=True`; folders with `LayerHeads` it
+    refuses: only this package gives their vectors.
+    """
+    pooler, theirs = encoder.pooler, "sentence_transformers.models"
+    listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
+
+    def add(kind: str, values: dict[str, Any] | None, weights: dict[str, Tensor], package: str = theirs) -> None:
+        number = len(listing)
+        listing.append({"idx": number, "name": str(number), "path": f"{number}_{kind}", "type": f"{package}.{kind}"})
+        write_module(folder / f"{number}_{kind}", values, weights)
+
+    if encoder.combination is not None:  # weight 1 for each layer and 0 between them, from the lowest one on
+        start = min(encoder.combination)
+        weights = torch.zeros(encoder.depth + 1 - start)
+        weights[[layer - start for layer in encoder.combination]] = 1
+        values = {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth}
+        add("WeightedLayerPooling", values, {"layer_weights": weights})
     if isinstance(pooler, LayerPooler):
-        kinds.append((_POOLER_SOURCE.stem, type(pooler).__name__, pooler.save))
+        add(type(pooler).__name__, pooler.settings, pooler.state_dict(), _POOLER_SOURCE.stem)
         (folder / _POOLER_SOURCE.name).write_text(_POOLER_SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
     else:
-        kinds.append((theirs, "Pooling", partial(_write_pooling, encoder)))
-    if heads is not None:
-        kinds.append((LayerHeads.__module__, "LayerHeads", partial(write_layer_heads, heads)))
-    kinds += [(theirs, type(module).__name__, partial(_write_tail, module)) for module in encoder.tail]
-    listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
-    for number, (package, kind, write) in enumerate(kinds, 1):
-        path = f"{number}_{kind}"
-        listing.append({"idx": number, "name": str(number), "path": path, "type": f"{package}.{kind}"})
-        write(folder / path)
+        modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (encoder.pooling,)
+        flags = {flag: _POOLING_NAMES.get(mode) in modes for mode, flag in _POOLING_FLAGS.items()}
+        add("Pooling", {"word_embedding_dimension": encoder.width} | flags, {})
+    if encoder.heads is not None:
+        add("LayerHeads", encoder.heads.settings, encoder.heads.state_dict(), LayerHeads.__module__)
+    for module in encoder.tail:
+        add(type(module).__name__, getattr(module, "settings", None), module.state_dict())
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
@@ -313,41 +329,7 @@ def load_by_any_runtime(folder: Path) -> None:
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
     if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # settings of others stay
-        replace_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
-
-
-def _write_combination(encoder: Encoder, place: Path) -> None:
-    """Write weight 1 for each combined layer and 0 between them, from the lowest one on."""
-    layers = encoder.combination or ()
-    start = min(layers)
-    values = {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth}
-    write_json(place / "config.json", values)
-    weights = torch.zeros(encoder.depth + 1 - start)
-    weights[[layer - start for layer in layers]] = 1
-    save_file({"layer_weights": weights}, place / "model.safetensors", metadata={"format": "pt"})
-
-
-def _write_pooling(encoder: Encoder, place: Path) -> None:
-    modes = ("cls", "mean") if isinstance(encoder.pooler, ConcatPooling) else (encoder.pooling,)
-    flags = {flag: _POOLING_NAMES.get(mode) in modes for mode, flag in _POOLING_FLAGS.items()}
-    write_json(place / "config.json", {"word_embedding_dimension": encoder.width} | flags)
-
-
-def _write_tail(module: nn.Module, place: Path) -> None:
-    """Write a module that follows the pooling."""
-    if isinstance(module, Dense):
-        home = type(module.activation).__module__.rpartition(".")[2]
-        values: dict[str, Any] = {
-            "in_features": module.linear.in_features,
-            "out_features": module.out_features,
-            "bias": module.linear.bias is not None,
-            "activation_function": f"torch.nn.modules.{home}.{module.activation_name}",
-        }
-        write_module(place, module, values)
-    elif isinstance(module, LayerNorm):
-        write_module(place, module, {"dimension": module.norm.normalized_shape[0]})
-    else:
-        place.mkdir()
+        write_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
 
 
 def loading_words(pooler: nn.Module | None) -> str:

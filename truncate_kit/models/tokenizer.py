@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from truncate_kit.errors import ModelError, UsageError, first_line
+from truncate_kit.errors import ModelError, first_line
 from truncate_kit.models.families import family_of
 from truncate_kit.models.model_folder import quiet_transformers
 from truncate_kit.settings import listed_texts
@@ -105,24 +105,6 @@ def position_limit(config: PretrainedConfig) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     offset = family_of(config).position_offset
     return None if positions is None else int(positions) - (0 if offset is None else offset(config))
-
-
-def max_length_for(config: PretrainedConfig, tokenizer: Tokenizer, asked: int | None, noted: int | None) -> int:
-    """Return the maximum length of a model's texts.
-
-    Args:
-        config: The model's configuration.
-        tokenizer: Its tokenizer.
-        asked: By the user; raises `UsageError` if it does not fit the model.
-        noted: By sentence-transformers, which puts it in the place of the tokenizer's own limit.
-    """
-    positions = position_limit(config)
-    if asked is None:
-        return usable_length(noted or tokenizer.model_max_length, positions)
-    if not 2 <= asked <= (positions or asked):
-        has, to = (f": this model has {positions} positions", f" to {positions}") if positions else ("", " upwards")
-        raise UsageError(f"A maximum length of {asked} does not fit{has}.", hint=f"Use a number from 2{to}.")
-    return asked
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:

@@ -160,7 +160,7 @@ def _batches(ids: Sequence[Ids]) -> list[list[int]]:
 def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
     """Yield the blocks over each batch."""
     for places in _batches(ids):
-        yield BlockRunner.of(encoder, encoder.pad([ids[place] for place in places]))
+        yield BlockRunner(encoder, encoder.pad([ids[place] for place in places]))
 
 
 class _Tree:
@@ -304,7 +304,7 @@ def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> tuple[float, float
     ids = evaluator.texts()
     batches = _batches(ids)
     some = [ids[place] for place in batches[len(batches) // 2]]
-    runner = BlockRunner.of(encoder, encoder.pad(some))
+    runner = BlockRunner(encoder, encoder.pad(some))
     blocks = range(1, 1 + min(_TIMED, encoder.depth))
     width = runner.vectors(runner.run(1, runner.embedded)).shape[1]  # warms up as well
     begin = time.perf_counter()

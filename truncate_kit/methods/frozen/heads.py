@@ -15,8 +15,8 @@ from truncate_kit.files import replacing
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.methods.frozen.states import StatePairs, moments, take_states
 from truncate_kit.models import Encoder, LayerHeads
-from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, PairScore, ScoreKind, write_layer_heads
-from truncate_kit.models.model_folder import WEIGHTS_FILE, write_weights
+from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, PairScore, ScoreKind
+from truncate_kit.models.model_folder import WEIGHTS_FILE, write_module
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
 
@@ -82,8 +82,7 @@ class BlockAutoencoders(nn.Module):
     def save(self, folder: Path) -> None:
         """Write the weights into a new folder. Raises `FileProblemError`."""
         with replacing(folder) as target:
-            target.mkdir()
-            write_weights(target, self)
+            write_module(target, None, self.state_dict())
 
     @classmethod
     def load(cls, folder: Path, width: int, code_widths: Sequence[int], depth: int) -> "BlockAutoencoders":
@@ -281,7 +280,7 @@ def new_heads(
 def save_heads(heads: LayerHeads, folder: Path) -> None:
     """Write heads into a new folder, for `read_layer_heads`. Raises `FileProblemError`."""
     with replacing(folder) as target:
-        write_layer_heads(heads, target)
+        write_module(target, heads.settings, heads.state_dict())
 
 
 def train_heads(
