@@ -18,7 +18,6 @@ from truncate_kit.hardware import select_device
 from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
-from truncate_kit.models.model_folder import check_finite, check_shards, quiet_transformers, resolve, unreadable
 from truncate_kit.models.model_folder import (
     check_finite,
     quiet_transformers,

@@ -4,7 +4,6 @@ A model folder comes from outside. The paths it names and the links in it have t
 """
 
 import contextlib
-import json
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError
-from truncate_kit.files import read_json
-from truncate_kit.files import write_json as replace_json
-from truncate_kit.files import write_json
+from truncate_kit.files import read_json, write_json
 from truncate_kit.models import layer_pooling
 from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
@@ -28,7 +26,6 @@ from truncate_kit.models.layer_pooling import (
 )
 from truncate_kit.models.model_folder import (
     check_links,
-    module_folder,
     read_json,
     read_module,
     read_weights,
