@@ -21,7 +21,6 @@ from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
 from truncate_kit.models.model_folder import (
     check_finite,
     quiet_transformers,
-    read_json,
     resolve,
     unreadable,
 )

@@ -26,7 +26,6 @@ from truncate_kit.models.layer_pooling import (
 )
 from truncate_kit.models.model_folder import (
     check_links,
-    read_json,
     read_module,
     read_weights,
     write_module,
