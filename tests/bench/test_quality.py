@@ -8,9 +8,10 @@ import pytest
 from scipy import stats
 
 from truncate_kit.bench.bench_report import ScoredPairs
-from truncate_kit.bench.quality import PairsEvaluator, Score, quality_difference, quality_sentence
+from truncate_kit.bench.quality import PairsEvaluator, quality_difference
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
+from truncate_kit.report.measuring import quality_sentence
 from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import draw_counts
 
@@ -59,7 +60,7 @@ def test_rows_that_repeat_a_pair_are_no_further_evidence():
     assert (again.low, again.high, again.num_pairs) == (once.low, once.high, 15)
     assert again.difference == pytest.approx(once.difference)
     twice = [TextPair(first, second, target) for (first, second), target in zip(2 * texts, 2 * targets, strict=True)]
-    scores = [Score(0.0, np.array(2 * values)) for values in (lean, full)]
+    scores = [(0.0, np.array(2 * values)) for values in (lean, full)]
     found = PairsEvaluator(twice).difference("torch-fp32", *scores, seed=0)
     assert (found.low, found.high, found.num_pairs) == (once.low, once.high, 15)
 

@@ -1,12 +1,15 @@
 """Who is called when, and what the numbers made of seconds mean. Nothing here asserts a time."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
+from tests.support.made_results import a_bench, timing
 from truncate_kit.bench import timing as timing_module
-from truncate_kit.bench.bench_report import costs, gains, percentile
-from truncate_kit.bench.timing import interleaved, slower_in_bf16, spread, timing
+from truncate_kit.bench.bench_report import percentile
+from truncate_kit.bench.timing import interleaved, slower_in_bf16, spread
+from truncate_kit.report.view import view_of
 
 
 def test_contestants_take_turns_and_the_first_call_of_a_visit_is_not_timed():
@@ -32,29 +35,26 @@ def test_percentiles_are_linear_between_neighbours(count):
 
 
 def test_rates_follow_from_the_median():
-    row = timing(("lean", "torch-fp32"), "throughput", (0.4, 0.1, 0.2), sentences=8, tokens=128, shape=(8, 16))
+    row = timing(("lean", "torch-fp32"), "throughput", (0.4, 0.1, 0.2), (8, 16), sentences=8, tokens=128)
     assert (row.p50_seconds, row.sentences_per_second, row.tokens_per_second) == pytest.approx((0.2, 40, 640))
-    assert (row.batch_size, row.length, row.seconds) == (8, 16, (0.4, 0.1, 0.2))
 
 
-def _timing(role, backend, seconds, shape=None):
-    scenario = "real set" if shape is None else "throughput"
-    return timing((role, backend), scenario, seconds, sentences=10, tokens=50, shape=shape)
+def table_of(title, rows):
+    """Rows of the table that begins with this title, of the bench of these timings."""
+    report = replace(a_bench(), timings=rows, models=tuple(replace(row, width=16) for row in a_bench().models))
+    return next((table.rows for table in view_of(report).tables if table.title.startswith(title)), None)
 
 
 def test_gain_is_what_depth_gave_times_what_the_runtime_gave():
-    rows = [
-        _timing("lean", "torch-fp32", (0.3, 0.2, 0.25)),
-        _timing("full", "torch-fp32", (1.0, 0.9, 1.4)),
-        _timing("lean", "onnx-fp32", (0.1, 0.12, 0.09)),
-        _timing("full", "onnx-fp32", (0.5, 0.5, 0.5)),
-        _timing("lean", "onnx-fp32", (0.02,), (4, 8)),  # nothing to compare with at this shape
-    ]
-    found = {row.backend: row for row in gains(rows, "torch-fp32")}
-    assert list(found) == ["torch-fp32", "onnx-fp32"]
-    onnx = found["onnx-fp32"]
-    assert (onnx.depth, onnx.runtime, onnx.total) == pytest.approx((1.0 / 0.25, 0.25 / 0.1, 1.0 / 0.1))
-    assert all(row.depth * row.runtime == pytest.approx(row.total) for row in found.values())
+    sizes = {"sentences": 10, "tokens": 50}
+    rows = (
+        timing(("lean", "torch-fp32"), "real set", (0.3, 0.2, 0.25), **sizes),
+        timing(("full", "torch-fp32"), "real set", (1.0, 0.9, 1.4), **sizes),
+        timing(("lean", "onnx-fp32"), "real set", (0.1, 0.12, 0.09), **sizes),
+        timing(("full", "onnx-fp32"), "real set", (0.5, 0.5, 0.5), **sizes),
+        timing(("lean", "onnx-fp32"), "throughput", (0.02,), (4, 8), **sizes),  # nothing to compare with at this shape
+    )
+    assert table_of("How much faster", rows) == [("real set: ONNX Runtime fp32", "×4.00", "×2.50", "×10.00")]
 
 
 def test_texts_are_spread_evenly_and_once_each():
@@ -64,12 +64,16 @@ def test_texts_are_spread_evenly_and_once_each():
 
 
 def test_hours_and_gigabytes_per_billion():
-    rows = [_timing("full", "onnx-fp32", (0.01,)), _timing("lean", "onnx-fp32", (0.002,))]
-    rows.append(_timing("lean", "onnx-fp32", (0.2,), (4, 8)))  # no real set
-    full, lean = costs(rows, {"lean": 16, "full": 16})
-    assert full.hours_per_billion == pytest.approx(277.78, abs=0.01)  # 10⁹ / 1,000 a second = 10⁶ s = 277.78 h
-    assert lean.hours_per_billion == pytest.approx(55.56, abs=0.01)
-    assert lean.gigabytes_per_billion == {"float32": 64, "float16": 32, "int8": 16, "binary": 2}
+    sizes = {"sentences": 10, "tokens": 50}
+    rows = (
+        timing(("full", "onnx-fp32"), "real set", (0.01,), **sizes),
+        timing(("lean", "onnx-fp32"), "real set", (0.002,), **sizes),
+        timing(("lean", "onnx-fp32"), "throughput", (0.2,), (4, 8), **sizes),
+    )
+    assert table_of("A billion", rows) == [
+        ("full, ONNX Runtime fp32", "277.8", "16", "64", "32", "16", "2"),  # 10⁹ / 1,000 a second = 10⁶ s
+        ("lean, ONNX Runtime fp32", "55.6", "16", "64", "32", "16", "2"),
+    ]
 
 
 def test_bf16_that_multiplies_slower_is_said(monkeypatch):

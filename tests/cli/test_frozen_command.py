@@ -71,7 +71,7 @@ def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["spearman"] == pytest.approx(score["spearman"], abs=0.3)
-    assert bench["costs"][0]["dimensions"] == 4 + 8 + 8  # codes, not the width of a state
+    assert bench["models"][0]["width"] == 4 + 8 + 8  # codes, not the width of a state
 
 
 def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise_is_refused(

@@ -12,11 +12,11 @@ from tests.support.made_results import (
     a_sweep,
     an_export,
     some_heads,
+    timing,
 )
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.bench.timing import timing
 from truncate_kit.data import overlap_of
 from truncate_kit.evaluation.graded import Evaluation, ModelScore
 from truncate_kit.export.record import Invariance, Quantization

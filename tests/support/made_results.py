@@ -13,9 +13,10 @@ from truncate_kit.bench.bench_report import (
     Machine,
     QualityDifference,
     Role,
+    Scenario,
     ScoredPairs,
+    Timing,
 )
-from truncate_kit.bench.timing import timing
 from truncate_kit.data import overlap_of
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
@@ -60,6 +61,16 @@ SCORED = ScoredPairs(name="set/test", fingerprint="0123456789abcdef", num_pairs=
 MODELS: dict[Role, int] = {"lean": 5, "full": 8}
 
 
+def timing(
+    key: Key, scenario: Scenario, seconds: tuple[float, ...], shape: tuple[int, int] | None = None, **sizes: Any
+) -> Timing:
+    """One contestant in one scenario; shape: batch size and length."""
+    batch_size, length = shape or (None, None)
+    return Timing(
+        role=key[0], backend=key[1], scenario=scenario, batch_size=batch_size, length=length, seconds=seconds, **sizes
+    )
+
+
 def a_bench() -> BenchReport:
     """Of the models of `a_sweep`, in three runtimes; one could not be measured."""
     places: dict[Key, tuple[float, float]] = {
@@ -88,11 +99,9 @@ def a_bench() -> BenchReport:
             absent,
         ),
         timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
-        gains=(),
         quality=None,
         num_texts=50,
         seconds=1.0,
-        notes=(),
         scored=SCORED,
     )
 

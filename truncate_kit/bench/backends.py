@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from truncate_kit.errors import UsageError
 from truncate_kit.hardware import check_threads
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     import torch
 
 
+Runtime = Literal["torch", "onnx", "sentence-transformers"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One runtime at one precision."""
 
     name: str
     title: str  # by which tables and figures call it
-    runtime: Literal["torch", "onnx", "sentence-transformers"]
-    precision: Precision = "fp32"
+    runtime: Runtime
+    precision: Precision
     compiled: bool = False  # by torch.compile, for any shape
     static: bool = False  # compiled for each shape anew
     captured: bool = False  # as CUDA graphs, one for each shape
@@ -60,32 +63,37 @@ class Backend:
         return self.runtime == "torch" and (self.static or self.captured)
 
 
+def _row(name: str, title: str, runtime: Runtime, **traits: Any) -> Backend:
+    """Make the row of a name that ends in its precision; title: without that."""
+    precision = next(known for known in PRECISIONS if name.endswith(f"-{known}"))
+    what, _, how = title.partition(", ")
+    title = f"{what} {precision}" + (f", {how}" if how else "")
+    return Backend(name=name, title=title, runtime=runtime, precision=precision, **traits)
+
+
+_FLASH = "flash_attention_2"
+_PEER: Final = "sentence-transformers"
 _ROWS = (
-    Backend(name="torch-fp32", title="torch fp32", runtime="torch"),
-    Backend(name="torch-tf32", title="torch tf32", runtime="torch", precision="tf32"),
-    Backend(name="torch-bf16", title="torch bf16", runtime="torch", precision="bf16"),
-    Backend(name="torch-fp16", title="torch fp16", runtime="torch", precision="fp16"),
-    Backend(name="flash-fp16", title="torch fp16, variable-length flash attention", runtime="torch", precision="fp16",
-            attention="flash_attention_2"),
-    Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
-    Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
-    Backend(name="compile-fp16", title="torch.compile fp16", runtime="torch", precision="fp16", compiled=True),
-    Backend(name="compile-static-fp16", title="torch.compile fp16, static shapes", runtime="torch", precision="fp16",
-            compiled=True, static=True),
-    Backend(name="compile-graphs-fp16", title="torch.compile fp16, CUDA graphs", runtime="torch", precision="fp16",
-            compiled=True, static=True, captured=True),
-    Backend(name="st-fp32", title="sentence-transformers fp32", runtime="sentence-transformers"),
-    Backend(name="st-bf16", title="sentence-transformers bf16", runtime="sentence-transformers", precision="bf16"),
-    Backend(name="st-fp16", title="sentence-transformers fp16", runtime="sentence-transformers", precision="fp16"),
-    Backend(name="st-flash-fp16", title="sentence-transformers fp16, flash attention without padding",
-            runtime="sentence-transformers", precision="fp16", attention="flash_attention_2"),
-    Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
-    Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
-    Backend(name="onnx-graphs-fp16", title="ONNX Runtime fp16, CUDA graphs", runtime="onnx", precision="fp16",
-            captured=True),
-    Backend(name="tensorrt-fp16", title="ONNX Runtime TensorRT fp16", runtime="onnx", precision="fp16", tensorrt=True),
-    Backend(name="onnx-int8", title="ONNX Runtime int8", runtime="onnx", precision="int8"),
-)  # fmt: skip
+    _row("torch-fp32", "torch", "torch"),
+    _row("torch-tf32", "torch", "torch"),
+    _row("torch-bf16", "torch", "torch"),
+    _row("torch-fp16", "torch", "torch"),
+    _row("flash-fp16", "torch, variable-length flash attention", "torch", attention=_FLASH),
+    _row("compile-fp32", "torch.compile", "torch", compiled=True),
+    _row("compile-bf16", "torch.compile", "torch", compiled=True),
+    _row("compile-fp16", "torch.compile", "torch", compiled=True),
+    _row("compile-static-fp16", "torch.compile, static shapes", "torch", compiled=True, static=True),
+    _row("compile-graphs-fp16", "torch.compile, CUDA graphs", "torch", compiled=True, static=True, captured=True),
+    _row("st-fp32", _PEER, _PEER),
+    _row("st-bf16", _PEER, _PEER),
+    _row("st-fp16", _PEER, _PEER),
+    _row("st-flash-fp16", f"{_PEER}, flash attention without padding", _PEER, attention=_FLASH),
+    _row("onnx-fp32", "ONNX Runtime", "onnx"),
+    _row("onnx-fp16", "ONNX Runtime", "onnx"),
+    _row("onnx-graphs-fp16", "ONNX Runtime, CUDA graphs", "onnx", captured=True),
+    _row("tensorrt-fp16", "ONNX Runtime TensorRT", "onnx", tensorrt=True),
+    _row("onnx-int8", "ONNX Runtime", "onnx"),
+)
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"
 
@@ -100,14 +108,15 @@ def select_backends(
     that is not known.
     """
     cuda = device.type == "cuda"
-    starts = cuda and slow_starts
     sensible = tuple(row for row in _ROWS if cuda or not row.on_cuda)
     if names is None:
-        return tuple(
-            row
-            for row in sensible
-            if not row.rival and (starts or not row.compiled) and (not row.only_exported or _held(row, device, folders))
-        )
+
+        def held(row: Backend) -> bool:
+            files = (folder / GRAPH_FILES[row.precision] for folder in folders)
+            return device.type in PRECISIONS[row.precision].preference and any(file.is_file() for file in files)
+
+        at_once = (row for row in sensible if not row.rival and (not row.compiled or (cuda and slow_starts)))
+        return tuple(row for row in at_once if not row.only_exported or held(row))
     if list(names) == ["all"]:
         return sensible
     unknown = [name for name in names if name not in BACKENDS]
@@ -117,11 +126,6 @@ def select_backends(
             hint=f'Use `backends=["all"]`, or some of: {", ".join(BACKENDS)}.',
         )
     return tuple(row for row in _ROWS if row.name in names)
-
-
-def _held(row: Backend, device: "torch.device", folders: Sequence[Path]) -> bool:
-    made_for = PRECISIONS[row.precision].preference
-    return device.type in made_for and any((folder / GRAPH_FILES[row.precision]).is_file() for folder in folders)
 
 
 _ROUNDS = Bounds(1, 10_000)

@@ -1,7 +1,7 @@
-"""What a bench returns: raw seconds and bytes with what follows from them, and the sentences a reader has to see."""
+"""What a bench returns: raw seconds and bytes, and as properties what follows from them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -9,14 +9,19 @@ import numpy as np
 
 from truncate_kit.naming import place_in_words
 from truncate_kit.results import Amounts, Measurement, Result
-from truncate_kit.vectors import PRECISIONS, VectorFormat
 from truncate_kit.wording import counted
 
 Role = Literal["lean", "full"]
 SPEARMAN = "Spearman"
-BILLION = 1_000_000_000
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
+Comparison = Literal["fair", "part", "untuned", "unknown budget", "unfair"]
+"""How far two scores may be compared: see `compare_training`."""
 Key = tuple[Role, str]  # role and backend
+
+
+def percentile(seconds: tuple[float, ...], share: float) -> float:
+    """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
+    return float(np.percentile(seconds, 100 * share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class BenchedModel(Result):
     role: Role
     name: str
     layer: int  # its last one
-    width: int
+    width: int  # of its vectors
     parameters: int  # their number, pooler excluded
     max_length: int
     weights_bytes: int | None  # of the safetensors on disk, None where none are saved
@@ -84,7 +89,7 @@ class Contestant(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing(Result):
-    """One contestant in one scenario: raw seconds of every timed call and what follows from their median."""
+    """One contestant in one scenario: raw seconds of every timed call."""
 
     role: Role
     backend: str
@@ -94,39 +99,28 @@ class Timing(Result):
     sentences: int  # in one timed call
     tokens: int  # in one timed call, with the special ones and without padding
     seconds: tuple[float, ...]
-    p50_seconds: float
-    p95_seconds: float
-    sentences_per_second: float
-    tokens_per_second: float
     # Of the GPU between two events around each timed call, launches included; empty on the CPU.
     device_seconds: tuple[float, ...] = ()
 
+    @property
+    def p50_seconds(self) -> float:
+        """Return the median of the calls."""
+        return percentile(self.seconds, 0.5)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain(Result):
-    """How much faster the lean model in `backend` is than the full one in `base`, as the product of two factors."""
+    @property
+    def p95_seconds(self) -> float:
+        """Return the 95th percentile of the calls."""
+        return percentile(self.seconds, 0.95)
 
-    scenario: Scenario
-    batch_size: int | None
-    length: int | None
-    base: str
-    backend: str
-    depth: float  # full → lean, both in `base`
-    runtime: float  # `base` → `backend`, both lean
-    total: float  # depth × runtime
+    @property
+    def sentences_per_second(self) -> float:
+        """Return the sentences of a call over the median."""
+        return self.sentences / self.p50_seconds
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost(Result):
-    """What a billion sentences like those of the real set cost with one model in one runtime on this machine."""
-
-    role: Role
-    backend: str
-    # Of the machine as it was used (its GPU, or its processor with that number of threads), from the median
-    # throughput, tokeniser included.
-    hours_per_billion: float
-    dimensions: int
-    gigabytes_per_billion: dict[str, float]  # 10⁹ bytes each, all dimensions, by precision of the vectors
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the tokens of a call over the median."""
+        return self.tokens / self.p50_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +177,22 @@ class QualityDifference(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport(Measurement):
-    """Everything one bench measured. notes: sentences the user has to see."""
+    """Everything one bench measured."""
 
     machine: Machine
     models: tuple[BenchedModel, ...]
     contestants: tuple[Contestant, ...]
     timings: tuple[Timing, ...]
-    gains: tuple[Gain, ...]
     quality: QualityDifference | None
     num_texts: int
     seconds: float
-    notes: tuple[str, ...]
-    costs: tuple[Cost, ...] = ()
     scored: ScoredPairs | None = None  # None where nothing was
+    comparison: Comparison | None = None  # None where two models were not both scored
+    distinct_texts: int = 0  # of which `num_texts` are the real set
+    random_ids: bool = False  # a model has no tokenizer: its weights and the ids of the real set are random
+    # Where the graph is that was exported for the bench, by the role of its model.
+    exported: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what the user should know of single contestants
 
     def __post_init__(self) -> None:
         if all(row.role != "lean" for row in self.models):  # a file may say anything
@@ -220,20 +217,14 @@ class BenchReport(Measurement):
         """The contestants that took part."""
         return tuple(row for row in self.contestants if row.absent is None)
 
-    def timing(self, role: str, backend: str, scenario: str, **shape: int) -> Timing | None:
-        """The timing of one contestant in a scenario, None where there is none.
-
-        Args:
-            role: Of the contestant.
-            backend: Of the contestant.
-            scenario: In which it was timed.
-            **shape: `batch_size`, `length`.
-        """
-        for timing in self.timings:
-            if (timing.role, timing.backend, timing.scenario) == (role, backend, scenario) and all(
-                getattr(timing, name) == value for name, value in shape.items()
-            ):
-                return timing
+    def timing(
+        self, role: str, backend: str, scenario: str, batch_size: int | None = None, length: int | None = None
+    ) -> Timing | None:
+        """Return the timing of one contestant in a scenario; None of a shape takes the first one."""
+        for row in self.timings:
+            same = (row.role, row.backend, row.scenario) == (role, backend, scenario)
+            if same and batch_size in (None, row.batch_size) and length in (None, row.length):
+                return row
         return None
 
     def amounts(self) -> Iterator[Amounts]:
@@ -248,57 +239,5 @@ class BenchReport(Measurement):
             place = row.role, row.backend, row.scenario, row.batch_size, row.length
             yield place, (len(row.seconds), row.sentences)
         for contestant in self.measured():
-            done = contestant.score is not None, contestant.peak_bytes is not None
-            yield (contestant.role, contestant.backend), (int(done[0]), int(done[1]))
-
-
-def percentile(seconds: tuple[float, ...], share: float) -> float:
-    """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
-    return float(np.percentile(seconds, 100 * share))
-
-
-def gains(timings: Sequence[Timing], base: str) -> tuple[Gain, ...]:
-    """Compute a `Gain` per scenario, shape and runtime (`base` too: there the runtime gave nothing), from the medians.
-
-    None where one of the three timings was not measured.
-    """
-
-    def key(role: str, backend: str, row: Timing) -> tuple[object, ...]:
-        return role, backend, row.scenario, row.batch_size, row.length
-
-    median = {key(row.role, row.backend, row): row.p50_seconds for row in timings}
-    found = []
-    for row in timings:
-        full, lean = median.get(key("full", base, row)), median.get(key("lean", base, row))
-        if row.role == "lean" and full is not None and lean is not None:
-            found.append(
-                Gain(
-                    scenario=row.scenario,
-                    batch_size=row.batch_size,
-                    length=row.length,
-                    base=base,
-                    backend=row.backend,
-                    depth=full / lean,
-                    runtime=lean / row.p50_seconds,
-                    total=full / row.p50_seconds,
-                )
-            )
-    return tuple(found)
-
-
-def costs(timings: Iterable[Timing], widths: Mapping[Role, int]) -> tuple[Cost, ...]:
-    """Price a billion sentences for every model and runtime that was timed on the real set; widths: of vectors."""
-    forms = [VectorFormat(precision=name) for name in PRECISIONS]
-    return tuple(
-        Cost(
-            role=row.role,
-            backend=row.backend,
-            hours_per_billion=BILLION / row.sentences_per_second / 3600,
-            dimensions=widths[row.role],
-            gigabytes_per_billion={
-                form.precision: BILLION * form.bytes_per_vector(widths[row.role]) / 1e9 for form in forms
-            },
-        )
-        for row in timings
-        if row.scenario == "real set"
-    )
+            done = int(contestant.score is not None), int(contestant.peak_bytes is not None)
+            yield (contestant.role, contestant.backend), done

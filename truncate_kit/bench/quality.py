@@ -1,7 +1,6 @@
 """Score contestants on graded pairs by Spearman, or on queries by nDCG@10, and state how far two of them differ."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,10 @@ from truncate_kit.models import Encoder
 from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.evaluators import RetrievalEvaluator
-from truncate_kit.wording import counted, too_few
+from truncate_kit.wording import counted
 
-
-class Score(NamedTuple):
-    """Of one contestant, in points; single: the similarity of each pair, or the score of each query."""
-
-    value: float
-    single: Array
+# Of one contestant: its score in points, and the similarity of each pair or the score of each query.
+Score = tuple[float, Array]
 
 
 class PairsEvaluator:
@@ -41,14 +36,13 @@ class PairsEvaluator:
     def score(self, runner: Runner, encoder: Encoder) -> Score:
         """Score one contestant. Raises `DataError` where a correlation is not defined."""
         found = evaluate(runner, self._pairs)
-        return Score(found.spearman, np.array(found.cosines))
+        return found.spearman, np.array(found.cosines)
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
         """Compare lean with full by a paired bootstrap."""
         targets = [pair.target for pair in self._pairs]
         numbers = numbers_of((pair.first, pair.second) for pair in self._pairs)
-        cosines = lean.single.tolist(), full.single.tolist()
-        return quality_difference(backend, *cosines, targets, numbers=numbers, seed=seed)
+        return quality_difference(backend, lean[1].tolist(), full[1].tolist(), targets, numbers=numbers, seed=seed)
 
 
 def quality_difference(
@@ -121,39 +115,20 @@ class QueriesEvaluator:
         if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice
             raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
         single = own.scores(vectors, vectors)
-        return Score(float(single.mean()), single)
+        return float(single.mean()), single
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
         """Compare lean with full by a paired bootstrap over queries."""
-        found = estimated(lean.single - full.single, seed=seed)
+        found = estimated(lean[1] - full[1], seed=seed)
         return QualityDifference(
             backend=backend,
-            lean=lean.value,
-            full=full.value,
+            lean=lean[0],
+            full=full[0],
             difference=found.value,
             low=found.low,
             high=found.high,
             level=LEVEL,
             resamples=RESAMPLES,
             seed=seed,
-            num_pairs=len(lean.single),
+            num_pairs=len(lean[1]),
         )
-
-
-def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
-    """Put the difference with its interval into words, and what may be read from it; nothing of the bundled pairs.
-
-    Over a few pairs or queries there is no interval: resamples of three hardly differ.
-    """
-    scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
-    if few := too_few(quality.num_pairs, *of.unit):
-        return f"{scores}; {few}."
-    verdict = ": no difference shown"
-    if not quality.low <= 0 <= quality.high:
-        verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
-    if of.bundled:
-        verdict = ""
-    return (
-        f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){verdict}."
-    )

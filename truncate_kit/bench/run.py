@@ -15,21 +15,20 @@ from typing import Any, TypeVar
 
 import torch
 
-from truncate_kit.bench.backends import BACKENDS, BASE, Backend, BenchSettings, select_backends
+from truncate_kit.bench.backends import BACKENDS, Backend, BenchSettings, select_backends
 from truncate_kit.bench.bench_report import (
     BenchedModel,
     BenchReport,
+    Comparison,
     Contestant,
     Key,
     Machine,
     QualityDifference,
     Role,
     Timing,
-    costs,
-    gains,
 )
 from truncate_kit.bench.memory import measure_memory
-from truncate_kit.bench.quality import PairsEvaluator, QueriesEvaluator, quality_sentence
+from truncate_kit.bench.quality import PairsEvaluator, QueriesEvaluator, Score
 from truncate_kit.bench.runners import (
     AbsentError,
     ContestantError,
@@ -48,7 +47,7 @@ from truncate_kit.export.graph import GRAPH_FILE, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.trace import build_graph
 from truncate_kit.files import digest_of
-from truncate_kit.hardware import QUIET, OtherWork, bf16_instructions, processor_name, select_device
+from truncate_kit.hardware import OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.models import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.origin import read_origin, was_trained
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
@@ -58,14 +57,6 @@ Found = TypeVar("Found")
 LENGTHS = (16, 128)
 _MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
 _DEFAULTS = BenchSettings()
-_BUNDLED = (
-    "These scores are of the bundled pairs, which a grammar made: they say little of your task. Pairs of your own say "
-    "more."
-)
-
-_PART = (
-    "Warning: the lean model is a part of another one and was not trained since: once it is, it may score otherwise."
-)
 
 
 def bench(
@@ -118,11 +109,13 @@ def bench(
 
             # Contestants share one forward, and torch.compile gives up after eight graphs of one.
             stack.enter_context(compiler.patch(recompile_limit=64))
-        blocks: dict[Role, tuple[int, ...] | None] = {"lean": settings.blocks, "full": None}
         target: Target = "cuda" if device.type == "cuda" else "cpu"
-        subjects = [Subject(role, model, scratch, graphs, blocks[role], target) for role, model in models.items()]
+        subjects = [
+            Subject(role, model, scratch, graphs, settings.blocks if role == "lean" else None, target)
+            for role, model in models.items()
+        ]
         contestants = Contestants(subjects, backends, device=device, threads=settings.threads or before)
-        report = _measure(contestants, settings, pairs, texts, progress)
+        report = _measure(contestants, settings, pairs, tuple(texts or ()), progress)
     return replace(report, seconds=time.perf_counter() - begin)
 
 
@@ -130,20 +123,27 @@ def _measure(
     contestants: "Contestants",
     settings: BenchSettings,
     pairs: PairSet | Sequence[TextPair] | RetrievalSet | None,
-    texts: Sequence[str] | None,
+    texts: Sequence[str],
     progress: Progress,
 ) -> BenchReport:
-    notes, encoders, rounds = contestants.notes, contestants.encoders, settings.repeats
-    lengths = _fitting_lengths(list(encoders.values()), settings.lengths)
-    largest = max(settings.batch_sizes), max(lengths)
+    subjects, encoders, rounds = contestants.subjects, contestants.encoders, settings.repeats
+    random = any(encoder.tokenizer is None for encoder in encoders.values())
+    limit = min(encoder.max_length for encoder in encoders.values())
+    lengths = sorted(set(settings.lengths or [min(length, limit) for length in LENGTHS]))
+    if lengths[-1] > limit:
+        raise UsageError(
+            f"A length of {lengths[-1]} tokens does not fit: these models take up to {limit}.",
+            hint=f"Use `lengths` up to {limit}.",
+        )
+    largest = max(settings.batch_sizes), lengths[-1]
     contestants.start(largest, progress)
-    scored = quality = None
-    if pairs is not None:
+    scored = quality = comparison = None
+    if pairs is not None and not random:
         evaluator = QueriesEvaluator(pairs) if isinstance(pairs, RetrievalSet) else PairsEvaluator(pairs)
-        if contestants.random:
-            notes.append(f"Random weights have no quality: no {evaluator.of.metric}.")
-        else:
-            scored, quality = evaluator.of, _score_all(contestants, evaluator, seed=settings.seed, progress=progress)
+        scored, scores = evaluator.of, _score_all(contestants, evaluator, progress)
+        if len(subjects) == 2:
+            comparison = compare_training(*subjects)
+            quality = _difference(contestants, evaluator, scores, settings.seed) if comparison != "unfair" else None
     others = OtherWork()
     shapes = [(size, length) for size in sorted({1, *settings.batch_sizes}) for length in lengths]
     timings: list[Timing] = []
@@ -153,106 +153,67 @@ def _measure(
         )
         timings += contestants.surviving(f"at {shape[0]} × {shape[1]} tokens", measure)
         progress("Timing fixed shapes", done, len(shapes))
-    chosen, random = _real_set(texts or (), settings.max_texts, contestants), contestants.random
-    if chosen:
-        real = functools.partial(time_texts, encoders=encoders, texts=chosen, random=random)
+    chosen = spread(texts, settings.max_texts)
+    for done, singly in enumerate((True, False) if chosen else (), start=1):
         timings += contestants.surviving(
-            "at one sentence", lambda: real(contestants.reading_texts(), rounds=rounds, singly=True)
+            "at one sentence" if singly else "at the real set",
+            lambda singly=singly: time_texts(  # type: ignore[misc]  # mypy cannot infer a default's type
+                contestants.reading_texts(),
+                encoders,
+                chosen,
+                random=random,
+                rounds=rounds if singly else min(rounds, _MAX_PASSES),
+                singly=singly,
+            ),
         )
-        progress("Timing real sentences", 1, 2)
-        passes = min(rounds, _MAX_PASSES)
-        timings += contestants.surviving(
-            "at the real set", lambda: real(contestants.reading_texts(), rounds=passes, singly=False)
-        )
-        progress("Timing real sentences", 2, 2)
+        progress("Timing real sentences", done, 2)
     busy = others.share()
-    if busy is not None and busy > QUIET:
-        notes.append(
-            f"Warning: other processes took {busy:.0%} of this machine while it was timed, which slows some runtimes "
-            "more than others: measure again when it is quiet."
-        )
     if settings.memory:
         measure_memory(contestants, largest, progress)
-    here = select_backends(["all"], contestants.device)
-    left_out = [row.title for row in here if row not in contestants.backends and row.compiled and not row.rival]
-    if left_out:
-        notes.append(
-            f"Left out: {' and '.join(left_out)}, compiling takes a minute or more per model; "
-            "they are measured where they or all backends are asked for."
-        )
     return BenchReport(
         machine=describe_machine(contestants.device, contestants.threads, busy),
-        models=tuple(subject.facts() for subject in contestants.subjects),
+        models=tuple(subject.facts() for subject in subjects),
         contestants=tuple(contestants.rows.values()),
         timings=tuple(timings),
-        gains=gains(timings, BASE),
         quality=quality,
         scored=scored,
+        comparison=comparison,
         num_texts=len(chosen),
+        distinct_texts=len(set(texts)),
+        random_ids=random,
         seconds=0.0,  # of the whole bench, loading included: `bench` knows them
-        notes=tuple(notes),
-        costs=costs(timings, {role: encoder.vector_width for role, encoder in encoders.items()}),
+        exported={subject.role: subject.exported for subject in subjects if subject.exported is not None},
+        notes=tuple(contestants.notes),
     )
 
 
-def _fitting_lengths(encoders: Sequence[Encoder], wanted: Sequence[int] | None) -> tuple[int, ...]:
-    """The wanted lengths, or the usual ones cut to what both models take. Raises `UsageError` where one is too long."""
-    limit = min(encoder.max_length for encoder in encoders)
-    if not wanted:
-        return tuple(sorted({min(length, limit) for length in LENGTHS}))
-    if max(wanted) > limit:
-        raise UsageError(
-            f"A length of {max(wanted)} tokens does not fit: these models take up to {limit}.",
-            hint=f"Use `lengths` up to {limit}.",
-        )
-    return tuple(sorted(set(wanted)))
-
-
 def _score_all(
-    contestants: "Contestants", evaluator: PairsEvaluator | QueriesEvaluator, *, seed: int, progress: Progress
-) -> QualityDifference | None:
-    """Write its score into every contestant's row; lean − full in the first runtime that both share."""
-    of = evaluator.of
+    contestants: "Contestants", evaluator: PairsEvaluator | QueriesEvaluator, progress: Progress
+) -> dict[Key, Score]:
+    """Write its score into every contestant's row, and return the scores."""
 
-    def score_each() -> dict[Key, Any]:
+    def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
         for done, (key, runner) in enumerate(readers.items(), start=1):
-            score = guarded(key, BACKENDS[key[1]], evaluator.score)
-            scores[key] = score(runner, contestants.encoders[key[0]])
-            progress(f"Scoring the {of.unit[1]}", done, len(readers))
+            scores[key] = guarded(key, evaluator.score)(runner, contestants.encoders[key[0]])
+            progress(f"Scoring the {evaluator.of.unit[1]}", done, len(readers))
         return scores
 
     found = contestants.surviving("while scoring", score_each)
     for key, score in found.items():
-        contestants.update(key, **{of.field: score.value})
-    if of.bundled:
-        contestants.notes.append(_BUNDLED)
-    if len(contestants.subjects) < 2:
-        return None
-    comparable, warnings = check_comparable(*contestants.subjects)
-    contestants.notes += warnings
+        contestants.update(key, **{evaluator.of.field: score[0]})
+    return found
+
+
+def _difference(
+    contestants: "Contestants", evaluator: PairsEvaluator | QueriesEvaluator, scores: dict[Key, Score], seed: int
+) -> QualityDifference | None:
+    """Compare both models in the first runtime that scored both."""
     for backend in contestants.backends:
-        ours, theirs = found.get(("lean", backend.name)), found.get(("full", backend.name))
-        if comparable and ours is not None and theirs is not None:
-            quality = evaluator.difference(backend.name, ours, theirs, seed=seed)
-            contestants.notes.append(quality_sentence(quality, of))
-            return quality
+        ours, theirs = scores.get(("lean", backend.name)), scores.get(("full", backend.name))
+        if ours is not None and theirs is not None:
+            return evaluator.difference(backend.name, ours, theirs, seed=seed)
     return None
-
-
-def _real_set(texts: Sequence[str], limit: int, contestants: "Contestants") -> tuple[str, ...]:
-    """At most `limit` of the texts; notes say what they stand for."""
-    chosen, distinct, notes = spread(texts, limit), len(set(texts)), contestants.notes
-    if not chosen:
-        notes.append("No sentences given: nothing was timed on a real set.")
-    elif contestants.random:
-        notes.append(
-            "Without a tokenizer the real set is random ids, as many per text as it has words, plus two; "
-            "no tokeniser is timed."
-        )
-    if len(chosen) < distinct:
-        notes.append(f"The real set is {len(chosen):,} of {distinct:,} distinct texts, evenly spread.")
-    return chosen
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> Machine:
@@ -273,31 +234,24 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
     )
 
 
-def check_comparable(lean: "Subject", full: "Subject") -> tuple[bool, list[str]]:
-    """Return whether the difference in quality may be stated, and the warnings that belong to it.
+def compare_training(lean: "Subject", full: "Subject") -> Comparison:
+    """Say how far the scores of two models may be compared, by how they were trained.
 
-    A model that was not fine-tuned is never the yardstick for one that was, unless that was made from it. Both had the
-    same budget for certain only where one call of `finetune` made them.
+    `unfair`: one was fine-tuned, the other one was not nor was it made of that one. `part`: lean is a part of another
+    model and was not trained since. `untuned`: neither was fine-tuned. `unknown budget`: only one call of `finetune`
+    gives two models the same budget for certain. `fair`: nothing to add.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
     if not made_of_full and lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
-        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
-        return False, [
-            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
-            "so no difference is stated."
-        ]
+        return "unfair"
     if lean.blocks is not None or (ours is not None and ours.method == "cut"):
-        return True, [_PART]
+        return "part"
     if made_of_full:  # by a combination of its layers, or by learning its vectors: there is no budget to differ in
-        return True, []
+        return "fair"
     if lean.fine_tuned is False:
-        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
-    if ours is not None and theirs is not None and ours.has_budget_of(theirs):
-        return True, []
-    return True, [
-        "Warning: nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair."
-    ]
+        return "untuned"
+    return "fair" if ours is not None and theirs is not None and ours.has_budget_of(theirs) else "unknown budget"
 
 
 class Subject:
@@ -326,6 +280,7 @@ class Subject:
         if blocks is not None:  # what else the folder holds is not of these blocks
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.scratch = scratch / role
+        self.exported: str | None = None  # the graph that was made here and stays
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
         self._graphs: dict[str, Path] = {}
@@ -344,7 +299,7 @@ class Subject:
             role=self.role,
             name=self.encoder.name,
             layer=self.encoder.depth,
-            width=self.encoder.width,
+            width=self.encoder.vector_width,
             parameters=self.encoder.num_parameters,
             max_length=self.encoder.max_length,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
@@ -354,17 +309,18 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """The ONNX graph that a backend runs; one in fp32 is exported where the model's folder has none.
+        """Return the ONNX graph that a backend runs; one in fp32 is exported where the model's folder has none.
 
         Raises `AbsentError`, and `ModelError` where the folder's export.json is damaged or describes another model.
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:
-            self._graphs[name] = self._trace() if backend.tensorrt else self._find_or_export(backend.precision)
+            make = self._trace if backend.tensorrt else functools.partial(self._find_or_export, backend.precision)
+            self._graphs[name] = make()
         return self._graphs[name]
 
     def _trace(self) -> Path:
-        """The float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
+        """Write the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
         folder = self.scratch / "plain"
         folder.mkdir(parents=True)
         try:
@@ -374,9 +330,11 @@ class Subject:
         return folder / GRAPH_FILE
 
     def _find_or_export(self, precision: Precision) -> Path:
+        """Return the graph of the model's folder, else the one kept under the model's digest, else a new one."""
+        name = GRAPH_FILES[precision]
         if self.folder is not None:
             read_exports(self.folder)  # raises where it is damaged: that is no trait of this machine
-            graph = self.folder / GRAPH_FILES[precision]
+            graph = self.folder / name
             if graph.is_file():
                 report = check_record(graph)
                 if report is not None and report.encoder != self.digest:
@@ -388,29 +346,17 @@ class Subject:
                     self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
                 return graph
         if precision != "fp32":
-            name = GRAPH_FILES[precision]
             where = "" if self.folder is None or self.role == "lean" else f" in {self.folder}"
             raise AbsentError(f"no {name}{where}: make it with {export_call(precision)}")
-        return self._export()
-
-    def _export(self) -> Path:
-        """The graph that was kept under the digest of this model, else a new one."""
-        name = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
-        folder = (self._kept or self.scratch) / name
-        graph, begin = folder / GRAPH_FILE, time.perf_counter()
-        if is_graph_of(graph, self.digest):  # else it is made again
-            return graph
-        try:
-            export_graph(self.encoder, folder, self.target)
-        except MissingExtraError as error:
-            raise AbsentError(f"{error} {error.hint}") from error
-        except TruncateKitError as error:
-            raise AbsentError(f"not exported: {error}") from error
-        if self._kept is not None:
-            seconds = time.perf_counter() - begin
-            self.notes.append(
-                f"The {self.role} model has no {graph.name}: one was exported to {graph} in {seconds:.0f} s."
-            )
+        place = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
+        graph = (self._kept or self.scratch) / place / name
+        if not is_graph_of(graph, self.digest):
+            try:
+                export_graph(self.encoder, graph.parent, self.target)
+            except TruncateKitError as error:
+                lacking = isinstance(error, MissingExtraError)
+                raise AbsentError(f"{error} {error.hint}" if lacking else f"not exported: {error}") from error
+            self.exported = None if self._kept is None else str(graph)
         return graph
 
     def for_worker(self) -> Path:
@@ -440,11 +386,6 @@ class Contestants:
         self.rows: dict[Key, Contestant] = {}  # for the report, with those that left
         self.notes: list[str] = []  # for the user
 
-    @property
-    def random(self) -> bool:
-        """Whether a model has no tokenizer: its weights are random, and texts are random ids."""
-        return any(encoder.tokenizer is None for encoder in self.encoders.values())
-
     def reading_texts(self) -> dict[Key, Runner]:
         """The runners that take texts of any length."""
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
@@ -460,16 +401,16 @@ class Contestants:
         """
         pairs = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(pairs, start=1):
-            key: Key = (subject.role, backend.name)
             try:
-                self.rows[key] = self._start(key, subject, backend, shape)
+                row = self._start(subject, backend, shape)
             except AbsentError as error:
-                self.rows[key] = Contestant(role=key[0], backend=key[1], absent=str(error))
+                row = Contestant(role=subject.role, backend=backend.name, absent=str(error))
+            self.rows[row.role, row.backend] = row
             progress("Starting the runtimes", done, len(pairs))
         self.notes += [note for subject in self.subjects for note in subject.notes]
         self._require_some()
 
-    def _start(self, key: Key, subject: Subject, backend: Backend, shape: tuple[int, int]) -> Contestant:
+    def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> Contestant:
         graph = functools.partial(subject.graph, backend)
         if backend.runtime == "onnx":
             graph()  # exporting is no part of starting
@@ -492,11 +433,11 @@ class Contestants:
             raise
         except Exception as error:
             raise AbsentError(failure_reason(backend, error)) from error
-        self.runners[key] = runner
+        self.runners[subject.role, backend.name] = runner
         files = graph_files(graph()) if backend.runtime == "onnx" else []
         return Contestant(
-            role=key[0],
-            backend=key[1],
+            role=subject.role,
+            backend=backend.name,
             absent=None,
             detail=runner.detail,
             prepare_seconds=time.perf_counter() - begin,

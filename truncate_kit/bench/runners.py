@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import Backend
+from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.bench_report import Key
 from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.export.record import check_runnable
@@ -300,7 +300,7 @@ def failure_reason(backend: Backend, error: Exception) -> str:
     return f"{'torch.compile' if backend.compiled else backend.title} failed: {found}"
 
 
-def guarded(key: Key, backend: Backend, call: Callable[..., Found]) -> Callable[..., Found]:
+def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
     """Make a call whose failures are `ContestantError`, but for `TruncateKitError`, which the user can mend.
 
     A contestant that fails while it runs must not take the others' figures with it.
@@ -312,6 +312,6 @@ def guarded(key: Key, backend: Backend, call: Callable[..., Found]) -> Callable[
         except TruncateKitError:
             raise
         except Exception as error:
-            raise ContestantError(key, failure_reason(backend, error)) from error
+            raise ContestantError(key, failure_reason(BACKENDS[key[1]], error)) from error
 
     return guard

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.bench_report import Key, Role, Scenario, Timing, percentile
+from truncate_kit.bench.bench_report import Key, Role, Timing
 from truncate_kit.bench.runners import Runner, guarded, random_ids
 from truncate_kit.models import Encoder
 from truncate_kit.training.kernels import linear, onednn_pays
@@ -71,35 +70,6 @@ def interleaved(
     return {key: tuple(values) for key, values in seconds.items()}
 
 
-def timing(
-    key: Key,
-    scenario: Scenario,
-    seconds: tuple[float, ...],
-    *,
-    sentences: int,
-    tokens: int,
-    shape: tuple[int, int] | None = None,
-    device_seconds: Sequence[float] = (),
-) -> Timing:
-    """Make the `Timing` of raw seconds of every call; shape: batch size and length."""
-    median = percentile(seconds, 0.5)
-    return Timing(
-        role=key[0],
-        backend=key[1],
-        scenario=scenario,
-        batch_size=shape[0] if shape else None,
-        length=shape[1] if shape else None,
-        sentences=sentences,
-        tokens=tokens,
-        seconds=seconds,
-        p50_seconds=median,
-        p95_seconds=percentile(seconds, 0.95),
-        sentences_per_second=sentences / median,
-        tokens_per_second=tokens / median,
-        device_seconds=tuple(device_seconds),
-    )
-
-
 def time_shape(
     runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
 ) -> list[Timing]:
@@ -107,8 +77,8 @@ def time_shape(
     batch_size, length = shape
     calls = {}
     for key, runner in runners.items():
-        ids, backend = random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size), BACKENDS[key[1]]
-        calls[key] = guarded(key, backend, guarded(key, backend, runner.prepare)(ids))
+        ids = random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size)
+        calls[key] = guarded(key, guarded(key, runner.prepare)(ids))
     on_device: dict[Key, list[float]] = {}
     seconds = interleaved(
         calls,
@@ -116,10 +86,18 @@ def time_shape(
         calls_per_round=LATENCY_CALLS if batch_size == 1 else 1,
         on_device=on_device if device.type == "cuda" else None,
     )
-    scenario: Scenario = "latency" if batch_size == 1 else "throughput"
-    sizes = {"sentences": batch_size, "tokens": batch_size * length}
     return [
-        timing(key, scenario, seconds[key], shape=shape, device_seconds=on_device.get(key, ()), **sizes)
+        Timing(
+            role=key[0],
+            backend=key[1],
+            scenario="latency" if batch_size == 1 else "throughput",
+            batch_size=batch_size,
+            length=length,
+            sentences=batch_size,
+            tokens=batch_size * length,
+            seconds=seconds[key],
+            device_seconds=tuple(on_device.get(key, ())),
+        )
         for key in runners
     ]
 
@@ -132,27 +110,27 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(distinct[place] for place in np.linspace(0, len(distinct) - 1, count).round().astype(int))
 
 
-def ids_of(texts: Sequence[str], encoder: Encoder, *, random: bool) -> list[list[int]]:
-    """Turn texts into ids; random: into as many random ones as each has words, plus two, for want of a tokenizer."""
-    if not random:
-        return encoder.token_ids(texts)
-    lengths = [min(len(text.split()) + 2, encoder.max_length) for text in texts]
-    return random_ids(lengths, encoder.backbone.config.vocab_size)
-
-
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int, singly: bool
 ) -> list[Timing]:
     """Time texts, tokeniser included: all of them sorted by length and cut into batches, or `singly` one by one.
 
-    Every contestant gets the same ones in the same order. random: ids in the place of texts, as in `ids_of`.
+    Every contestant gets the same ones in the same order. random: time random ids instead, for want of a tokenizer: of
+    each text as many as it has words, plus two.
     """
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
-    ids = {role: ids_of(texts, encoder, random=random) for role, encoder in encoders.items()}
+
+    def ids_of(encoder: Encoder) -> list[list[int]]:
+        if not random:
+            return encoder.token_ids(texts)
+        lengths = [min(len(text.split()) + 2, encoder.max_length) for text in texts]
+        return random_ids(lengths, encoder.backbone.config.vocab_size)
+
+    ids = {role: ids_of(encoder) for role, encoder in encoders.items()}
 
     def call(key: Key, runner: Runner, count: int | None = None) -> Call:
         inputs: Any = ids[key[0]] if random else texts
-        encode = guarded(key, BACKENDS[key[1]], runner.encode_ids if random else runner.encode)
+        encode = guarded(key, runner.encode_ids if random else runner.encode)
         endless = itertools.cycle(inputs)
         return (lambda: encode([next(endless)])) if singly else (lambda: encode(inputs[:count]))
 
@@ -162,12 +140,19 @@ def time_texts(
         calls_per_round=LATENCY_CALLS if singly else 1,
         warm_up=None if singly else {key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
     )
-    scenario: Scenario = "one sentence" if singly else "real set"
-    tokens = {role: sum(map(len, rows)) for role, rows in ids.items()}
-    count = len(texts) if singly else 1  # of the calls that these tokens took
+    count = len(texts) if singly else 1  # of the calls that these texts took
     return [
-        timing(key, scenario, seconds[key], sentences=len(texts) // count, tokens=round(tokens[key[0]] / count))
-        for key in runners
+        Timing(
+            role=role,
+            backend=backend,
+            scenario="one sentence" if singly else "real set",
+            batch_size=None,
+            length=None,
+            sentences=len(texts) // count,
+            tokens=round(sum(map(len, ids[role])) / count),
+            seconds=seconds[role, backend],
+        )
+        for role, backend in runners
     ]
 
 

@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.bench_report import BenchReport, Contestant, Timing, percentile
+from truncate_kit.bench.bench_report import (
+    BenchedModel,
+    BenchReport,
+    Contestant,
+    QualityDifference,
+    ScoredPairs,
+    Timing,
+    percentile,
+)
 from truncate_kit.export.record import ExportReport
+from truncate_kit.hardware import QUIET
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.view import BLUE, GREY, INK, NONE, VERMILION, Plot, Series, Table, View, number
+from truncate_kit.vectors import PRECISIONS as VECTOR_PRECISIONS
+from truncate_kit.vectors import VectorFormat
 from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
 
 if TYPE_CHECKING:
@@ -21,6 +32,11 @@ if TYPE_CHECKING:
     from truncate_kit.evaluation.transfer import Kind, TransferPoint, TransferReport, TransferScore
 
 _WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
+_COMPARED = {
+    "part": "the lean model is a part of another one and was not trained since: once it is, it may score otherwise.",
+    "untuned": "neither model was fine-tuned: their scores say little about fine-tuned ones.",
+    "unknown budget": "nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair.",
+}
 _CURVES: tuple[tuple["Kind", str, str, str], ...] = (
     ("as_is", "as it is", GREY, ":"),
     ("last", "last layer", BLUE, "-"),
@@ -44,15 +60,81 @@ def view_bench(report: BenchReport) -> View:
         for row in report.contestants
         if row.absent is not None
     ]
+    sentences += [
+        f"The {role} model has no graph: one was exported to {graph}." for role, graph in report.exported.items()
+    ]
     tables = (_overview(report), _shapes(report), _gains(report), _costs(report))
     plot = bench_plot(report)
     return View(
         key="speed",
         title="Speed against quality",
         tables=[table for table in tables if table.rows],
-        sentences=[*sentences, *report.notes],
+        sentences=[*sentences, *report.notes, *_bench_sentences(report)],
         plots=() if plot is None else (plot,),
     )
+
+
+def _bench_sentences(report: BenchReport) -> list[str]:
+    """Say what the scores and the timings of a bench stand for."""
+    found, busy, missing = [], report.machine.others_busy or 0.0, report.distinct_texts - report.num_texts
+    if report.scored is not None and report.scored.bundled:
+        found.append(
+            "These scores are of the bundled pairs, which a grammar made: they say little of your task. Pairs of your "
+            "own say more."
+        )
+    if report.comparison == "unfair":
+        tuned, raw = sorted((row.role for row in report.models), key=lambda role: not _model(report, role).fine_tuned)
+        found.append(
+            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, so "
+            "no difference is stated."
+        )
+    elif report.comparison is not None and report.comparison in _COMPARED:
+        found.append(f"Warning: {_COMPARED[report.comparison]}")
+    if report.quality is not None and report.scored is not None:
+        found.append(quality_sentence(report.quality, report.scored))
+    if report.random_ids:
+        found.append("The weights are random: there are no scores, and the texts are random ids of their lengths.")
+    if not report.num_texts:
+        found.append("No sentences given: nothing was timed on a real set.")
+    elif missing > 0:
+        found.append(
+            f"The real set is {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread."
+        )
+    if busy > QUIET:
+        found.append(
+            f"Warning: other processes took {busy:.0%} of this machine while it was timed, which slows some runtimes "
+            "more than others: measure again when it is quiet."
+        )
+    measured, on_gpu = {row.backend for row in report.contestants}, report.machine.device != "cpu"
+    compiling = [row for row in BACKENDS.values() if row.compiled and not row.rival and (on_gpu or not row.on_cuda)]
+    left_out = [row.title for row in compiling if row.name not in measured]
+    if left_out:
+        found.append(
+            f"Left out: {' and '.join(left_out)}, compiling takes a minute or more per model; they are measured where "
+            "they or all backends are asked for."
+        )
+    return found
+
+
+def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
+    """Put the difference with its interval into words, and what may be read from it; nothing of the bundled pairs.
+
+    Over a few pairs or queries there is no interval: resamples of three hardly differ.
+    """
+    scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
+    if few := too_few(quality.num_pairs, *of.unit):
+        return f"{scores}; {few}."
+    verdict = ": no difference shown"
+    if not quality.low <= 0 <= quality.high:
+        verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
+    return (
+        f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
+        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){'' if of.bundled else verdict}."
+    )
+
+
+def _model(report: BenchReport, role: str) -> BenchedModel:
+    return next(row for row in report.models if row.role == role)
 
 
 def _overview(report: BenchReport) -> Table:
@@ -107,30 +189,33 @@ def _shapes(report: BenchReport) -> Table:
 
 
 def _gains(report: BenchReport) -> Table:
+    """Show how much faster lean is than the full model in `BASE`, as the product of two factors."""
     rows = []
-    for row in report.gains:
-        if row.backend != row.base:
+    for row in report.timings:
+        place = row.scenario, row.batch_size, row.length
+        full, lean = (report.timing(role, BASE, *place) for role in ("full", "lean"))
+        if row.role == "lean" and row.backend != BASE and full is not None and lean is not None:
             scenario = row.scenario if row.batch_size is None else f"{row.batch_size} × {row.length}"
-            factors = (f"×{row.depth:.2f}", f"×{row.runtime:.2f}", f"×{row.total:.2f}")
+            depth, runtime = full.p50_seconds / lean.p50_seconds, lean.p50_seconds / row.p50_seconds
+            factors = (f"×{depth:.2f}", f"×{runtime:.2f}", f"×{depth * runtime:.2f}")
             rows.append((f"{scenario}: {BACKENDS[row.backend].title}", *factors))
     title = f"How much faster than the full model in {BACKENDS[BASE].title}: by fewer layers × by the runtime"
     return Table(title, ("scenario, lean model in", "depth", "runtime", "total"), rows, detail=True)
 
 
 def _costs(report: BenchReport) -> Table:
+    """Show what a billion sentences like those of the real set cost: the machine's hours, and storage of vectors."""
     machine = report.machine
     unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
-    kinds = tuple(report.costs[0].gigabytes_per_billion) if report.costs else ()
-    rows = [
-        (
-            f"{row.role}, {BACKENDS[row.backend].title}",
-            f"{row.hours_per_billion:,.1f}",
-            f"{row.dimensions:,}",
-            *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
-        )
-        for row in report.costs
-    ]
-    columns = ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in kinds))
+    forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
+    rows = []
+    for row in report.timings:
+        if row.scenario == "real set":
+            width = _model(report, row.role).width
+            gigabytes = (f"{form.bytes_per_vector(width):,}" for form in forms)  # 10⁹ vectors, 10⁹ bytes
+            hours = f"{1e9 / row.sentences_per_second / 3600:,.1f}"
+            rows.append((f"{row.role}, {BACKENDS[row.backend].title}", hours, f"{width:,}", *gigabytes))
+    columns = ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in VECTOR_PRECISIONS))
     title = "A billion sentences like these: time to encode, and storage of their vectors in GB"
     return Table(title, columns, rows, detail=True)
 
@@ -212,7 +297,7 @@ def gain_in(report: BenchReport, backend: str) -> float:
 
 def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | None]:
     """Return what was measured of a model in a runtime, by the name of the row of a table."""
-    model = next(row for row in report.models if row.role == role)
+    model = _model(report, role)
     row = next(row for row in report.contestants if (row.role, row.backend) == (role, backend))
     one = report.timing(role, backend, "one sentence") or report.timing(role, backend, "latency")
     memory, weights, file = row.peak_bytes, model.weights_bytes, row.file_bytes
