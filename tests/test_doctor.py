@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from truncate_kit import doctor, hardware
-from truncate_kit.doctor import CPU, CUDA, Diagnosis, Request, diagnose, known_extras, start_provider
+from truncate_kit.doctor import CPU, CUDA, Diagnosis, Request, diagnose, known_extras
 from truncate_kit.errors import UsageError
 from truncate_kit_cli.app import main
 
@@ -57,32 +57,20 @@ def test_a_machine_without_a_gpu_that_fits(machine, asked):
     assert without_gpu(machine)(asked) == {}
 
 
-@pytest.mark.parametrize("asked", [GPU, Request(device="cuda"), Request(device="cuda", precision="fp16")])
-def test_a_gpu_that_fits(machine, asked):
-    assert machine()(asked) == {}
-
-
 @pytest.mark.parametrize(
     ("changes", "asked", "found"),
     [
-        ({"versions": {"ray": None}}, Request(), {}),
+        ({}, GPU, {}),
+        ({}, Request(device="cuda", precision="fp16"), {}),
         ({"versions": {"ray": "2.1"}}, Request(extras=("ray",)), {"ray": "problem"}),
         ({"versions": {"scipy": "1.0"}}, Request(), {"scipy": "problem"}),
         ({"versions": {"onnxruntime": "1.30.0"}}, GPU, {"ONNX Runtime": "warning"}),
-        (
-            {"versions": {"onnxruntime": "1.30.0"}, "providers": (CPU,)},
-            GPU,
-            {"ONNX Runtime": "problem", CUDA: "problem"},
-        ),
         ({"versions": {"onnxruntime-gpu": None}}, Request(device="cuda"), {"onnxruntime-gpu": "problem"}),
-        ({"versions": {"onnxruntime-gpu": None}}, Request(device="cuda", runtime="torch"), {}),
         ({"versions": {"onnxruntime-gpu": "1.27.0"}}, Request(precision="fp16"), {"onnxruntime-gpu": "problem"}),
         ({"reasons": {CUDA: "libcudart.so.13"}}, GPU, {CUDA: "problem"}),
         ({"reasons": {CUDA: "libcudart.so.13"}}, Request(), {CUDA: "warning"}),
-        ({"reasons": {CPU: "undefined symbol"}}, Request(), {CPU: "problem"}),
         ({"driver": None}, GPU, {"CUDA driver": "problem"}),
         ({"on_gpu": (None, "", "built without")}, GPU, {"torch on CUDA": "problem"}),
-        ({"on_gpu": ("13.0", "", "no kernel image")}, Request(), {"torch on CUDA": "warning"}),
         ({"on_gpu": ("12.8", "H100", "")}, GPU, {"CUDA of ONNX Runtime": "warning"}),
         ({"driver": "12.8"}, GPU, {"CUDA of ONNX Runtime": "warning"}),
         ({}, Request(device="cuda", precision="int8"), {"graph in int8": "problem"}),
@@ -94,19 +82,11 @@ def test_what_does_not_fit_where_there_is_a_gpu(machine, changes, asked, found):
     assert all(row.hint for row in rows.values())
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        (Request(device="cpu"), {"onnxruntime": "problem"}),
-        (Request(precision="int8"), {"onnxruntime": "problem"}),
-        (Request(device="cpu", runtime="torch"), {}),
-        (Request(), {}),
-    ],
-)
 @pytest.mark.parametrize("version", [None, "1.20.0"])
-def test_no_onnxruntime_or_an_old_one_matters_where_graphs_have_to_run(machine, asked, found, version):
-    rows = without_gpu(machine, versions={"onnxruntime": version})(asked)
-    assert {name: row.verdict for name, row in rows.items()} == found
+def test_no_onnxruntime_or_an_old_one_matters_where_graphs_have_to_run(machine, version):
+    look = without_gpu(machine, versions={"onnxruntime": version})
+    assert {name: row.verdict for name, row in look(Request(device="cpu")).items()} == {"onnxruntime": "problem"}
+    assert look(Request(device="cpu", runtime="torch")) == look() == {}
 
 
 def test_fp16_on_the_cpu_is_slow_and_asks_for_a_gpu_elsewhere(machine):
@@ -125,20 +105,17 @@ def test_instructions_and_threads(machine, monkeypatch):
     assert "`threads=1`" in look()["torch threads"].hint
 
 
-def test_what_cannot_be_asked_for():
-    for wrong in ({"device": "tpu"}, {"extras": ("cpu", "quick")}, {"precision": "int4"}, {"runtime": "jax"}):
-        with pytest.raises(UsageError, match="is not known here"):
-            Request(**wrong)
-    for precision, runtime in (("fp16", "torch"), ("bf16", "onnx")):
-        with pytest.raises(UsageError, match="no precision of"):
-            Request(precision=precision, runtime=runtime)
+@pytest.mark.parametrize(
+    "wrong", [{"device": "tpu"}, {"extras": ("quick",)}, {"precision": "fp16", "runtime": "torch"}]
+)
+def test_what_cannot_be_asked_for(wrong):
+    with pytest.raises(UsageError):
+        Request(**wrong)
+
+
+def test_every_extra_is_known():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(project["optional-dependencies"]) == set(known_extras())
-
-
-def test_a_provider_that_is_not_there_says_why():
-    assert start_provider(CPU) == ""
-    assert (start_provider(CUDA) == "") == (CUDA in onnxruntime.get_available_providers())
 
 
 def run(capsys, *arguments):
@@ -153,7 +130,7 @@ def test_the_command_here(capsys):
     assert (code, found.able) == (0, True)
     code, out = run(capsys)
     assert code == 0
-    assert all(word in out for word in (CPU, "torch threads", "VNNI", "Everything that was asked for can run."))
+    assert all(word in out for word in (CPU, "torch threads", "VNNI"))
     assert run(capsys, "--device", "cuda", "--extra", "gpu")[0] == (0 if torch.cuda.is_available() else 1)
 
 

@@ -1,14 +1,10 @@
 """Files encoded in several processes: the bytes of one process, also after an interruption."""
 
-import json
-
 import pytest
 
-from tests.support.commands import run_both
 from truncate_kit.encode import encode_file
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.vectors import VectorFormat
@@ -49,25 +45,6 @@ def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, two_proc
         encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=two_processes, progress=stop_at)
     assert encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=two_processes).resumed_at == 35
     assert shared.read_bytes() == alone.read_bytes()
-
-
-def test_weights_beside_the_graph_travel_with_it(folder, source, tmp_path, two_processes):
-    large = tmp_path / "large"
-    export_onnx(load_encoder(folder), large, ExportSettings(embed_limit=100))
-    assert list(large.glob("model.onnx.*.data"))
-    encoder = OnnxEncoder.load(large, threads=1)
-    alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
-    encode_file(encoder, source, alone, chunk=CHUNK)
-    encode_file(encoder, source, shared, chunk=CHUNK, engine=two_processes)
-    assert shared.read_bytes() == alone.read_bytes()
-
-
-def test_the_command_with_workers(folder, source, tmp_path, capfd):
-    model = ("--model", folder, "--json")
-    run_both(capfd, "encode", source, "--out", tmp_path / "alone.npy", "--threads", 1, *model)
-    out, _ = run_both(capfd, "encode", source, "--out", tmp_path / "shared.npy", "--workers", 1, *model)
-    assert json.loads(out)["shape"] == [100, 16]
-    assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
 class Backwards(Sequential):

@@ -54,9 +54,8 @@ def contrast(encoder, out):
 
 
 def freeze(encoder, out):
-    finetune_frozen(
-        encoder, DATA, out=out, settings=FrozenSettings(steps=("cosine",), epochs=1, seeds=(0,), layers="2")
-    )
+    settings = FrozenSettings(steps=("cosine",), epochs=1, seeds=(0,), layers="2")
+    finetune_frozen(encoder, DATA, out=out, settings=settings)
 
 
 def distil(encoder, out):
@@ -103,15 +102,7 @@ def test_a_search_of_combinations_says_which_layers_and_pairs(capfd, plain, tmp_
     assert seen_among(DATA.test, tmp_path / "w/combined") is None
 
 
-def test_a_cut_vocabulary_is_counted(tmp_path):
-    result = cut(load_encoder("mini-bert"), 2, out=tmp_path, texts=TEXTS)
-    pieces = result.vocabulary
-    assert read_origin(tmp_path / "lean").words == (
-        f"mini-bert, layer 2 of 8, {pieces.pieces:,} of {pieces.full_pieces:,} word pieces, not trained"
-    )
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_record_claims_nothing(text, tuned):
     (tuned / "origin.json").write_text(text)
     assert read_origin(tuned) is None

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -45,20 +43,9 @@ def test_what_allocators_say_is_known():
         np.empty(TOO_MUCH, np.uint8)
     assert is_out_of_memory(torchs.value)
     assert is_out_of_memory(numpys.value)
-    for said in (
-        "CUDA error: out of memory",
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-        "Non-zero status code returned: CUDA failure 2: out of memory ; GPU=0",
-    ):
-        assert is_out_of_memory(RuntimeError(said))
+    for said in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"):
+        assert is_out_of_memory(RuntimeError(f"CUDA error: {said} when calling"))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-
-
-def test_a_broken_torch_does_not_hide_the_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    assert not is_out_of_memory(AttributeError("module 'torch' has no attribute 'version'"))
-    assert is_out_of_memory(MemoryError())
 
 
 @pytest.mark.parametrize("most", [1, 3, 16, 63, 64])
@@ -163,34 +150,3 @@ def test_encoding_with_sixty_megabytes_left(tiny_folder):
     count, apart = json.loads(out)
     assert (count, "not enough memory for a batch of 4096" in err) == (4096, True), err
     assert apart < 1e-5
-
-
-_TRAINING = """
-import json, resource, sys, logging
-import torch
-from tests.support.pair_runs import pair_run
-torch.set_num_threads(1)
-logging.basicConfig(stream=sys.stderr)
-run = pair_run(sys.argv[1], batch_size=32)
-run.examples._first = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._first] * 40
-run.examples._second = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._second] * 40
-run.examples._targets = run.examples._targets.repeat(40)
-run.backward(range(2))
-run.optimiser.zero_grad()
-run.micro_batch = 1280
-held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + (60 << 20), resource.RLIM_INFINITY))
-loss = float(run.backward(range(1280)))
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-gradients = [one.grad for one in run.trained.parameters() if one.grad is not None]
-print(json.dumps([loss, run.micro_batch, all(bool(one.isfinite().all()) for one in gradients)]))
-"""
-
-
-def test_a_step_with_little_memory_left(tiny_folder):
-    out, err = Program(_TRAINING, tiny_folder("bert")).communicate()
-    loss, size, finite = json.loads(out)
-    assert finite
-    assert 0 < loss < 2
-    assert 1 <= size < 1280, err
-    assert "not enough memory for a batch of 1280" in err

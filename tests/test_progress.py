@@ -47,14 +47,6 @@ def test_bars_are_drawn_in_a_terminal_and_nowhere_else(monkeypatch, capsys, capl
     assert capsys.readouterr() == ("", "")
 
 
-def test_several_tasks_at_once_and_one_that_begins_again(monkeypatch):
-    monkeypatch.setattr("sys.stderr", Terminal())
-    bars = Bars()
-    for task, done in (("a", 1), ("b", 1), ("a", 3), ("a", 2), ("b", 4), ("a", 4)):
-        bars(task, done, 4)
-    bars("a", 4, 4)
-
-
 def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
     screen, said, heard = Terminal(), [], []
     monkeypatch.setattr("sys.stderr", screen)

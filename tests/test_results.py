@@ -64,15 +64,6 @@ def test_nan_is_refused():
         Inner(value=float("nan")).to_json()
 
 
-def test_what_a_file_lacks_is_said_in_words(tmp_path, caplog):
-    (tmp_path / "inner.json").write_text(json.dumps(sealed({})))
-    for _ in range(2):  # it is said once
-        assert read_or_pass_over(Inner.read, tmp_path / "inner.json") is None
-    assert caplog.messages == [
-        f"{tmp_path / 'inner.json'} is passed over, for it cannot be read: it lacks 'value'.",
-    ]
-
-
 @pytest.mark.parametrize("version", [1, FORMAT + 1])
 def test_another_format_is_refused_in_one_sentence(version, tmp_path):
     values = {"format": version, "value": 1.0}

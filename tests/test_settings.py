@@ -27,32 +27,19 @@ from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 HUGE = 10**30
 WRONG = [
     (TrainingSettings, "max_gradient_norm", (-1, 0, math.nan, "1", True)),
-    (TrainingSettings, "warmup", (1e9, -0.1, math.nan, math.inf)),
-    (TrainingSettings, "weight_decay", (-0.01, 1e9, math.nan)),
-    (TrainingSettings, "epochs", (0, HUGE, 10**5000, 2.5, "3", True)),
-    (TrainingSettings, "batch_size", (-1, HUGE, 1.0)),
-    (SweepSettings, "seeds", ((), (-1,), (0.5,), (HUGE,), tuple(range(10_001)))),
+    (TrainingSettings, "warmup", (1e9, -0.1, math.inf)),
+    (TrainingSettings, "epochs", (0, HUGE, 10**5000, 2.5, np.int64(0), np.float64(2))),
+    (SweepSettings, "seeds", ((), (-1,), (0, 1, 0), tuple(range(10_001)))),
     (AdaptationSettings, "epochs", (0, HUGE)),
     (CombineSettings, "splits", (99_999_999, 0)),
-    (CombineSettings, "width", (HUGE,)),
-    (TransferSettings, "splits", (99_999_999,)),
     (TransferSettings, "test_share", (0, 1, -3, math.nan)),
-    (TransferSettings, "penalty", (0, math.inf)),
-    (FrozenSettings, "nli_epochs", (HUGE,)),
-    (FrozenSettings, "hidden", (HUGE, 0)),
     (FrozenSettings, "codes", ((1, HUGE), (0, 1))),
     (ContrastiveSettings, "evaluate_every", (0, HUGE)),
-    (ContrastiveSettings, "seeds", ((-7,),)),
-    (DistillSettings, "held_out", (-1, HUGE)),
-    (DistillSettings, "query_weight", (math.inf, -1, math.nan)),
-    (Budget, "speedup", (math.inf, math.nan, 1)),
-    (Budget, "megabytes", (0, math.nan)),
-    (BenchSettings, "repeats", (0, HUGE)),
+    (DistillSettings, "query_weight", (math.inf, -1)),
+    (Budget, "speedup", (math.nan, 1)),
     (BenchSettings, "lengths", ((), (0,), (HUGE,))),
-    (BenchSettings, "threads", (100_000, 999_999_999_999)),
-    (AnalysisSettings, "level", (0, 1, math.nan)),
-    (AnalysisSettings, "intervals", (-1, HUGE)),
-    (ExportSettings, "budget", (-1, math.inf, math.nan)),
+    (AnalysisSettings, "level", (0, 1)),
+    (ExportSettings, "budget", (-1, math.inf)),
 ]
 STUDY = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n{task}\n[training]\n{training}\n'
 
@@ -68,11 +55,7 @@ def test_a_setting_out_of_its_bounds_is_refused(kind, name, values):
 
 NUMPY = [
     (TrainingSettings, {"epochs": np.int64(2), "learning_rate": np.float32(1e-3), "warmup": np.float64(0.25)}),
-    (DistillSettings, {"layer": np.int32(4), "similarity": np.int8(1), "learning_rate": np.float32(1e-3)}),
     (FrozenSettings, {"epochs": np.int64(2), "batch_size": np.int64(8), "codes": np.array([16, 32])}),
-    (ContrastiveSettings, {"epochs": np.int64(2), "learning_rate": np.float32(1e-3), "max_tokens": np.int64(9)}),
-    (AdaptationSettings, {"epochs": np.int64(2), "batch_size": np.int64(8)}),
-    (BenchSettings, {"threads": np.int64(2), "lengths": np.array([16, 32]), "batch_sizes": [np.int64(4)]}),
 ]
 
 
@@ -82,17 +65,6 @@ def test_numbers_of_numpy_are_taken_and_become_json(kind, numbers):
     assert kind.from_dict(json.loads(settings.to_json())) == settings
     for name, value in numbers.items():
         assert np.array_equal(getattr(settings, name), value)
-
-
-def test_steps_may_be_given_as_a_list():
-    settings = FrozenSettings(steps=["cosine"])
-    assert FrozenSettings.from_dict(settings.to_dict()) == settings
-
-
-@pytest.mark.parametrize("epochs", [np.int64(0), np.float64(2), np.bool_(True)])
-def test_numbers_of_numpy_have_the_same_bounds(epochs):
-    with pytest.raises(UsageError, match="`epochs`"):
-        TrainingSettings(epochs=epochs)
 
 
 @pytest.mark.parametrize(("allowed", "ends"), [(Bounds(1, 3), (1, 3)), (Bounds(0, 1, whole=False), (0.0, 1.0))])
@@ -113,11 +85,10 @@ def test_seeds_count_from_0_and_a_huge_number_of_them_takes_no_memory():
     assert shown(10**5000) == "of thousands of digits"
 
 
-def test_a_seed_that_is_named_twice_is_refused_and_layers_are_taken_as_a_list():
-    for settings in (SweepSettings, FrozenSettings, ContrastiveSettings):
-        with pytest.raises(UsageError, match=r"`seeds` \(0, 1, 0\) name one twice"):
-            settings(seeds=(0, 1, 0))
+def test_layers_and_steps_are_taken_as_lists():
     assert FrozenSettings(layers=[1, 2]).layers == SweepSettings(layers=[1, 2]).layers == "1,2"
+    settings = FrozenSettings(steps=["cosine"])
+    assert FrozenSettings.from_dict(settings.to_dict()) == settings
 
 
 @pytest.mark.parametrize("threads", [0, 100_000, 999_999_999_999])
@@ -128,18 +99,7 @@ def test_threads_that_no_machine_starts(threads):
         Processes(threads)
 
 
-@pytest.mark.parametrize(
-    ("training", "task"),
-    [
-        ("max_gradient_norm = -1", ""),
-        ("warmup = 1e9", ""),
-        ("warmup = nan", ""),
-        (f"epochs = {HUGE}", ""),
-        (f"epochs = 0x{'f' * 5000}", ""),
-        ("", "weight_decay = -1.0"),
-        ("", "batch_size = 0"),
-    ],
-)
+@pytest.mark.parametrize(("training", "task"), [("warmup = 1e9", ""), (f"epochs = {HUGE}", ""), ("", "batch_size = 0")])
 def test_a_study_refuses_the_same_values(tmp_path, training, task):
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(training=training, task=task))
@@ -151,16 +111,11 @@ def test_a_study_refuses_the_same_values(tmp_path, training, task):
     "arguments",
     [
         ("finetune", "--epochs", HUGE),
-        ("finetune", "--seeds", HUGE),
         ("finetune", "--threads", 100_000),
         ("finetune", "--teacher-weight", "nan", "--teacher", "mini-bert"),
         ("bench", "--threads", 999_999_999_999),
-        ("encode", "--threads", 100_000),
         ("encode", "--workers", 100_000),
         ("combine", "--splits", 99_999_999),
-        ("combine", "--threads", 100_000),
-        ("freeze", "--epochs", HUGE),
-        ("contrast", "--batch-size", HUGE),
         ("evaluate", "--scale", "-1e308,1e308"),
     ],
     ids=lambda arguments: " ".join(map(str, arguments)),

@@ -20,14 +20,8 @@ def logged(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("logged")
     with TensorboardLog(out / "tensorboard") as log:
         settings = SweepSettings(layers="1,2", seeds=(0,), pick="best-dev")
-        result = finetune(
-            load_encoder(tiny_folder("bert")),
-            word_splits(),
-            out=out,
-            settings=settings,
-            training=SETTINGS,
-            progress=log,
-        )
+        more = {"settings": settings, "training": SETTINGS, "progress": log}
+        result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=out, **more)
     return out, result
 
 

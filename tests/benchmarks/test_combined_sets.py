@@ -8,7 +8,7 @@ from benchmarks.records import Records, published
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import find_sts
 from truncate_kit.methods.bert_lc.combine import divide
-from truncate_kit.methods.bert_lc.result import BASELINES, LAST, CombinationReport
+from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.models import load_encoder
 
 
@@ -28,45 +28,23 @@ def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkey
     out = capsys.readouterr().out
     assert "holds 2 of the paper's 7 sets (STS12, STS13)" in out
     reports = [CombinationReport.from_dict(report) for report in Records(tmp_path / "sets.jsonl").values()]
-    assert [(report.data, report.num_pairs, len(report.splits)) for report in reports] == [
-        ("STS12", 40, 5),
-        ("STS13", 24, 5),
-    ]
+    assert [(report.data, report.num_pairs) for report in reports] == [("STS12", 40), ("STS13", 24)]
     # Both subsets of STS12 are divided together; the last layer, by the encoder's own vectors.
     encoder, one = load_encoder(tiny_folder("bert")), find_sts(folder)[0]
     first, second = (encoder.vectors([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
     cosines = (first * second).sum(1) / ((first**2).sum(1) * (second**2).sum(1)) ** 0.5
     tests = [divide(sets.as_pairs(one, folder), seed, 20).test for seed in range(5)]
-    scores = [
-        100
-        * stats.spearmanr([round(float(cosines[place]), 6) for place in places], [one.pairs[p].target for p in places])[
-            0
-        ]
-        for places in tests
-    ]
+    numbers, targets = [round(float(value), 6) for value in cosines], [pair.target for pair in one.pairs]
+    scores = [100 * stats.spearmanr([numbers[p] for p in test], [targets[p] for p in test])[0] for test in tests]
     last = reports[0].baseline(LAST, "test")
     assert (last.mean, last.std) == pytest.approx((sum(scores) / 5, stats.tstd(scores)), abs=1e-4)
-    lines = [line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("|")]
-    header, rows = lines[0], {line[0]: line for line in lines[2:]}
-    assert header[2 : 3 + len(BASELINES)] == ["best combination", *BASELINES]
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
     best = [[split.best.test for split in report.splits] for report in reports]
     mean = [(one + two) / 2 for one, two in zip(*best, strict=True)]
     assert rows["mean of 2"][2] == f"{sum(mean) / 5:.2f} ± {stats.tstd(mean):.2f}"
-    assert rows["STS12"][header.index("the paper, BERT-B-uncased: LC")] == "50.89"
-    assert rows["mean of 2"][-1] == "–"  # theirs is over seven sets
+    assert "50.89" in rows["STS12"]  # the paper's
     sets.main(asked)
     assert "done" not in capsys.readouterr().out
-
-
-def test_all_subsets_of_a_set_are_joined_where_that_is_asked_for(tiny_folder, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sets, "HERE", tmp_path)
-    (folder / "sts12/train.csv").write_text((folder / "sts13/test.csv").read_text())
-    asked = ["--data", str(folder), "--model", f"tiny={tiny_folder('bert')}", "--joined"]
-    assert [len(one.pairs) for one in find_sts(folder)] == [40, 24]
-    sets.main(asked)
-    records = dict(Records(tmp_path / "sets.jsonl").items())
-    counts = {name: report["num_pairs"] for name, report in records.items()}
-    assert counts == {"tiny_mean_mean_joined_STS12": 64, "tiny_mean_mean_joined_STS13": 24}
 
 
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick_r")
@@ -82,10 +60,3 @@ def test_the_published_rows_have_the_means_that_are_printed(names, transfer):
         else:
             assert scores  # cells that could not be read are empty
         assert not any(row[name] for name in SIMILARITY + TRANSFER if name not in names)
-
-
-def test_every_published_table_has_its_rows():
-    tables = [row["table"] for transfer in (False, True) for row in published("bert_lc", transfer=transfer)]
-    # Table 3 as far as it adds to Table 2: the last four layers and random ones of 14 models. Of Table 4 four rows
-    # are missing, whose cells run together in the text.
-    assert {table: tables.count(table) for table in "1234"} == {"1": 44, "2": 32, "3": 28, "4": 76}

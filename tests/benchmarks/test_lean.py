@@ -4,7 +4,7 @@ import csv
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from benchmarks.lean.texts import mixed, print_held, without
+from benchmarks.lean.texts import mixed, without
 
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
 SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
@@ -80,21 +80,6 @@ def test_the_table_of_miniatures_is_that_of_their_rows():
     assert sorted(cells("The miniatures")) == sorted(expected)
 
 
-def test_short_texts_are_shown_beside_those_with_passages():
-    lines = (LEAN / "README.md").read_text(encoding="utf-8").splitlines()
-    for first, name, blocks, on_a_gpu in (
-        ("280,000 sentences", "short-questions", "1 5 6", False),
-        ("120,000 with passages", "cuda", "1 5 6", True),
-        ("blocks 1, 3, 6: the same", "cuda", "1 3 6", True),
-        ("and 5,380 questions", "cuda-questions", "1 3 6", True),
-    ):
-        (line,) = (one for one in lines if one.startswith(f"| {first}"))
-        rows = [row for row in measured_rows(on_a_gpu=on_a_gpu) if (row["name"], row["blocks"]) == (name, blocks)]
-        assert [cell.strip() for cell in line.strip("|").split("|")][-6:] == [
-            ", ".join(row[score] for row in rows) for score in SCORES
-        ]
-
-
 def table_of(name: str) -> list[dict[str, str]]:
     with (LEAN / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -138,15 +123,6 @@ def test_the_tables_of_documents_and_queries_are_those_of_their_rows():
             assert [cell.replace("**", "") for cell in shown[2:]] == expected, (heading, shown[0])
 
 
-def test_the_table_of_graphs_is_that_of_its_rows():
-    for shown, row in zip(cells("Graphs"), table_of("served.csv"), strict=True):
-        speeds = [
-            f"{int(row['texts_per_second']):,}",
-            *(f"{row[name]} ×" for name in ("against_full_fp32", "against_full_int8")),
-        ]
-        assert shown[1:] == [row["stsb"], *speeds, row["megabytes"]]
-
-
 def test_the_tables_beside_other_recipes_are_those_of_their_rows():
     rates = [float(row["texts_per_second"]) for row in table_of("peer.csv")]
     ours, theirs, factors = cells("Beside sentence-transformers' recipe")[:3]  # what follows is of the next heading
@@ -160,29 +136,11 @@ def test_the_tables_beside_other_recipes_are_those_of_their_rows():
 
 
 def test_no_text_holds_one_of_an_evaluation_set():
+    # A short text is looked for as a whole line alone.
+    held = ["a dog  runs through the high grass", "He: a dog runs through the high grass! So it was.", "two cats"]
+    free = ["Two cats sleep.", "A dog runs through the grass."]
     banned = ["A dog runs through the high grass.", "Two cats."]
-    lines = [
-        "a dog  runs through the high grass",
-        "He said: a dog runs through the high grass! So it was.",
-        "two cats",
-        "Two cats sleep.",  # a short text is looked for as a whole line alone
-        "A dog runs through the grass.",
-    ]
-    kept = without(lines, banned)
-    assert kept == lines[3:]
-    joined = list(mixed(kept * 200, 50, passages=0.0, joined=1.0))
-    assert joined
-    assert not any("through the high grass" in text for text in joined)
-    whole = list(mixed(lines * 200, 50, passages=0.0, joined=1.0))
-    assert any("through the high grass" in text for text in whole)
-
-
-def test_texts_that_hold_one_of_an_evaluation_set_are_counted(capsys):
-    banned = {"A dog runs through the high grass.", "Two cats sleep."}
-    held = "He said: a dog runs through the high grass! So it was."
-    print_held([held, "two cats sleep", "A bird."], ["Two  cats sleep.", held, "two cats sleep", "A bird."], banned)
-    assert capsys.readouterr().out.splitlines() == [
-        "2 of 3 lines hold one.",
-        "Of 4 texts 1 are one.",  # as a whole, but for case and white space
-        "Of the other 3, 2 hold one.",
-    ]
+    assert without([*held, *free], banned) == free
+    for lines, found in ((free, False), ([*held, *free], True)):
+        joined = list(mixed(lines * 200, 50, passages=0.0, joined=1.0))
+        assert any("through the high grass" in text for text in joined) == found

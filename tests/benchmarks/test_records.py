@@ -42,16 +42,6 @@ def test_kept_trials_are_what_a_store_reads(file, tmp_path, caplog):
             assert not caplog.records
 
 
-def test_a_record_that_is_added_is_there_at_once(tmp_path):
-    first = Records(tmp_path / "reports.jsonl")
-    first.add("b", {"score": 0.1})
-    first.add("a", {"score": 0.2})
-    second = Records(tmp_path / "reports.jsonl")
-    assert "a" in second
-    assert "c" not in second
-    assert [content["score"] for content in second.values()] == [0.2, 0.1]
-
-
 @pytest.mark.parametrize(
     ("file", "kind", "count"),
     [
@@ -78,20 +68,6 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
                 yield from leaves(part, (*place, key))
     else:
         yield place, value
-
-
-def test_the_table_of_poolings_is_that_of_its_runs():
-    text = (POOLINGS.parent / "README.md").read_text(encoding="utf-8").replace("**", "")
-    lines = [line.strip() for line in text.splitlines()]
-    cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
-    cells = [cell for cell in cells if cell.run.settings.objective == "hard-negatives"]
-    for row in TABLE_2:
-        shown = [line for line in lines if line.startswith(f"| {row} |")]
-        for model, line in zip(("mini-bert", "all-MiniLM-L6-v2"), shown, strict=True):
-            runs = [cell.run for cell in cells if (cell.row, cell.run.model) == (row, model)]
-            assert len({run.settings.seeds for run in runs}) == len(runs) == 3
-            for values in ([run.test for run in runs], [run.dev for run in runs]):
-                assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
 
 
 def test_the_tables_beyond_are_those_of_their_runs():

@@ -1,14 +1,10 @@
 """FREEZE's heads after relations, and BERT-LC on one set, as the papers' pages name them, on tiny models."""
 
 import pytest
-from scipy import stats
 
-from benchmarks.combine import run as combine
 from benchmarks.frozen import run as frozen
 from benchmarks.records import Records
-from tests.support.pairs import make_pairs, sentence_pairs
-from truncate_kit.data import load_pairs
-from truncate_kit.methods.bert_lc.combine import divide
+from tests.support.pairs import make_pairs
 from truncate_kit.models import load_encoder, save_encoder, truncate
 
 LABELS = ("entailment", "contradiction", "neutral")
@@ -44,21 +40,3 @@ def test_heads_learn_relations_first(tiny_folder, data, tmp_path, monkeypatch, c
     assert without != first
     assert "last, sigmoid, NLI" in out
     assert f"{found['tiny_last_sigmoid_nli']['trials'][-1]['test_pearson']:.2f}" in out
-
-
-def test_combinations_on_one_set(tiny_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(combine, "REPORTS", tmp_path / "reports.jsonl")
-    file = tmp_path / "pairs.csv"
-    lines = [f"{pair.first},{pair.second},{pair.target:g}" for pair in sentence_pairs(40)]
-    file.write_text("\n".join(["sentence1,sentence2,score", *lines]))
-    folder = tiny_folder("bert")
-    combine.main(["--data", str(file), "--model", f"tiny={folder}", "--pooling", "mean"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")]
-    cells = line.strip("| ").split(" | ")
-    encoder, pairs = load_encoder(folder, pooling="mean"), load_pairs(str(file), divide=False).evaluation
-    first, second = (encoder.vectors([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
-    cosines = [round(float(cosine), 6) for cosine in (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1))]
-    targets = [pair.target for pair in pairs]
-    tests = [divide(pairs, seed, 20).test for seed in range(5)]  # of 40 pairs half are for choosing
-    scores = [100 * stats.spearmanr([cosines[p] for p in test], [targets[p] for p in test])[0] for test in tests]
-    assert cells[4].split(" ± ")[0] == pytest.approx(f"{sum(scores) / 5:.2f}")  # the last layer, after the best

@@ -19,7 +19,6 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.models import load_encoder, truncate
 from truncate_kit.training.distributed import isolated
-from truncate_kit.training.loop import precision
 from truncate_kit_cli.app import main
 
 DEVICE = "cuda"
@@ -62,17 +61,6 @@ def test_graphs_give_the_vectors_of_torch(name, kind, tiny_folder, tmp_path):
     graph = OnnxEncoder.load(tmp_path, precision=kind, device=DEVICE)
     wanted, found = encoder.vectors(TEXTS), torch.as_tensor(graph.vectors(TEXTS))
     assert torch.cosine_similarity(found.float(), wanted).min() > (0.9999 if kind == "fp32" else 0.998)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "last", "max"])
-def test_graphs_in_half_precision_pool_as_torch(pooling, tiny_folder, tmp_path):
-    if not graph_runs():
-        pytest.skip("ONNX Runtime is here without CUDA")
-    encoder = load_encoder(tiny_folder("bert"), pooling=pooling)
-    export_onnx(encoder, tmp_path, ExportSettings(precision="fp16", target="cuda"))
-    graph = OnnxEncoder.load(tmp_path, precision="fp16", device=DEVICE)
-    wanted, found = encoder.vectors(TEXTS), torch.as_tensor(graph.vectors(TEXTS))
-    assert torch.cosine_similarity(found.float(), wanted).min() > 0.998
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
@@ -122,12 +110,6 @@ def test_a_student_learns_on_a_gpu_what_it_learns_on_a_processor(kind, tmp_path)
     assert found[1] == pytest.approx(found[0], abs=1.0)
 
 
-def test_mixed_precision_is_that_of_the_device():
-    with precision(torch.device(DEVICE), "bf16"):
-        product = torch.ones(4, 4, device=DEVICE) @ torch.ones(4, 4, device=DEVICE)
-    assert product.dtype == torch.bfloat16
-
-
 COMMANDS = (
     "analyze mini-bert --texts texts.txt",
     "finetune mini-bert --data data --layer 2,4 --epochs 1 --seeds 1 --precision bf16 --workspace finetune",
@@ -153,14 +135,6 @@ def printed(capsys, *arguments):
 def test_commands_work_on_a_gpu(command, work, monkeypatch, capsys):
     monkeypatch.chdir(work)
     assert printed(capsys, *command.split(), "--device", DEVICE, "--json")
-
-
-def test_the_doctor_starts_what_is_here(capsys):
-    with pytest.raises(SystemExit):  # with an error where an extra is not installed
-        main(["doctor", "--device", DEVICE, "--json"])
-    report = capsys.readouterr().out
-    assert "torch on CUDA" in report
-    assert json.loads(report)
 
 
 def test_encoded_files_hold_the_vectors_of_the_processor(work, monkeypatch, capsys):

@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from benchmarks.miniatures import bundle, pretrain
 from tests.support.families import WORDS
@@ -45,11 +44,3 @@ def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(pretrained
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         assert (settings["tokenizer_class"], settings["model_max_length"]) == ("PreTrainedTokenizerFast", 128)
-
-
-def test_a_model_that_is_no_miniature_is_refused(pretrained, tmp_path):
-    big = BertConfig(vocab_size=8192, hidden_size=768, intermediate_size=768, num_hidden_layers=1)
-    BertForMaskedLM(big).save_pretrained(tmp_path / "big")  # about 11 million weights of two bytes
-    AutoTokenizer.from_pretrained(pretrained / "bert").save_pretrained(tmp_path / "big")
-    with pytest.raises(SystemExit, match="more than the 8,388,608 of a miniature"):
-        bundle.halve(tmp_path / "big", tmp_path / "half")

@@ -9,8 +9,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from tests.support.heads import make_heads, with_heads
-from truncate_kit.models import LayerHeads, load_encoder, save_encoder, truncate
-from truncate_kit.models.layer_heads import PairScore
+from truncate_kit.models import load_encoder, save_encoder, truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "not"]
 
@@ -28,12 +27,8 @@ def single_networks(networks):
 
 def plain_codes(networks, states):
     """tanh of one linear layer per block on standardised states."""
-    return [
-        torch.tanh(linear((state - mean) / scale))
-        for linear, state, mean, scale in zip(
-            single_networks(networks), states, networks.mean, networks.scale, strict=True
-        )
-    ]
+    of_blocks = zip(single_networks(networks), states, networks.mean, networks.scale, strict=True)
+    return [torch.tanh(linear((state - mean) / scale)) for linear, state, mean, scale in of_blocks]
 
 
 def plain_distances(codes, first, second):
@@ -85,14 +80,6 @@ def test_vectors_distances_and_scores(kind):
     np.testing.assert_allclose(cosines.numpy(), 1 - expected.mean(axis=1), atol=1e-6)
 
 
-def test_without_networks_the_states_are_the_codes():
-    heads, states = LayerHeads(16, 2, None, PairScore(2, 4, "exp")), torch.randn(2, 3, 16)
-    vectors = heads(states)
-    expected = plain_distances(list(states), [0, 1], [1, 2])
-    np.testing.assert_allclose(heads.distances(vectors[:2], vectors[1:]).numpy(), expected, atol=1e-6)
-    assert heads.out_width == 32
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     heads = make_heads(seed=seed)
@@ -112,10 +99,8 @@ def block_states(folder, text, layer):
         output = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
         states = list(output.hidden_states[1 : layer + 1])
         if norm is not None:  # the last one has it already
-            top = model.config.num_hidden_layers
-            states = [
-                state if block == top else getattr(model, norm)(state) for block, state in enumerate(states, start=1)
-            ]
+            below = states[: model.config.num_hidden_layers - 1]
+            states[: len(below)] = [getattr(model, norm)(state) for state in below]
     return torch.stack([state[0, -1] for state in states])
 
 

@@ -103,11 +103,6 @@ def test_the_prompts_of_a_model_are_kept(tmp_path):
     assert not set(ids) <= set(kept_pieces(encoder, ()))
 
 
-def test_a_vocabulary_of_whole_words_is_refused(tiny_folder):
-    with pytest.raises(ModelError, match="WordLevel"):
-        keep_words(load_encoder(tiny_folder("bert")), ["the cat"])
-
-
 def by_hand(model, tmp_path):
     """An encoder that reads texts with the given pieces."""
     encoder = load_encoder(make_splitting("albert", tmp_path))
@@ -137,9 +132,11 @@ def test_words_that_could_become_unknown_are_refused(tmp_path):
     assert len(keep_words(encoder, ["ab"]).tokenizer) == 6  # neither ##bz nor [x] is ever looked for
 
 
-def test_a_tokenizer_in_python_is_refused(tiny_folder, tmp_path):
+def test_tokenizers_that_cannot_be_cut_are_refused(tiny_folder, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "猫"]) + "\n")
     encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(ModelError, match="WordLevel"):
+        keep_words(encoder, ["the cat"])
     encoder.tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic")
     with pytest.raises(ModelError, match="not a fast one"):
         keep_words(encoder, ["猫"])

@@ -13,7 +13,7 @@ from tests.support.processes import Program
 from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.models import load_encoder
-from truncate_kit.parallel import Lost, Processes, Sequential, Steps
+from truncate_kit.parallel import Lost, Processes, Steps
 
 WEIGHTS = torch.tensor([5, 3])
 
@@ -104,12 +104,6 @@ def test_what_still_runs_is_stopped_when_the_caller_leaves(two_processes, tmp_pa
     assert not workers_of(os.getpid())
     assert not list(tmp_path.iterdir())  # what they had unfolded goes with them
     assert dict(two_processes.run(Squares(WEIGHTS), [2], lambda _: None))[2][0] == 12
-
-
-def test_one_after_another_gives_the_same():
-    with Sequential() as engine:
-        found = dict(engine.run(Squares(WEIGHTS), [4, 5], lambda _: None))
-    assert [square for square, _, _ in found.values()] == [48, 75]
 
 
 def test_more_processes_than_gpus_are_refused():

@@ -20,7 +20,6 @@ from tests.support.commands import refused, run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
-from truncate_kit import parallel
 from truncate_kit.encode import encode_file
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.methods.distill.learning import teacher_vectors
@@ -210,20 +209,6 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine,
     )
     assert ours == theirs
     assert not list(tmp_path.rglob("*.checkpoint"))
-
-
-class Ends:
-    """Work that raises its task."""
-
-    def perform(self, task, send):
-        raise task
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), EOFError("cut short"), BrokenPipeError()])
-def test_whatever_ends_a_task_is_answered_and_not_waited_for(error, monkeypatch):
-    monkeypatch.setitem(parallel._held, "key", Ends())
-    (answer,) = parallel._messages(error, ("key", [None]), "cpu", torch.get_num_threads())
-    assert isinstance(answer.problem, RuntimeError | type(error))
 
 
 def test_without_ray_the_extra_is_named(tiny_folder, tmp_path, monkeypatch, capfd):

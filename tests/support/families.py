@@ -1,10 +1,12 @@
 """Tiny random models of every family, built locally from configurations."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
 from transformers import (
     AlbertConfig,
     AutoModel,
@@ -33,49 +35,24 @@ from transformers import (
 )
 
 WORDS = [
-    "a",
-    "the",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "under",
-    "mat",
-    "tree",
-    "big",
-    "small",
-    "red",
-    "blue",
-    "and",
-    "not",
-]
+    "a", "the", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "small", "red", "blue", "and", "not",
+]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = 32
 _SIZES: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 40,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-}
+    "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 40, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+}  # fmt: skip
 _GEMMA: dict[str, Any] = {
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "query_pre_attn_scalar": 8,
-    "sliding_window": 4,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    "use_bidirectional_attention": True,
-}
+    "num_key_value_heads": 1, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "use_bidirectional_attention": True,
+}  # fmt: skip
+_SLIDING: dict[str, Any] = {
+    "num_key_value_heads": 1, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1,
+}  # fmt: skip
 _DISENTANGLED: dict[str, Any] = {
-    "relative_attention": True,
-    "pos_att_type": ["c2p", "p2c"],
-    "max_relative_positions": 16,
-}
+    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 16,
+}  # fmt: skip
 _DISENTANGLED_V2: dict[str, Any] = _DISENTANGLED | {"type_vocab_size": 0, "position_biased_input": False}
 _DISENTANGLED_V3 = _DISENTANGLED_V2 | {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
 _CONVOLUTION = _DISENTANGLED | {"conv_kernel_size": 3, "conv_act": "gelu"}
@@ -101,12 +78,8 @@ TINY_CONFIGS: dict[str, PretrainedConfig] = {
     "gpt2": GPT2Config(
         n_embd=16, n_layer=3, n_head=2, vocab_size=VOCABULARY, n_positions=40, bos_token_id=2, eos_token_id=3
     ),
-    "qwen2": Qwen2Config(
-        **_SIZES, num_key_value_heads=1, use_sliding_window=True, sliding_window=4, max_window_layers=1
-    ),
-    "qwen3": Qwen3Config(
-        **_SIZES, num_key_value_heads=1, head_dim=8, use_sliding_window=True, sliding_window=4, max_window_layers=1
-    ),
+    "qwen2": Qwen2Config(**_SIZES, **_SLIDING),
+    "qwen3": Qwen3Config(**_SIZES, **_SLIDING, head_dim=8),
     "llama": LlamaConfig(**_SIZES, num_key_value_heads=2),
     "mistral": MistralConfig(**_SIZES, num_key_value_heads=1, sliding_window=4),
     "embeddinggemma": Gemma3TextConfig(**_SIZES, **_GEMMA),
@@ -124,16 +97,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        eos_token="[SEP]",
-        model_max_length=36,
-    )
+    names = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, eos_token="[SEP]", model_max_length=36)
 
 
 def make_tiny(name: str, folder: Path, *, seed: int = 0, blocks: int | None = None) -> Path:
@@ -166,3 +131,11 @@ ATTENTION_CASES = [
     if attention == "eager" or config.model_type not in EAGER_ONLY
 ]
 """Every family with each way to compute attention that transformers has for it."""
+
+PLAIN_POOLING: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda states: states.mean(0),
+    "cls": lambda states: states[0],
+    "max": lambda states: states.max(0).values,
+    "last": lambda states: states[-1],
+}
+"""How the states (t, d) of one text without padding become its vector."""
