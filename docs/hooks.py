@@ -34,12 +34,12 @@ ELSEWHERE = re.compile(
 
 # Pages of the Python API: title, and the modules whose public names it holds.
 API = {
-    "models": ("Models", "encoders representations vectors errors"),
-    "export": ("Export and serving", "export serving"),
+    "models": ("Models", "models core vectors errors"),
+    "export": ("Export and encoding", "export encode"),
     "data": ("Data", "data"),
-    "layers": ("Layers", "analysis similarity combination"),
-    "training": ("Training", "sweep training priors distillation contrastive frozen study engines"),
-    "measuring": ("Measuring", "evaluation bench retrieval suites mteb doctor"),
+    "layers": ("Layers", "analysis"),
+    "training": ("Training", "methods training parallel"),
+    "measuring": ("Measuring", "evaluation bench doctor"),
 }
 
 
