@@ -245,3 +245,15 @@ class OtherWork:
         ticks = [int(field) for field in fields]
         busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
         return time.perf_counter(), time.process_time(), busy
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute every product in the type of its factors, whatever the caller asked for."""
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.errors import UsageError, cannot_write
 from truncate_kit.files import (
     local_path,
@@ -34,6 +33,7 @@ from truncate_kit.results import FORMAT, RECORDS_FILE, Journal, Result, check_fo
 _SETTINGS = "settings"  # kind of the first line of a store
 
 _logger = logging.getLogger(__name__)
+_DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of files that are no part of a model
 Record = TypeVar("Record", bound=Result)
 Weights = TypeVar("Weights")
 
@@ -343,7 +343,7 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
 
     for folder in (out / name for name in models):
         for file in sorted(folder.rglob("*")):
-            if format_of(file) in (*PAIR_FORMATS, TEXT_FORMAT) and file.name not in ("vocab.txt", "merges.txt"):
+            if _DATA_ENDINGS.intersection(file.suffixes) and file.name not in ("vocab.txt", "merges.txt"):
                 problem = f"{file} is no part of a model, and would be removed with the folder it is in."
                 raise UsageError(problem, hint="Move it out of that folder, or name another folder as `out`.")
         # It would be replaced, and a run that was killed and continued would start from another model.

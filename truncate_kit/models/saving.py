@@ -17,7 +17,6 @@ from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.seen import write_seen
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits
 
 # The record, the graphs, and weights beside them, which have their names with an ending.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
@@ -38,7 +37,7 @@ def origin_of(
     *,
     depth: int | None = None,
     blocks: Sequence[int] | None = None,
-    data: "PairSplits | PairSet | None" = None,
+    data: Any = None,
     seed: int | None = None,
     pieces: tuple[int, int] | None = None,
     long: int | None = None,
@@ -52,7 +51,7 @@ def origin_of(
         lean: What was made.
         depth: Of the full model; None for that of `source`.
         blocks: Of the full model that are kept; None for the first ones.
-        data: What taught or chose it, as it was given.
+        data: The pairs that taught or chose it, as they were given (a `PairSplits` or `PairSet`).
         seed: That divided them.
         pieces: Word pieces kept and all of them.
         long: Tokens that 95 of 100 of the raw texts have at most.

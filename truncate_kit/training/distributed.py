@@ -139,13 +139,3 @@ def isolated() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_autocast())
         yield
-
-
-@contextmanager
-def without_autocast() -> Iterator[None]:
-    """Compute every product in the type of its factors, whatever the caller asked for."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
