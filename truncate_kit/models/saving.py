@@ -4,7 +4,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.files import local_path, replacing
@@ -15,8 +15,6 @@ from truncate_kit.models.pipeline import load_by_any_runtime, write_pipeline
 from truncate_kit.origin import ORIGIN_FILE, Method, Origin, model_digests, versions
 from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.seen import write_seen
-
-if TYPE_CHECKING:
 
 # The record, the graphs, and weights beside them, which have their names with an ending.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from truncate_kit.errors import DeviceError, TruncateKitError
-from truncate_kit.hardware import select_device
+from truncate_kit.hardware import select_device, without_autocast
 
 Item = TypeVar("Item")
 
