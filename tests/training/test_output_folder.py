@@ -97,12 +97,3 @@ def test_data_in_a_folder_that_would_be_replaced_is_not_removed(tiny_folder, tmp
     own.unlink()
     with output_folder(tmp_path, encoder, "lean"):
         pass
-
-
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
-    (tmp_path / "precious").write_text("of the user")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(FileProblemError, match="Cannot write"), run_lock(tmp_path / "run"):
-        pass
-    assert (tmp_path / "precious").read_text() == "of the user"
