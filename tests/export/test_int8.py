@@ -34,15 +34,7 @@ def graded(encoder, name="tiny/dev", texts=TEXTS):
     vectors = torch.nn.functional.normalize(encoder.vectors(texts), dim=1)
     places = [(i, (i + step) % len(texts)) for step in (1, 2, 5) for i in range(len(texts))]
     pairs = tuple(TextPair(texts[i], texts[j], float(vectors[i] @ vectors[j])) for i, j in places)
-    return PairSet(
-        name=name,
-        pairs=pairs,
-        scale=(-1.0, 1.0),
-        scale_source="given",
-        num_scale_values=0,
-        path="tiny.csv",
-        columns=("a", "b", "c"),
-    )
+    return PairSet(name=name, pairs=pairs, scale=(-1.0, 1.0), path="tiny.csv", columns=("a", "b", "c"))
 
 
 def spearman(folder, pairs):
@@ -122,7 +114,7 @@ def check_weights(graph, bert, bits):
 
 def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     folder, report = exported
-    assert read_exports(folder).of("model_int8.onnx") == report
+    assert read_exports(folder) == (report,)
     found = report.quantization
     assert (found.layers, found.in_float, found.searched_on) == (9, {}, "tiny/dev")
     assert found.drop == found.drop_all_int8 <= found.budget

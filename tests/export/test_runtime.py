@@ -12,9 +12,9 @@ from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import (
-    CudaOptions,
     OnnxEncoder,
     bucket,
+    cuda_providers,
     load_text_encoder,
     open_session,
     run_bound,
@@ -151,10 +151,10 @@ def test_steps_of_lengths_add_at_most_an_eighth():
 
 def test_what_a_session_is_told_on_cuda():
     plain = {"device_id": 1, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
-    assert CudaOptions().providers(1) == [("CUDAExecutionProvider", plain)]
-    (cuda,) = CudaOptions(captured=True, stream=17).providers(1)
+    assert cuda_providers(1) == [("CUDAExecutionProvider", plain)]
+    (cuda,) = cuda_providers(1, captured=True, stream=17)
     assert cuda[1] == plain | {"enable_cuda_graph": 1, "user_compute_stream": "17"}
-    first, second = CudaOptions(tensorrt={"trt_fp16_enable": True}).providers(0)
+    first, second = cuda_providers(0, tensorrt={"trt_fp16_enable": True})
     assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
     assert second[0] == "CUDAExecutionProvider"
 
@@ -171,6 +171,11 @@ def test_a_folder_without_a_graph_says_how_to_make_one(tiny_folder):
     with pytest.raises(ModelError, match=r"no exported graph .*model\.onnx") as problem:
         OnnxEncoder.load(tiny_folder("bert"))
     assert "export_onnx()" in problem.value.hint
+
+
+def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):
+    with pytest.raises(ModelError, match="cannot run the graph"):
+        OnnxEncoder.load(prompted[1]).encode_ids([[10**6]])  # no word has that number
 
 
 def test_a_graph_of_something_else_is_refused(prompted, tmp_path):

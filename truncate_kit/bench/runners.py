@@ -14,7 +14,7 @@ from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.bench_report import Key
 from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import CudaOptions, FixedShapes, OnnxEncoder, bound_to, open_session, repeated
+from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, bound_to, cuda_providers, open_session, repeated
 from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_memory
 from truncate_kit.models import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded
@@ -192,9 +192,8 @@ class OnnxRunner:
         reader = encoder.reader if encoder.tokenizer is not None else None
         # On torch's current stream, so that one clock on the device sees both; its default, 0, is none to ONNX Runtime.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
-        options = CudaOptions(
-            captured=backend.captured, stream=stream, tensorrt=_TENSORRT_SHAPES if backend.tensorrt else None
-        )
+        shapes = _TENSORRT_SHAPES if backend.tensorrt else None
+        on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
         self.most_texts = TENSORRT_TEXTS if backend.tensorrt else None
         try:
             check_runnable(graph, device.type)
@@ -205,9 +204,9 @@ class OnnxRunner:
                 device=str(device),
                 heads=encoder.heads,
                 buckets=backend.captured,
-                cuda_options=options,
+                on_cuda=on_cuda,
             )
-            self.session = open_session(graph, device=device, threads=threads, cuda_options=options)
+            self.session = open_session(graph, device=device, threads=threads, on_cuda=on_cuda)
         except TruncateKitError as error:
             if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT does not build every graph
                 raise

@@ -1,7 +1,7 @@
 """Export: a saved folder with a checked graph in it, or nothing new at all."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,18 +38,6 @@ _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One export. digest: of `encoder`; the other fields as in `export_onnx`."""
-
-    encoder: Encoder
-    digest: str
-    settings: ExportSettings
-    pairs: PairSet | None = None
-    search_pairs: PairSet | None = None
-    progress: Progress = silent
-
-
 @without_autocast()
 def export_onnx(
     encoder: Encoder,
@@ -79,16 +67,14 @@ def export_onnx(
         ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
             another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
-    progress = reporter(progress)
-    settings = settings or ExportSettings()
     _check_able(settings, search_pairs)
-    folder = local_path(folder)
-    job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
-    if _saved_digest(folder) == job.digest:
+    folder, digest = local_path(folder), encoder_digest(encoder)
+    given: dict[str, Any] = {"pairs": pairs, "search_pairs": search_pairs, "progress": reporter(progress)}
+    if _saved_digest(folder) == digest:
         try:
-            return _export_into(job, folder, beside_model=True)
+            return _export_into(encoder, digest, folder, settings, **given, beside_model=True)
         except TruncateKitError:
-            _check_unreplaced(job, folder)  # a folder that was replaced takes half-written files along
+            _check_unreplaced(encoder, digest, folder)  # a folder that was replaced takes half-written files along
             raise
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
@@ -96,7 +82,7 @@ def export_onnx(
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)
-        return _export_into(job, place)
+        return _export_into(encoder, digest, place, settings, **given)
 
 
 @without_autocast()
@@ -108,7 +94,7 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
     _check_able(_DEFAULTS)
     with replacing(local_path(folder)) as place:
         place.mkdir()
-        return _export_into(_Job(encoder, encoder_digest(encoder), replace(_DEFAULTS, target=target)), place)
+        return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target))
 
 
 def _check_able(settings: ExportSettings, search_pairs: PairSet | None = None) -> None:
@@ -130,23 +116,21 @@ def _saved_digest(folder: Path) -> str | None:
         return None
 
 
-def _check_unreplaced(job: _Job, folder: Path) -> None:
-    if _saved_digest(folder) != job.digest:
+def _check_unreplaced(encoder: Encoder, digest: str, folder: Path) -> None:
+    if _saved_digest(folder) != digest:
         raise ModelError(
-            f"Another model took the place of {job.encoder.name} in {folder} while its graph was made.",
+            f"Another model took the place of {encoder.name} in {folder} while its graph was made.",
             hint="Export the model that is there now.",
         )
 
 
-def _make(job: _Job, encoder: Encoder) -> tuple[Any, dict[str, Any]]:
-    """Trace, fuse, set the mask, and bring the graph into its precision; with what the report says of that.
-
-    encoder: with the end that the graph gets.
-    """
-    settings = job.settings
-    job.progress("Exporting", 0, 1)
+def _make(
+    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
+) -> tuple[Any, dict[str, Any]]:
+    """Trace, fuse, set the mask, and bring the graph into its precision; with what the report says of that."""
+    progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target)
-    job.progress("Exporting", 1, 1)
+    progress("Exporting", 1, 1)
     expected, found = encoder.depth if encoder.family.fused_attention else 0, _fused_attention(graph)
     if expected != found:
         raise failed_check(f"{found} attentions are fused, where {expected} were expected")
@@ -156,8 +140,7 @@ def _make(job: _Job, encoder: Encoder) -> tuple[Any, dict[str, Any]]:
     computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
-    elif settings.precision == "int8":
-        assert job.search_pairs is not None
+    elif search_pairs is not None and settings.precision == "int8":
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact, embed_limit=settings.embed_limit)
@@ -165,11 +148,11 @@ def _make(job: _Job, encoder: Encoder) -> tuple[Any, dict[str, Any]]:
             graph, facts["quantization"] = search_layers(
                 graph,
                 encoder.reader,
-                job.search_pairs,
+                search_pairs,
                 Path(scratch),
                 budget=settings.budget,
                 heads=encoder.heads,
-                progress=job.progress,
+                progress=progress,
             )
     store_half(graph, computed)
     strip_notes(graph)
@@ -181,19 +164,64 @@ def _fused_attention(graph: Any) -> int:
     return sum(fused.get(name, 0) for name in FUSED_ATTENTION)
 
 
-def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> ExportReport:
-    """beside_model: the folder holds the encoder already, and others may write to it."""
+def _export_into(
+    encoder: Encoder,
+    digest: str,
+    folder: Path,
+    settings: ExportSettings,
+    *,
+    pairs: PairSet | None = None,
+    search_pairs: PairSet | None = None,
+    progress: Progress = silent,
+    beside_model: bool = False,
+) -> ExportReport:
+    """Make, write and check a graph and its record.
+
+    digest: of the encoder. beside_model: the folder holds the encoder already, and others may write to it.
+    """
     read_exports(folder)  # replacing a damaged one would lose what it says of the other graphs
-    traced = with_normalization(job.encoder, job.settings.normalize)
-    graph, facts = _make(job, traced)
-    path = folder / GRAPH_FILES[job.settings.precision]
+    traced, precision = with_normalization(encoder, settings.normalize), settings.precision
+    graph, facts = _make(traced, settings, search_pairs, progress)
+    path = folder / GRAPH_FILES[precision]
     # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
-    with replacing(folder / REPORT_FILE) as record, replacing(path) as target:
-        data = save_graph(graph, target, embed_limit=job.settings.embed_limit)
-        report = _report(job, traced, graph, facts, (target, data), model_digests(folder))
+    with replacing(folder / REPORT_FILE) as record, replacing(path) as file:
+        data = save_graph(graph, file, embed_limit=settings.embed_limit)
+        checks = check_graph(file, traced, precision=precision, progress=progress)
+        exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
+        some = search_pairs or pairs
+        report = ExportReport(
+            model=name_without_folders(encoder.name),
+            encoder=digest,
+            precision=precision,
+            target=settings.target,
+            family=encoder.family.name,
+            layers=encoder.depth,
+            width=exported.width,
+            pooling=encoder.pooling_name,
+            normalized=ends_normalized(traced),
+            max_length=encoder.max_length,
+            file=path.name,
+            file_bytes=sum(part.stat().st_size for part in (file, data) if part is not None),
+            opset=int(graph.opset_imports[""]),
+            # The GPU build of ONNX Runtime has a name of its own.
+            versions={"truncate-kit": VERSION}
+            | {name: version(name) for name in _VERSIONS}
+            | {"onnxruntime": require("onnxruntime", extra="cpu").__version__},
+            fused_attention_found=_fused_attention(graph),
+            fused_nodes=count_fused_nodes(graph),
+            sha256=digest_of(file),
+            checks=checks,
+            task=None if pairs is None else check_score(traced, exported, pairs, precision=precision),
+            # fp32 is shown to be invariant by its checks, to their limit
+            invariance=None if some is None or precision == "fp32" else measure_invariance(exported, some),
+            weights_file=None if data is None else data.name,
+            weights_sha256=None if data is None else digest_of(data),
+            model_sha256=model_digests(folder),
+            **facts,
+        )
         record.write_text(record_with(folder, report), encoding="utf-8")
         if beside_model:
-            _check_unreplaced(job, folder)
+            _check_unreplaced(encoder, digest, folder)
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
     load_by_any_runtime(folder)
@@ -201,50 +229,3 @@ def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> Expo
         if data is None or old.name != data.name:
             old.unlink()
     return report
-
-
-def _report(
-    job: _Job,
-    traced: Encoder,
-    graph: Any,
-    facts: dict[str, Any],
-    files: tuple[Path, Path | None],
-    model: dict[str, str],
-) -> ExportReport:
-    """Check a written graph, and say what is in it; files: its own and that of its weights, model: digests."""
-    encoder, settings, (file, data) = job.encoder, job.settings, files
-    checks = check_graph(file, traced, precision=settings.precision, progress=job.progress)
-    exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
-    task = None if job.pairs is None else check_score(traced, exported, job.pairs, precision=settings.precision)
-    pairs, runtime = job.search_pairs or job.pairs, require("onnxruntime", extra="cpu")
-    # fp32 is shown to be invariant by its checks, to their limit
-    invariance = None if pairs is None or settings.precision == "fp32" else measure_invariance(exported, pairs)
-    return ExportReport(
-        model=name_without_folders(encoder.name),
-        encoder=job.digest,
-        precision=settings.precision,
-        target=settings.target,
-        family=encoder.family.name,
-        layers=encoder.depth,
-        width=exported.width,
-        pooling=encoder.pooling_name,
-        normalized=ends_normalized(traced),
-        max_length=encoder.max_length,
-        file=file.name,
-        file_bytes=sum(part.stat().st_size for part in files if part is not None),
-        opset=int(graph.opset_imports[""]),
-        # The GPU build of ONNX Runtime has a name of its own.
-        versions={"truncate-kit": VERSION}
-        | {name: version(name) for name in _VERSIONS}
-        | {"onnxruntime": runtime.__version__},
-        fused_attention_found=_fused_attention(graph),
-        fused_nodes=count_fused_nodes(graph),
-        sha256=digest_of(file),
-        checks=checks,
-        task=task,
-        invariance=invariance,
-        weights_file=None if data is None else data.name,
-        weights_sha256=None if data is None else digest_of(data),
-        model_sha256=model,
-        **facts,
-    )

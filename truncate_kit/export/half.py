@@ -91,7 +91,7 @@ def _readers(node: Any) -> list[Any]:
 
 def score_nodes(model: Any) -> set[str]:
     """Name the nodes between the projections and each Softmax, the Softmax itself included."""
-    projections = {layer.node for layer in quantizable(model)}
+    projections = quantizable(model)
 
     def makers(node: Any) -> list[Any]:
         found = [value.producer() for value in node.inputs if value is not None]

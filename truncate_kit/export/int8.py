@@ -10,7 +10,7 @@ half as large, and makes the vector depend on its text alone.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,6 @@ _HARM_TEXTS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Quantizable:
-    """A node that int8 can take over."""
-
-    node: str
-    layer: str  # the module it comes from
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Rounding:
     """How a value turns to bytes."""
 
@@ -62,14 +53,13 @@ class Rounding:
 _PLAIN = Rounding()
 
 
-def quantizable(model: Any) -> tuple[Quantizable, ...]:
-    """The products with constant weights, fused attentions and the word embeddings of an `onnx_ir.Model`."""
-    found = []
-    for node in model.graph:
-        weight = _weight(node)
-        if weight is not None:
-            found.append(Quantizable(str(node.name), layer_of(node), int(weight.size)))
-    return tuple(found)
+def quantizable(model: Any) -> dict[str, tuple[str, int]]:
+    """Find the products with constant weights, fused attentions and the word embeddings of an `onnx_ir.Model`.
+
+    Returns by the name of the node the module that it comes from and the number of its weights.
+    """
+    weights = ((node, _weight(node)) for node in model.graph)
+    return {str(node.name): (layer_of(node), int(weight.size)) for node, weight in weights if weight is not None}
 
 
 def layer_of(node: Any) -> str:
@@ -368,21 +358,20 @@ class Trials:
         ids = reader.token_ids(self._texts)
         self._roundings = calibrate(model, [padded([row], reader.padding_id) for row in ids])
 
-    def quantized(self, keep: Sequence[Quantizable]) -> Any:
-        """The graph with all layers in int8 but those in `keep`."""
-        kept = {layer.node for layer in keep}
-        return quantize(self.model, keep=kept, reduce_range=self.narrow, roundings=self._roundings)
+    def quantized(self, keep: Collection[str]) -> Any:
+        """Put all layers into int8 but those of the nodes in `keep`."""
+        return quantize(self.model, keep=keep, reduce_range=self.narrow, roundings=self._roundings)
 
-    def drop(self, keep: Sequence[Quantizable]) -> float:
-        """Spearman points lost against the float graph; infinite where the score is not defined any more."""
+    def drop(self, keep: Collection[str]) -> float:
+        """Return the Spearman points lost against the float graph; infinite where the score is not defined any more."""
         try:
             return self.base - evaluate(self._open(self.quantized(keep)), self.pairs.pairs).spearman
         except DataError:
             return math.inf
 
-    def harm(self, layer: Quantizable) -> float:
-        """Mean squared distance between unit vectors when only `layer` is in int8."""
-        found = self._vectors(self.quantized([other for other in self.layers if other != layer]))
+    def harm(self, node: str) -> float:
+        """Return the mean squared distance between unit vectors when only this layer is in int8."""
+        found = self._vectors(self.quantized(self.layers.keys() - {node}))
         harm = float((found - self._expected).square().sum(dim=1).mean())
         return harm if math.isfinite(harm) else math.inf
 
@@ -428,20 +417,27 @@ def search_layers(
     narrow = multiplies_narrow()
     trials = Trials(model, reader, pairs, scratch, narrow=narrow, heads=heads)
     everything = trials.drop(())
-    kept, drop = list[tuple[Quantizable, float]](), everything
+    harms, kept, drop = dict[str, float](), list[str](), everything
     if everything > budget:  # layers go back to float, the most harmful per weight first, as few as suffice
-        found = []
-        for done, layer in enumerate(trials.layers, start=1):
-            found.append((layer, trials.harm(layer)))
+        for done, node in enumerate(trials.layers, start=1):
+            harms[node] = trials.harm(node)
             progress("Trying each layer in int8", done, len(trials.layers))
-        ranked = sorted(found, key=lambda item: -item[1] / item[0].size)
-        count, drop = _fewest(lambda number: trials.drop([layer for layer, _ in ranked[:number]]), len(ranked), budget)
-        kept = ranked[:count]
+        ranked = sorted(harms, key=lambda node: -harms[node] / trials.layers[node][1])
+        # Bisect the number in float: with none it is too much, with all of them nothing is lost.
+        low, high, drop = 0, len(ranked), 0.0
+        while high - low > 1:
+            middle = (low + high) // 2
+            lost = trials.drop(ranked[:middle])
+            if lost <= budget:
+                high, drop = middle, lost
+            else:
+                low = middle
+        kept = ranked[:high]
     if len(kept) == len(trials.layers):
         raise failed_check(f"no layer can be in int8 within {in_points(budget)} on {pairs.name}")
-    return trials.quantized([layer for layer, _ in kept]), Quantization(
+    return trials.quantized(kept), Quantization(
         layers=len(trials.layers),
-        in_float={row.layer: harm if math.isfinite(harm) else None for row, harm in kept},
+        in_float={trials.layers[node][0]: harms[node] if math.isfinite(harms[node]) else None for node in kept},
         weight_bits=7 if narrow else 8,
         instructions=int8_instructions(),
         budget=budget,
@@ -450,16 +446,3 @@ def search_layers(
         drop_all_int8=None if math.isinf(everything) else everything,
         drop=drop,
     )
-
-
-def _fewest(drop_with: Callable[[int], float], most: int, budget: float) -> tuple[int, float]:
-    """The smallest number of layers in float found by bisection to keep the budget, and what is lost with it."""
-    low, high, best = 0, most, 0.0  # with none it is too much, with all of them nothing is lost
-    while high - low > 1:
-        middle = (low + high) // 2
-        drop = drop_with(middle)
-        if drop <= budget:
-            high, best = middle, drop
-        else:
-            low = middle
-    return high, best

@@ -23,14 +23,12 @@ from truncate_kit.precisions import (
     other_graph,
     precisions_for,
 )
-from truncate_kit.results import Result, check_format, digest_of_values
+from truncate_kit.results import Result, sealed, unsealed
 
 REPORT_FILE = EXPORT_RECORD
 # Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO.
 _READ = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
-_DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
-_ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,46 +114,32 @@ class ExportReport(Result):
     weights_sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exports(Result):
-    """What export.json holds: one report for each graph in the folder."""
-
-    graphs: tuple[ExportReport, ...]
-
-    def of(self, file: str) -> ExportReport | None:
-        """Return the report on the graph with this file name, None where there is none."""
-        return next((report for report in self.graphs if report.file == file), None)
-
-
-def read_exports(folder: Path) -> Exports:
+def read_exports(folder: Path) -> tuple[ExportReport, ...]:
     """Read the reports on the graphs in a folder; none without export.json.
 
     Raises `ModelError` for one that is damaged, was changed, or has no digest.
     """
     path = folder / REPORT_FILE
     if not path.exists():
-        return Exports(graphs=())
+        return ()
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        exports = Exports.from_dict(values)
-        check_format(values.get("format"), path)
+        values = unsealed(json.loads(path.read_text(encoding="utf-8")), path)
+        return tuple(ExportReport.from_dict(row) for row in values["graphs"])
     except FileProblemError:
         raise
-    except (OSError, ValueError, KeyError, RecursionError) as error:
-        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_ALL_ANEW) from error
-    if values.pop(_DIGEST, None) != digest_of_values(values):
-        raise ModelError(f"{path} was changed after the export: its digest is that of something else.", hint=_ALL_ANEW)
-    return exports
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"{path} is damaged: {type(error).__name__}: {error}.",
+            hint="Remove that file, then export each graph again with `export_onnx()`.",
+        ) from error
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
     """Write a folder's export.json with one report more, as text; those on graphs that are gone are left out."""
-    kept = tuple(
-        item
-        for item in read_exports(folder).graphs
-        if item.file != report.file and item.file in GRAPH_FILES.values() and (folder / item.file).is_file()
-    )
-    return Exports(graphs=(*kept, report)).sealed_text()
+    known = set(GRAPH_FILES.values()) - {report.file}
+    kept = [row for row in read_exports(folder) if row.file in known and (folder / row.file).is_file()]
+    values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def check_record(graph: Path) -> ExportReport | None:
@@ -167,25 +151,23 @@ def check_record(graph: Path) -> ExportReport | None:
     folder = graph.parent
     if not (folder / REPORT_FILE).exists():
         return None
-    report = read_exports(folder).of(graph.name)
+    report = next((row for row in read_exports(folder) if row.file == graph.name), None)
     again = f"Export the model again with {export_call(precision_of(graph, report) or 'fp32')}."
     if report is None:
         problem = f"{folder / REPORT_FILE} does not know {graph.name}, so that graph was not checked."
         raise ModelError(problem, hint=again)
+    weights = None if report.weights_file is None else folder / report.weights_file
+    wrong = None
     if report.sha256 != digest_of(graph):
-        raise ModelError(
-            f"{graph} is not the graph that {REPORT_FILE} beside it describes: one of them was changed.", hint=again
-        )
-    if report.weights_file is not None:
-        weights = folder / report.weights_file
-        if not weights.is_file():
-            raise ModelError(f"{graph} lacks its weights: there is no {weights.name} beside it.", hint=again)
-        if report.weights_sha256 != digest_of(weights):
-            raise ModelError(
-                f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed.", hint=again
-            )
-    if (changed := _changed_since(folder, report.model_sha256)) is not None:
-        raise ModelError(f"{changed} after {graph.name} was made from the model here.", hint=again)
+        wrong = f"{graph} is not the graph that {REPORT_FILE} beside it describes: one of them was changed."
+    elif weights is not None and not weights.is_file():
+        wrong = f"{graph} lacks its weights: there is no {weights.name} beside it."
+    elif weights is not None and report.weights_sha256 != digest_of(weights):
+        wrong = f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed."
+    elif (changed := _changed_since(folder, report.model_sha256)) is not None:
+        wrong = f"{changed} after {graph.name} was made from the model here."
+    if wrong is not None:
+        raise ModelError(wrong, hint=again)
     return report
 
 

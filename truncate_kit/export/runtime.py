@@ -5,7 +5,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,32 +80,29 @@ def filled(batch: int, most: int) -> int:
     return max(batch, min(1 << (batch - 1).bit_length(), most))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaOptions:
-    """How a session runs on CUDA; without effect on the CPU."""
+def cuda_providers(
+    index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """List the providers for the GPU of that index, with their options; without TF32, as torch's float32.
 
-    captured: bool = False  # fixed shapes may be recorded as CUDA graphs (`FixedShapes`)
-    stream: int | None = None  # handle of the CUDA stream it works on, None for one of its own
-    tensorrt: Mapping[str, Any] | None = None  # options of the TensorRT provider, which then comes before CUDA's
-
-    def providers(self, index: int) -> list[Any]:
-        """Providers and their options for the GPU of that index; without TF32, as torch's float32."""
-        # A lean and a full model, or two servers, share the GPU: memory is taken as needed, not doubled each time.
-        memory = {"arena_extend_strategy": "kSameAsRequested"}
-        options: dict[str, Any] = {"device_id": index, "use_tf32": 0, **memory}
-        if self.captured:
-            options["enable_cuda_graph"] = 1
-        if self.stream is not None:
-            options["user_compute_stream"] = str(self.stream)
-        cuda: list[Any] = [(_CUDA, options)]
-        return cuda if self.tensorrt is None else [(_TENSORRT, {"device_id": index, **self.tensorrt}), *cuda]
-
-
-_PLAIN = CudaOptions()
+    Args:
+        index: None is the first one.
+        captured: Fixed shapes may be recorded as CUDA graphs (`FixedShapes`).
+        stream: Handle of the CUDA stream that a session works on, None for one of its own.
+        tensorrt: Options of the TensorRT provider, which then comes before CUDA's.
+    """
+    # A lean and a full model, or two servers, share the GPU: memory is taken as needed, not doubled each time.
+    options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
+    if captured:
+        options["enable_cuda_graph"] = 1
+    if stream is not None:
+        options["user_compute_stream"] = str(stream)
+    cuda: list[Any] = [(_CUDA, options)]
+    return cuda if tensorrt is None else [(_TENSORRT, {"device_id": index or 0, **tensorrt}), *cuda]
 
 
-def open_session(file: Path, *, device: torch.device, threads: int, cuda_options: CudaOptions = _PLAIN) -> Any:
-    """A session on `device` that uses `threads` CPU threads per call; on CUDA without TF32, as torch's float32.
+def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
+    """Open a session on `device` that uses `threads` CPU threads per call; on_cuda: `cuda_providers` as wanted.
 
     Raises `MissingExtraError`, `DeviceError` when CUDA is not active in the session, `ModelError` for a file that is
     missing, damaged, lacks its weights or is no exported sentence encoder.
@@ -119,10 +115,11 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised as well
     providers: list[Any] = ["CPUExecutionProvider"]
+    on_cuda = on_cuda or cuda_providers(device.index)
     if cuda:
         runtime.set_default_logger_severity(3)  # since 1.31 a warning for each session says that no plugin is there
         _check_active(runtime, runtime.get_available_providers())
-        providers = cuda_options.providers(device.index or 0) + providers
+        providers = [*on_cuda, *providers]
     try:
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
@@ -137,7 +134,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
         raise ModelError(f"ONNX Runtime cannot load {file}: {reason}.", hint=_EXPORT_HINT) from error
     if cuda:
         _check_active(runtime, session.get_providers())  # what runs, not what the build could run
-        if cuda_options.tensorrt is not None and _TENSORRT not in session.get_providers():
+        if on_cuda[0][0] == _TENSORRT and _TENSORRT not in session.get_providers():
             problem = "TensorRT was asked for but is not active in ONNX Runtime."
             raise DeviceError(problem, hint="Install it with: pip install tensorrt")
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
@@ -195,19 +192,17 @@ def _running() -> Iterator[None]:
         raise ModelError(f"ONNX Runtime cannot run the graph: {first_line(error)}.", hint=_EXPORT_HINT) from error
 
 
-@dataclass(slots=True)
 class FixedShapes:
     """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
 
     A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
-    time. On the CPU the same buffers are used and nothing is recorded.
+    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors.
     """
 
-    session: Any
-    device: torch.device
-    width: int  # of the vectors
-    _held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock)  # one thread would overwrite the inputs of another
+    def __init__(self, session: Any, device: torch.device, width: int) -> None:
+        self.session, self.device, self.width = session, device, width
+        self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
+        self._turn = threading.Lock()  # one thread would overwrite the inputs of another
 
     def run(self, feeds: Feeds) -> Vectors:
         """Vectors (b, out) of one batch whose inputs are (b, t) each."""
@@ -268,7 +263,7 @@ class OnnxEncoder:
         buckets: bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA graph: for
             small batches and single texts, where starting the kernels takes longer than running them; threads take
             turns.
-        cuda_options: None for what `buckets` needs.
+        on_cuda: `cuda_providers`; None for what `buckets` needs.
     """
 
     def __init__(
@@ -282,7 +277,7 @@ class OnnxEncoder:
         report: ExportReport | None = None,
         heads: LayerHeads | None = None,
         buckets: bool = False,
-        cuda_options: CudaOptions | None = None,
+        on_cuda: Sequence[Any] | None = None,
     ) -> None:
         self.file = file
         self._place = file.absolute()  # it is read again, wherever the process has gone by then
@@ -295,7 +290,7 @@ class OnnxEncoder:
         self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or usual
         # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
-        self._cuda_options = cuda_options or CudaOptions(captured=buckets)
+        self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
         self._state = state_of(self._place.parent, graph_files(self._place))
         self._opening = threading.Lock()
         self._session = self._opened(self.file, self.threads)
@@ -375,7 +370,7 @@ class OnnxEncoder:
         return digest.hexdigest()
 
     def _opened(self, file: Path, threads: int) -> Any:
-        return open_session(file, device=self.device, threads=threads, cuda_options=self._cuda_options)
+        return open_session(file, device=self.device, threads=threads, on_cuda=self._on_cuda)
 
     def _on_one_core(self) -> Any:
         """The graph on one core, opened when it is first asked for; None where another model has taken its place."""

@@ -18,7 +18,6 @@ from truncate_kit.models.encoder import forget_capturing
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.precisions import Target
 
-_FUSING_SINCE = (5, 23)
 LENGTH = 7  # of the texts that are traced, at most
 
 
@@ -62,16 +61,6 @@ class WithScores(nn.Module):
         return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
-def require_fusions(version: str) -> None:
-    """Raise `ModelError` if this version of transformers cannot fuse graphs for ONNX Runtime."""
-    parts = tuple(int(part) for part in version.split(".")[:2])
-    if parts < _FUSING_SINCE:
-        raise ModelError(
-            f"Fused export needs transformers >= {'.'.join(map(str, _FUSING_SINCE))}; here is {version}.",
-            hint="Upgrade it with: pip install -U 'truncate-kit[cpu]'",
-        )
-
-
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
@@ -84,13 +73,9 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
         MissingExtraError: onnxscript is not installed.
         ModelError: Tracing or fusing fails.
     """
-    import transformers
-
     require("onnxscript", extra="cpu")
     # Where attention has no fused kernel, ONNX Runtime fuses the rest itself at load.
     fusing = fused and encoder.family.fused_attention
-    if fusing:
-        require_fusions(transformers.__version__)
     try:
         with _quiet(), _frozen(encoder), _constant_positions(encoder):
             model = _trace(encoder)

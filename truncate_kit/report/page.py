@@ -196,7 +196,7 @@ def read_run(folder: Path) -> Run:
         results=[result for result in found if result is not None],
         profile=read_result(LayerProfile, workspace.profile),
         benches=sorted(benches, key=lambda report: report.scored is None or report.scored.bundled),
-        graphs=() if model is None else read_exports(model).graphs,
+        graphs=() if model is None else read_exports(model),
         notes=notes,
     )
     if model is None and run.profile is None and not benches:
