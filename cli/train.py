@@ -702,7 +702,7 @@ def combine(
             lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]
             chosen = report.settings.to_dict() | {"layers": report.chosen}
             origin = origin_of("combine", encoder, lean, data=pairs, settings=chosen)
-            card = report.card(lean)
+            card = report.card(lean, origin)
             save_encoder(lean, workspace.combined, model_card=card, origin=origin)
             pooled = lean.pooler is not None
             saved = (

@@ -1,11 +1,14 @@
 """Numbers, texts from outside and tables, as users read them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Controls of a terminal but for the end of a line, other ends of lines, marks that turn the direction of writing, and
 # halves of characters.
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+NONE = "–"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -19,9 +22,14 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def listed(numbers: Iterable[int]) -> str:
+    """Write numbers with commas between them: "1, 4, 6"."""
+    return ", ".join(map(str, numbers))
+
+
 def layers_in_words(layers: Sequence[int]) -> str:
     """The numbers with their noun: "layer 1", "layers 1, 2"."""
-    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
+    return f"layer{'' if len(layers) == 1 else 's'} {listed(layers)}"
 
 
 LONGER = 1.25  # times as many tokens are worth a note
@@ -46,16 +54,19 @@ def too_few(number: int | None, one: str, many: str) -> str | None:
     )
 
 
+def number(value: float | None, form: str = ".2f") -> str:
+    """Write a number in a cell; a dash for None."""
+    return NONE if value is None else format(value, form)
+
+
 def points(mean: float | None, deviation: float | None = None) -> str:
-    """A score in points, with its standard deviation where there are several; a dash where there is none."""
-    if mean is None:
-        return "–"
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+    """Write a score in points, with its standard deviation if there are several; a dash for None."""
+    return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def with_interval(value: float, ends: tuple[float, float] | None) -> str:
-    """A number with the ends of its interval where it has one: "97.0 [96.5, 97.5]"."""
-    return f"{value:.1f}" if ends is None else f"{value:.1f} [{ends[0]:.1f}, {ends[1]:.1f}]"
+def with_interval(value: float, ends: tuple[float, float] | None, form: str = ".1f") -> str:
+    """Write a number with its interval, if there is one: "97.0 [96.5, 97.5]"."""
+    return format(value, form) + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")
 
 
 def in_points(number: float) -> str:
@@ -66,6 +77,12 @@ def in_points(number: float) -> str:
 def harmless(text: str) -> str:
     """A text that does nothing to a terminal: its control characters are written out, such as "\\x1b"."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def in_markdown(text: str) -> str:
+    """Put text on one line of Markdown, unable to open a cell, a link or HTML."""
+    plain = harmless(" ".join(text.split()))
+    return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
 
 def harmless_json(text: str) -> str:

@@ -44,7 +44,7 @@ def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, caps
     assert (result.blocks, result.layer, result.depth) == ((1, 3), 2, 3)
     assert result.parameters == kept.num_parameters
     card = (tmp_path / "exported/lean/README.md").read_text()
-    assert "model, cut to blocks 1, 3\n" in card
+    assert "model, blocks 1, 3 of 3, not trained\n" in card
     assert "keeps blocks 1, 3 of 3, as they were trained" in card
     assert "| Blocks | 1, 3 of 3 |" in card
     assert "layer 2" not in card.lower()
@@ -130,8 +130,8 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     assert "blocks 1, 3 (chosen)" in out
     assert "layer 3 (full model)" in out
     card = (tmp_path / "exported/lean/README.md").read_text()
-    assert "model, cut to blocks 1, 3\n" in card
-    assert "keeps blocks 1, 3 of 3:" in card
+    assert "model, blocks 1, 3 of 3, fine-tuned on" in card
+    assert "keeps blocks 1, 3 of 3, fine-tuned" in card
     assert "| Blocks | 1, 3 of 3 |" in card
     assert "layer 2" not in card.lower()
     assert "| Layer | 3 of 3 |" in (tmp_path / "exported/full/README.md").read_text()

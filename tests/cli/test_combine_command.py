@@ -79,10 +79,10 @@ def graded(path, vectors_of, levels=11):
 @pytest.mark.parametrize(
     ("name", "layers", "over", "tokens", "words"),
     [
-        ("bert", (0, 2), "max", "mean", "is the elementwise maximum over the layers 0, 2 (0 = embeddings); of each"),
-        ("gpt2", (1, 2), "mean", "mean", "the mean over tokens, after a copy of the model's final norm."),
-        ("electra", (0, 1, 3), "mean", "max", "the elementwise maximum over tokens."),
-        ("llama", (0, 3), "max", "last", "the last token, after a copy of the model's final norm."),
+        ("bert", (0, 2), "max", "mean", "maximum of layers 0, 2 (0 = embeddings); of each layer the mean over tokens"),
+        ("gpt2", (1, 2), "mean", "mean", "the mean over tokens, after a copy of the model's final norm"),
+        ("electra", (0, 1, 3), "mean", "max", "the elementwise maximum over tokens"),
+        ("llama", (0, 3), "max", "last", "the last token, after a copy of the model's final norm"),
     ],
 )  # fmt: skip
 def test_the_saved_winner_scores_what_the_search_found(

@@ -54,7 +54,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     lean = load_encoder(texts.parent / "exported/lean")
     assert lean.depth == 2
     card = (texts.parent / "exported/lean/README.md").read_text()
-    assert "2 of 3 blocks" in card
+    assert "blocks 1, 3 of 3, distilled" in card
     assert "1, 3 of 3" in card
     _, err = run_both(capfd, "encode", texts, "--out", "vectors.npy")
     assert f"blocks 1, 3 of {model}, distilled" in err

@@ -17,8 +17,8 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
-from truncate_kit.report.card import contrastive_card
 from truncate_kit.report.page import read_run, write_page
+from truncate_kit.report.view import view_of
 from truncate_kit.seen import keys_of, pair_keys
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Teacher
@@ -74,7 +74,7 @@ def test_contrast_says_it(knowing, data, tmp_path):
     settings = ContrastiveSettings(objective="dropout", pooling="mean", epochs=1, batch_size=8, seeds=(0,), dropout=0.1)
     found = finetune_contrastive(knowing, raw_texts("texts", TEXTS[:40]), data, out=tmp_path, settings=settings)
     assert found.seen_before.startswith(said_of(data))
-    assert found.seen_before in contrastive_card(found, None).notes
+    assert found.seen_before in view_of(found).notes
     write_page(tmp_path)
     assert said_of(data) in (tmp_path / "report.html").read_text()
 

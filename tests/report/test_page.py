@@ -149,7 +149,7 @@ def test_other_work_and_few_seeds_are_named(lean, tmp_path):
     bench = bench_of(a_quality(1, 3))
     bench = replace(bench, machine=replace(bench.machine, others_busy=0.5))
     grounds = " ".join(write_page(write_run(tmp_path / "run", lean, bench=bench)).grounds[0])
-    assert "took 50 % of the machine" in grounds
+    assert "took 50% of this machine" in grounds
     assert f"Seeds: {len(a_sweep().lean.seeds)}" in grounds
 
 

@@ -102,8 +102,8 @@ def test_similarity_with_and_without_what_was_seen():
         model="m", runtime="onnx", sets=(score,), mean_spearman=82.034, seen=None, mean_unseen=None, seconds=1.0
     )
     assert view_of(report).tables[0].filled().rows == [
-        ["STSB", "1,379", "82.03", "81.00"],
-        ["mean of 1", "", "82.03", ""],
+        ("STSB", "1,379", "82.03", "81.00"),
+        ("mean of 1", "", "82.03", ""),
     ]
     known = replace(report, seen="train.csv", sets=(replace(score, unseen_pairs=0),))
     assert view_of(known).tables[0].rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")

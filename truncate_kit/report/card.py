@@ -1,7 +1,7 @@
 """Model cards: what the README of a saved model says, for the hub and for a reader."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,20 @@ from truncate_kit.files import is_there, replacing, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
-from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.naming import blocks_in_words, miniature_path, place_in_words
-from truncate_kit.report.distillation import choice, sizes_table, texts_in_words
-from truncate_kit.report.training import pooling_words, sweep_table, vocabulary_sentences
+from truncate_kit.naming import miniature_path, place_in_words
+from truncate_kit.origin import Method, Origin
+from truncate_kit.report.distillation import sizes_table
+from truncate_kit.report.training import sweep_table
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.results import VERSION, Result
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import Trial
-from truncate_kit.wording import capitalized, counted, harmless, points
+from truncate_kit.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.models import Encoder
-    from truncate_kit.training.cutting import CutResult
 
 _USAGE = "## Usage"
 _HEADS = (
@@ -41,6 +40,15 @@ _TOKENS = {
     "last": "the last token",
 }
 
+_HOW: dict[Method, str] = {
+    "cut": "as they were trained",
+    "finetune": "fine-tuned on scored pairs",
+    "distill": "which learned vectors from raw text, without labels",
+    "contrast": "trained by contrast",
+    "freeze": "frozen, with trained heads over their states",
+    "combine": "chosen as BERT-LC chooses",
+    "copy": "as they were",
+}
 SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 
 
@@ -80,11 +88,11 @@ class ModelCard:
             ("Vectors", f"{encoder.vector_width} numbers, {compared}"),
             ("Reads", f"{encoder.max_length:,} tokens"),
         ]
-        parts = [_front_matter(self, encoder), f"# {_line(self.shown(self.title))}", _line(self.summary)]
-        parts.append(_table(Table("", ("", ""), facts)))
+        parts = [_front_matter(self, encoder), f"# {in_markdown(self.shown(self.title))}", in_markdown(self.summary)]
+        parts.append(Table("", ("", ""), facts).markdown())
         if self.table is not None:
-            parts += [_line(self.table.title), _table(self.table)]
-        parts += [*map(_line, self.notes), _USAGE, *(_usage(encoder) if encoder.heads is None else [_HEADS])]
+            parts += [in_markdown(self.table.title), self.table.markdown()]
+        parts += [*map(in_markdown, self.notes), _USAGE, *(_usage(encoder) if encoder.heads is None else [_HEADS])]
         scored = "No score was measured" if self.table is None else "The scores above are all that was measured"
         limits = f"{scored}: not other domains, languages or tasks. Measure on your own texts."
         read = f"Of a longer text the first {encoder.max_length:,} tokens are read."
@@ -96,24 +104,84 @@ class ModelCard:
         return text.replace(self.base_model, name.resolve().name) if name.is_dir() else text
 
 
-def card_text(result: Result, encoder: "Encoder", *parts: Any) -> str:
+def card_text(
+    result: Result, encoder: "Encoder", origin: Origin, trial: Trial | None = None, pairs: "PairSplits | None" = None
+) -> str:
     """Write the card of a model that a method made.
 
     Args:
         result: Of the method.
         encoder: As it is saved.
-        parts: For a sweep, the trial and the pairs.
+        origin: Saved beside it.
+        trial: Whose weights these are, for a sweep.
+        pairs: That these were trained and scored on, for a sweep.
     """
-    makers: dict[str, Callable[..., ModelCard]] = {
-        "CutResult": cut_card,
-        "SweepResult": sweep_card,
-        "DistillResult": distill_card,
-        "ContrastiveResult": contrastive_card,
-        "FrozenReport": frozen_card,
-        "CombinationReport": combination_card,
+    view, cut = view_of(result), origin.layer < origin.depth
+    place, data, scores = place_in_words(origin.layer, origin.blocks), origin.data, list[tuple[str, str, float]]()
+    name, _, numbers = place.partition(" ")
+    table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences]
+    if isinstance(result, DistillResult):
+        table = sizes_table(result)
+    if isinstance(result, SweepResult) and trial is not None and pairs is not None:
+        table = sweep_table(result, marked=trial.layer)
+        sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
+        data = f"{result.data} ({sizes} pairs)"
+        weights = f"These weights: seed {trial.seed}, dev {trial.dev:.2f}, test {points(trial.test)}."
+        notes += filter(None, (weights, pairs.overlap.warning()))
+        found = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
+        if result.metric.startswith("Spearman"):  # the hub has no one name for the others
+            scores = [(result.data, metric, value / 100) for metric, value in found if value is not None]
+    kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
+    facts = {
+        capitalized(name): f"{numbers} of {origin.depth}",
+        "Parameters": f"{origin.parameters:,}",
+        "Data": data,
+        "Before it": getattr(result, "before", ""),
+        **_training(result, encoder),
     }
-    card: ModelCard = makers[type(result).__name__](result, encoder, *parts)
-    return card.text(encoder)
+    own_tag = {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, [])
+    return ModelCard(
+        base_model=origin.model,
+        title=origin.words,
+        summary=f"A sentence encoder that keeps {kept}, {_HOW[origin.method]}.",
+        facts=[*facts.items()],
+        table=table,
+        notes=notes,
+        tags=["truncated"] * cut + own_tag,
+        scores=scores,
+    ).text(encoder)
+
+
+def _training(result: Result, encoder: "Encoder") -> dict[str, str]:
+    """Say what only results of one method have to say of how the model was made."""
+    if isinstance(result, SweepResult):
+        training, objective = result.training, OBJECTIVES[result.training.objective].card
+        return {
+            "Layers": f"their mean: {listed(encoder.combination)}" if encoder.combination else "",
+            "Training": f"{objective}; batch {training.batch_size}, {training.precision}",
+        }
+    if isinstance(result, DistillResult):
+        settings, student, source = result.settings, result.student, taught_by(result.settings)
+        learned = (
+            f"1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, peak "
+            f"learning rate {result.learning_rate:g}, {settings.precision}"
+        )
+        if not student.scores:
+            learned = f"None: this is {source} itself."
+        elif student.as_it_came:
+            learned = f"None that is kept: learning from {source} made it worse."
+        return {"Training": learned}
+    if isinstance(result, ContrastiveResult):
+        weight = result.settings.hard_negative_weight
+        objective = f"{OBJECTIVES[result.settings.objective].card}, temperature {result.settings.temperature:g}"
+        return {"Training": objective + (f", own negatives weighted by {weight:g}" if weight else "")}
+    if isinstance(result, CombinationReport):
+        over = "maximum" if result.settings.over == "max" else "mean"
+        norm = ", after a copy of the model's final norm" if getattr(encoder.pooler, "norm", None) is not None else ""
+        head = ", through the trained pooler head" if result.settings.head else ""
+        combined = f"{over} of {layers_in_words(result.chosen)} (0 = embeddings){head}"
+        return {"Pooling": f"{combined}; of each layer {_TOKENS[encoder.pooling]}{norm}"}
+    return {}
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
@@ -237,190 +305,3 @@ def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
     if not str(inherited.get("license_link")).startswith("https://"):  # a file that is not copied
         inherited.pop("license_link", None)
     return (base if known else None), inherited
-
-
-def _table(given: Table) -> str:
-    cells = [[_line(cell) for cell in row] for row in given.rows]
-    if given.marked is not None:
-        cells[given.marked][0] = f"**{cells[given.marked][0]}**"
-    return Table("", given.columns, cells).markdown()
-
-
-def _line(text: str) -> str:
-    """Put text on one line of Markdown, unable to open a cell, a link or HTML."""
-    plain = harmless(" ".join(text.split()))
-    return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
-
-
-def cut_card(result: "CutResult", encoder: "Encoder") -> ModelCard:
-    """Say what was kept of a model that was cut without training."""
-    place, vocabulary = place_in_words(result.layer, result.blocks), result.vocabulary
-    name, _, numbers = place.partition(" ")
-    title, kept = f"truncated at {place}", f"the first {result.layer} of {result.depth} layers"
-    if result.blocks is not None:
-        title, kept = f"cut to {place}", blocks_in_words(result.blocks, result.depth)
-    if result.layer == result.depth and vocabulary is not None:
-        title, kept = "with fewer word pieces", "the word pieces of given texts"
-    first, *words = view_of(result).sentences
-    return ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, {title}",
-        summary=f"A sentence encoder that keeps {kept}, as they were trained.",
-        facts=(
-            (capitalized(name), f"{numbers} of {result.depth}"),
-            ("Training", f"None. {first}"),
-            ("Vocabulary", " ".join(words)),
-        ),
-        tags=("truncated",),
-    )
-
-
-def sweep_card(result: SweepResult, encoder: "Encoder", trial: Trial, pairs: "PairSplits") -> ModelCard:
-    """Say layer, parameters, data, scores and seeds of a fine-tuned model.
-
-    Args:
-        result: The sweep.
-        trial: Whose model it is.
-        encoder: As it is saved.
-        pairs: It was trained and scored on.
-    """
-    sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
-    depth, training = result.full.layer, result.training
-    row = next(row for row in result.rows if row.layer == trial.layer)
-    place, uncut = result.place(trial.layer), trial.layer == depth
-    name, _, numbers = place.partition(" ")
-    kept = f"the first {trial.layer} of {depth} layers" if name == "layer" else f"{place} of {depth}"
-    title = f"{'truncated at' if name == 'layer' else 'cut to'} {place}"
-    if uncut:
-        kept, title = f"all {depth} layers, the yardstick", "fine-tuned"
-    scores = []
-    if trial.test is not None and result.metric.startswith("Spearman"):  # the hub has no one name for the others
-        scores = [(result.data, "spearman_cosine", trial.test / 100)]
-        if trial.test_pearson is not None:
-            scores.append((result.data, "pearson_cosine", trial.test_pearson / 100))
-    return ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, {title}",
-        summary=f"A sentence encoder that keeps {kept}: {row.parameters:,} parameters.",
-        facts=(
-            (capitalized(name), f"{numbers} of {depth}"),
-            ("Parameters kept", f"{row.parameters:,} (full model: {result.full.parameters:,})"),
-            ("Data", f"{result.data} ({sizes} pairs)"),
-            ("Layers", f"their mean: {', '.join(map(str, encoder.combination))}" if encoder.combination else ""),
-            ("Before it", result.before),
-            (
-                "Training",
-                f"{OBJECTIVES[training.objective].card}; {counted(trial.epochs, 'epoch')}, batch "
-                f"{training.batch_size}, peak learning rate {result.learning_rate:g}, {training.precision}.",
-            ),
-            ("Seeds", f"{', '.join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch}"),
-            ("Choice", result.choice),
-        ),
-        table=sweep_table(result, marked=trial.layer),
-        notes=(
-            f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.",
-            *filter(None, (pairs.overlap.warning(), result.seen_before)),
-        ),
-        tags=() if uncut else ("truncated",),
-        scores=scores,
-    )
-
-
-def distill_card(result: DistillResult, encoder: "Encoder") -> ModelCard:
-    """Say blocks, texts, agreement and scores of the chosen model."""
-    named, source = ", ".join(map(str, result.chosen)), taught_by(result.settings)
-    settings, student, vocabulary = result.settings, result.student, result.vocabulary
-    learned = "has learned the vectors of {} from raw text, without labels"
-    training = (
-        f"1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, peak learning "
-        f"rate {result.learning_rate:g}, {settings.precision}"
-    )
-    if not student.scores:
-        learned, training = "is {} itself", "none: the blocks have its vectors already"
-    elif student.as_it_came:
-        learned, training = "is saved as it was cut", f"none that is kept: learning from {source} made it worse"
-    return ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, {len(result.chosen)} of {result.depth} blocks",
-        summary=f"A sentence encoder that keeps blocks {named} of {result.depth} and {learned.format(source)}.",
-        facts=(
-            ("Blocks", f"{named} of {result.depth}"),
-            ("Before it", result.before),
-            ("Vocabulary", "" if vocabulary is None else " ".join(vocabulary_sentences(vocabulary))),
-            ("Texts", texts_in_words(result.texts)),
-            ("Training", training),
-            ("Result", choice(result)),
-        ),
-        table=sizes_table(result),
-        notes=() if vocabulary is None else ("Scores by number of blocks are those with all word pieces.",),
-        tags=("truncated", "distilled"),
-    )
-
-
-def contrastive_card(result: ContrastiveResult, encoder: "Encoder") -> ModelCard:
-    """Say how the model of the seed that is best on dev was trained, and its scores."""
-    settings, chosen = result.settings, result.chosen
-    what, _, rows = result.rows.rstrip(".").partition(": ")
-    weighted = f", own negatives weighted by {weight:g}" if (weight := settings.hard_negative_weight) else ""
-    budget = (
-        f"{counted(result.epochs, 'epoch')}, batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
-    )
-    return ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, trained by contrast",
-        summary=f"A sentence encoder that keeps {result.layer} of {result.depth} layers: {result.parameters:,} "
-        "parameters.",
-        facts=(
-            ("Pooling", pooling_words(settings)),
-            ("Objective", f"{OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}{weighted}"),
-            (what, rows),
-            ("Budget", f"{budget}, {settings.precision}, {counted(result.processes, 'process', 'processes')}"),
-            ("Evaluated on", f"{result.data}, dev; evaluation {chosen.best_epoch} of {len(chosen.dev_scores)} is kept"),
-        ),
-        table=view_of(result).tables[0],
-        notes=(f"These weights: dev {chosen.dev:.2f}.", *view_of(result).notes),
-    )
-
-
-def frozen_card(report: FrozenReport, encoder: "Encoder") -> ModelCard:
-    """Say which blocks are frozen, and the scores of the heads."""
-    view = view_of(report)
-    return ModelCard(
-        base_model=report.model,
-        title="Frozen blocks with heads",
-        summary=f"The first {report.chosen_layer} of {report.depth} layers, frozen, and {report.chosen.parameters:,} "
-        f"trained parameters over their {report.pooling}-pooled states (step: {report.chosen_step}).",
-        table=view.tables[0],
-        notes=(*view.notes, *view.sentences),
-        tags=("frozen", "truncated"),
-    )
-
-
-def combination_card(report: CombinationReport, encoder: "Encoder") -> ModelCard:
-    """Say which layers are combined and how, and what that scores.
-
-    Args:
-        report: Of the chosen combination.
-        encoder: As it is saved.
-    """
-    from truncate_kit.models.layer_pooling import LayerPooling
-
-    layers = ", ".join(map(str, report.chosen))
-    title, vector = f"layer {layers}", f"the state of layer {layers}"
-    if len(report.chosen) > 1:
-        title = f"{'maximum' if report.settings.over == 'max' else 'mean'} over the layers {layers}"
-        vector = f"the {'elementwise ' if report.settings.over == 'max' else ''}{title}"
-    own = encoder.pooler if isinstance(encoder.pooler, LayerPooling) else None
-    norm = ", after a copy of the model's final norm" if own is not None and own.norm is not None else ""
-    head = ", through the trained pooler head" if report.settings.head else ""
-    view = view_of(report)
-    return ModelCard(
-        base_model=report.model,
-        title=capitalized(title),
-        summary=f"A sentence encoder that keeps the first {max(report.chosen)} of {report.depth} layers, chosen as "
-        f"BERT-LC chooses. A vector is {vector}{head} (0 = embeddings); of each layer it takes "
-        f"{_TOKENS[encoder.pooling]}{norm}.",
-        table=view.tables[0],
-        notes=(*view.notes, *view.sentences),
-        tags=("truncated",),
-    )

@@ -137,6 +137,8 @@ def _draw_series(axes: Axes, series: Series) -> None:
     if any(series.spread):
         bars = [spread or 0.0 for spread in series.spread]
         axes.errorbar(x, y, bars, fmt="none", ecolor=series.color, capsize=3)
+        low, high = ([mean + sign * bar for mean, bar in zip(y, bars, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=series.color, alpha=0.2, linewidth=0)
     axes.plot(
         x,
         y,

@@ -1,7 +1,8 @@
 """Views of measurements: benches, exported graphs, scores, searches, evaluation suites and encoded files."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE
@@ -11,22 +12,21 @@ from truncate_kit.bench.bench_report import (
     Contestant,
     QualityDifference,
     ScoredPairs,
-    Timing,
     percentile,
 )
 from truncate_kit.export.record import ExportReport
-from truncate_kit.hardware import QUIET
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.view import BLUE, GREY, INK, NONE, VERMILION, Plot, Series, Table, View, number
+from truncate_kit.report.distillation import rough_speeds
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
 from truncate_kit.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.vectors import VectorFormat
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, counted, too_few
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 
 if TYPE_CHECKING:
     from truncate_kit.encode import EncodedFile
     from truncate_kit.evaluation.graded import ModelScore, StsReport
-    from truncate_kit.evaluation.mteb import MtebComparison, MtebReport, MtebScore
+    from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
     from truncate_kit.evaluation.searching import Estimate
     from truncate_kit.evaluation.transfer import Kind, TransferPoint, TransferReport, TransferScore
@@ -42,6 +42,14 @@ _CURVES: tuple[tuple["Kind", str, str, str], ...] = (
     ("last", "last layer", BLUE, "-"),
     ("combined", "layers combined", VERMILION, "-"),
 )
+_MEANS: dict[str, "Kind"] = {
+    "CLS pooler": "cls",
+    "last layer": "last",
+    "last four": "last_four",
+    "random layers": "random",
+    "layers combined": "combined",
+}
+"""Of accuracies, by heading."""
 
 
 def view_bench(report: BenchReport) -> View:
@@ -53,8 +61,6 @@ def view_bench(report: BenchReport) -> View:
         f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
         f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s."
     ]
-    if report.scored is not None:
-        sentences.append(f"Scored on {report.scored.words} (fingerprint {report.scored.fingerprint[:12]}).")
     sentences += [
         f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent.rstrip('.')}."
         for row in report.contestants
@@ -63,12 +69,24 @@ def view_bench(report: BenchReport) -> View:
     sentences += [
         f"The {role} model has no graph: one was exported to {graph}." for role, graph in report.exported.items()
     ]
-    tables = (_overview(report), _shapes(report), _gains(report), _costs(report))
+    fixed = Table.of(
+        "Fixed shapes, model only",
+        [row for row in report.timings if row.length is not None],
+        {
+            "batch × tokens, model, runtime": lambda row: f"{row.batch_size} × {row.length}, {_runs(row)}",
+            "p50 ms": lambda row: row.p50_seconds * 1e3,
+            "p95 ms": lambda row: row.p95_seconds * 1e3,
+            "GPU p50 ms": lambda row: percentile(row.device_seconds, 0.5) * 1e3 if row.device_seconds else None,
+            "sentences/s": lambda row: f"{row.sentences_per_second:,.0f}",
+            "tokens/s": lambda row: f"{row.tokens_per_second:,.0f}",
+        },
+        detail=True,
+    ).filled()
     plot = bench_plot(report)
     return View(
         key="speed",
         title="Speed against quality",
-        tables=[table for table in tables if table.rows],
+        tables=[table for table in (_overview(report), fixed, _gains(report), _costs(report)) if table.rows],
         sentences=[*sentences, *report.notes, *_bench_sentences(report)],
         plots=() if plot is None else (plot,),
     )
@@ -76,12 +94,9 @@ def view_bench(report: BenchReport) -> View:
 
 def _bench_sentences(report: BenchReport) -> list[str]:
     """Say what the scores and the timings of a bench stand for."""
-    found, busy, missing = [], report.machine.others_busy or 0.0, report.distinct_texts - report.num_texts
+    found, missing = [], report.distinct_texts - report.num_texts
     if report.scored is not None and report.scored.bundled:
-        found.append(
-            "These scores are of the bundled pairs, which a grammar made: they say little of your task. Pairs of your "
-            "own say more."
-        )
+        found.append("These scores are of the bundled pairs, which a grammar made: they say little of your task.")
     if report.comparison == "unfair":
         tuned, raw = sorted((row.role for row in report.models), key=lambda role: not _model(report, role).fine_tuned)
         found.append(
@@ -100,19 +115,12 @@ def _bench_sentences(report: BenchReport) -> list[str]:
         found.append(
             f"The real set is {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread."
         )
-    if busy > QUIET:
-        found.append(
-            f"Warning: other processes took {busy:.0%} of this machine while it was timed, which slows some runtimes "
-            "more than others: measure again when it is quiet."
-        )
+    found += rough_speeds(report.machine.others_busy)
     measured, on_gpu = {row.backend for row in report.contestants}, report.machine.device != "cpu"
     compiling = [row for row in BACKENDS.values() if row.compiled and not row.rival and (on_gpu or not row.on_cuda)]
     left_out = [row.title for row in compiling if row.name not in measured]
     if left_out:
-        found.append(
-            f"Left out: {' and '.join(left_out)}, compiling takes a minute or more per model; they are measured where "
-            "they or all backends are asked for."
-        )
+        found.append(f"Left out: {' and '.join(left_out)}, which compile for a minute or more: name them to add them.")
     return found
 
 
@@ -137,55 +145,41 @@ def _model(report: BenchReport, role: str) -> BenchedModel:
     return next(row for row in report.models if row.role == role)
 
 
+def _runs(row: Any) -> str:
+    """Name a model and a runtime."""
+    return f"{row.role}, {BACKENDS[row.backend].title}"
+
+
 def _overview(report: BenchReport) -> Table:
     models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
     on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
     real = any(row.scenario == "one sentence" for row in report.timings)
-    columns = (
-        "model, runtime",
-        report.metric,
-        f"{'one sentence' if real else 'batch 1'} p50 ms",
-        "sentences/s",
-        "file MB",
-        "peak MB",
-        "p95 ms",
-        "tokens/s",
-        "start s",
+
+    def timed(row: Contestant, field: str, form: str, factor: float = 1.0, scenario: str = "real set") -> str:
+        timing = report.timing(row.role, row.backend, scenario)
+        return number(None if timing is None else factor * getattr(timing, field), form)
+
+    def megabytes(size: int | None, form: str) -> str:
+        return number(size / 1e6 if size else None, form)
+
+    def single(row: Contestant, field: str) -> str:
+        return timed(row, field, ".2f", 1e3, "one sentence" if real else "latency")
+
+    return Table.of(
+        models + on,
+        report.contestants,
+        {
+            "model, runtime": _runs,
+            report.metric: lambda row: row.score,
+            f"{'one sentence' if real else 'batch 1'} p50 ms": lambda row: single(row, "p50_seconds"),
+            "sentences/s": lambda row: timed(row, "sentences_per_second", ",.0f"),
+            "file MB": lambda row: megabytes(row.file_bytes, ",.1f"),
+            "peak MB": lambda row: megabytes(row.peak_bytes, ",.0f"),
+            "p95 ms": lambda row: single(row, "p95_seconds"),
+            "tokens/s": lambda row: timed(row, "tokens_per_second", ",.0f"),
+            "start s": lambda row: number(row.prepare_seconds, ".1f"),
+        },
     )
-    return Table(models + on, columns, [_overview_row(report, row, real) for row in report.contestants])
-
-
-def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str, ...]:
-    latency = report.timing(row.role, row.backend, "one sentence" if real else "latency")
-    speed = report.timing(row.role, row.backend, "real set")
-    return (
-        f"{row.role}, {BACKENDS[row.backend].title}",
-        number(row.score),
-        number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
-        number(speed.sentences_per_second if speed else None, ",.0f"),
-        number(row.file_bytes / 1e6 if row.file_bytes else None, ",.1f"),
-        number(row.peak_bytes / 1e6 if row.peak_bytes else None, ",.0f"),
-        number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
-        number(speed.tokens_per_second if speed else None, ",.0f"),
-        number(row.prepare_seconds, ".1f"),
-    )
-
-
-def _shapes(report: BenchReport) -> Table:
-    fixed = [row for row in report.timings if row.length is not None]
-
-    def cells(row: Timing) -> tuple[str, ...]:
-        return (
-            f"{row.batch_size} × {row.length}, {row.role}, {BACKENDS[row.backend].title}",
-            f"{row.p50_seconds * 1e3:.2f}",
-            f"{row.p95_seconds * 1e3:.2f}",
-            f"{percentile(row.device_seconds, 0.5) * 1e3:.2f}" if row.device_seconds else NONE,
-            f"{row.sentences_per_second:,.0f}",
-            f"{row.tokens_per_second:,.0f}",
-        )
-
-    columns = ("batch × tokens, model, runtime", "p50 ms", "p95 ms", "GPU p50 ms", "sentences/s", "tokens/s")
-    return Table("Fixed shapes, model only", columns, [cells(row) for row in fixed], detail=True).filled()
 
 
 def _gains(report: BenchReport) -> Table:
@@ -214,7 +208,7 @@ def _costs(report: BenchReport) -> Table:
             width = _model(report, row.role).width
             gigabytes = (f"{form.bytes_per_vector(width):,}" for form in forms)  # 10⁹ vectors, 10⁹ bytes
             hours = f"{1e9 / row.sentences_per_second / 3600:,.1f}"
-            rows.append((f"{row.role}, {BACKENDS[row.backend].title}", hours, f"{width:,}", *gigabytes))
+            rows.append((_runs(row), hours, f"{width:,}", *gigabytes))
     columns = ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in VECTOR_PRECISIONS))
     title = "A billion sentences like these: time to encode, and storage of their vectors in GB"
     return Table(title, columns, rows, detail=True)
@@ -374,23 +368,19 @@ def view_export(report: ExportReport) -> View:
     ]
     if (int8 := report.quantization) is not None:
         lost = "an undefined score" if int8.drop_all_int8 is None else f"{int8.drop_all_int8:.2f} points"
-        kept = f"with {len(int8.in_float)} in float {int8.drop:.2f}" if int8.in_float else "none had to stay in float"
+        kept = f", with {len(int8.in_float)} in float {int8.drop:.2f}" if int8.in_float else ""
         bits = "" if int8.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
         few = f" {counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost."
         sentences.append(
-            f"All layers in int8 cost {lost} on {int8.searched_on}, where {int8.budget:g} are allowed; {kept}. Layers "
-            f"in float: {', '.join(int8.in_float) or 'none'}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}"
+            f"All layers in int8 cost {lost} on {int8.searched_on}{kept}; {int8.budget:g} are allowed. Layers in "
+            f"float: {', '.join(int8.in_float) or 'none'}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}"
         )
     if report.float32_islands is not None:
-        scores = f"; so do the attention scores of {report.family}" if "Softmax" in report.float32_islands else ""
-        sentences.append(
-            f"In float16 squares, sums over tokens and all after pooling stay in float32{scores}. The largest value in "
-            f"float16 is {report.largest_half:,.0f} of 65,504."
-        )
+        sentences.append(f"The largest value in float16 is {report.largest_half:,.0f} of 65,504.")
     if (found := report.invariance) is not None:
         sentences.append(
-            f"The vector of a text in a batch has a cosine of at least {found.batch_cosine:.4f} with that of the text "
-            f"alone, padded {found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
+            f"Vectors in a batch have a cosine of at least {found.batch_cosine:.4f} with those of texts alone, padded "
+            f"{found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
             f"{found.spearman_batched:.2f} ({counted(found.num_pairs, 'pair')} of {found.data})."
         )
     table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
@@ -412,67 +402,70 @@ def view_encoded(result: "EncodedFile") -> View:
     )
 
 
+_VECTORS: dict[str, Callable[[Any], Cell]] = {
+    "vectors": lambda score: score.vectors,
+    "dimensions": lambda score: score.dimensions,
+    "bytes per vector": lambda score: score.bytes_per_vector,
+}
+
+
 def view_score(score: "ModelScore") -> View:
     """Show the correlation of a model's similarities with graded pairs."""
-    row = (
-        f"{score.data}, {score.split}",
-        f"{score.num_pairs:,}",
-        f"{score.spearman:.2f}",
-        f"{score.pearson:.2f}",
-        score.vectors,
-        f"{score.dimensions:,}",
-        f"{score.bytes_per_vector:,}",
-    )
-    columns = ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector")
+    columns: dict[str, Callable[[ModelScore], Cell]] = {
+        "set": lambda score: f"{score.data}, {score.split}",
+        "pairs": lambda score: score.num_pairs,
+        "Spearman": lambda score: score.spearman,
+        "Pearson": lambda score: score.pearson,
+    }
     title = f"{score.model} in {score.runtime}, correlation with the scores × 100"
-    return View(key="score", title="Similarity", tables=(Table(title, columns, [row]),))
+    return View(key="score", title="Similarity", tables=(Table.of(title, [score], columns | _VECTORS),))
 
 
 def view_search(score: "RetrievalScore") -> View:
     """Show how well a model's queries find their documents; few queries have no intervals."""
-    top, few = score.top, score.num_queries < FEWEST_COMPARED_QUERIES
-    found = [
-        f"{one.value:.2f}" + ("" if few else f" ({one.low:.2f} to {one.high:.2f})")
-        for one in (score.ndcg, score.mrr, score.recall)
-    ]
-    table = Table(
-        f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100",
-        (f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", "vectors", "dimensions", "bytes per vector"),
-        [(*found, score.vectors, f"{score.dimensions:,}", f"{score.bytes_per_vector:,}")],
-    )
+    few, top = score.num_queries < FEWEST_COMPARED_QUERIES, score.top
+
+    def estimated(name: str, score: "RetrievalScore") -> str:
+        one = getattr(score, name)
+        return f"{one.value:.2f}" + ("" if few else f" ({one.low:.2f} to {one.high:.2f})")
+
+    found = {f"nDCG@{top}": "ndcg", f"MRR@{top}": "mrr", f"recall@{top}": "recall"}
+    columns = {heading: partial(estimated, name) for heading, name in found.items()}
+    title = f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100"
     said = f"{counted(score.num_queries, 'query', 'queries')}: too few for an interval."
+    table = Table.of(title, [score], {**columns, **_VECTORS})
     return View(key="search", title="Search", tables=(table,), sentences=(said,) if few else ())
 
 
 def view_comparison(report: "RetrievalComparison") -> View:
     """Show what the full model finds, the lean one, and lean queries on the full model's index."""
     top, few = report.top, too_few(report.num_queries, "query", "queries")
-    table = Table(
+
+    def interval(found: "Estimate | None") -> str | None:
+        if found is None:
+            return None
+        return f"{found.value:+.2f}" + ("" if few else f" ({found.low:+.2f} to {found.high:+.2f})")
+
+    table = Table.of(
         f"{report.full} (full) and {report.lean} (lean): {_searched(report)}, × 100",
-        ("search", "vectors", f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", f"overlap@{top}", "nDCG less full"),
-        [
-            (
-                _WAYS[row.queries, row.index],
-                row.vectors,
-                *map(number, (row.ndcg, row.mrr, row.recall, row.overlap)),
-                _interval(row.difference, alone=few is not None),
-            )
-            for row in report.rows
-        ],
+        report.rows,
+        {
+            "search": lambda row: _WAYS[row.queries, row.index],
+            "vectors": lambda row: row.vectors,
+            f"nDCG@{top}": lambda row: row.ndcg,
+            f"MRR@{top}": lambda row: row.mrr,
+            f"recall@{top}": lambda row: row.recall,
+            f"overlap@{top}": lambda row: row.overlap,
+            "nDCG less full": lambda row: interval(row.difference),
+        },
     )
-    queries = counted(report.num_queries, "query", "queries")
-    sentences = [
-        f"Overlap: share of the {top} documents that the full model finds in float32. Difference: "
-        + (f"without an interval; {few}." if few else f"with the 95 % interval of a paired bootstrap over {queries}."),
-        *report.notes,
-    ]
+    sentences = [f"Overlap: share of the {top} documents that the full model finds in float32.", *report.notes]
+    if few:
+        sentences.append(f"Differences have no interval: {few}.")
     mixed = report.row("lean", "full")
-    if mixed is not None and (by := mixed.difference) is not None:
+    if mixed is not None and (by := mixed.difference) is not None and not few:
         verdict = "no difference shown" if by.low <= 0 <= by.high else "better" if by.low > 0 else "worse"
-        end = "" if few else f", {verdict}"
-        sentences.append(
-            f"Lean queries on the full model's index: nDCG@{top} {_interval(by, alone=few is not None)} points{end}."
-        )
+        sentences.append(f"Lean queries on the full model's index: {verdict}.")
     return View(key="comparison", title="Old against new vectors", tables=(table,), sentences=sentences)
 
 
@@ -481,39 +474,41 @@ def _searched(result: "RetrievalScore | RetrievalComparison") -> str:
     return f"{queries} of {result.data} among {counted(result.num_documents, 'document')}"
 
 
-def _interval(found: "Estimate | None", *, alone: bool) -> str:
-    """Give a difference, alone or with its interval."""
-    if found is None:
-        return NONE
-    return f"{found.value:+.2f}" + ("" if alone else f" ({found.low:+.2f} to {found.high:+.2f})")
+_TASK: dict[str, Callable[[Any], Cell]] = {
+    "task": lambda row: row.task,
+    "metric": lambda row: row.metric,
+    "split": lambda row: ", ".join(row.splits),
+}
 
 
 def view_mteb(report: "MtebReport") -> View:
     """Show the main score of each MTEB task, and their mean."""
-    rows = [(*_task(row), number(row.score), f"{row.seconds:.1f}") for row in report.scores]
-    rows.append((f"mean of {len(rows)}", "", "", number(report.mean), f"{report.seconds:.1f}"))
-    title = f"{report.model} in {report.runtime}: main scores of MTEB {report.version} × 100"
-    table = Table(title, ("task", "metric", "split", "score", "seconds"), rows)
+    table = Table.of(
+        f"{report.model} in {report.runtime}: main scores of MTEB {report.version} × 100",
+        report.scores,
+        {**_TASK, "score": lambda row: row.score, "seconds": lambda row: f"{row.seconds:.1f}"},
+        last=(f"mean of {len(report.scores)}", "", "", report.mean, f"{report.seconds:.1f}"),
+    )
     return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(report))
 
 
 def view_mteb_comparison(report: "MtebComparison") -> View:
     """Show two models on the same MTEB tasks."""
     full, lean = report.full, report.lean
-    rows = [
-        (*_task(before), number(before.score), number(after.score), number(after.score - before.score, "+.2f"))
-        for before, after in zip(full.scores, lean.scores, strict=True)
-    ]
-    means = number(full.mean), number(lean.mean), number(lean.mean - full.mean, "+.2f")
-    rows.append((f"mean of {len(rows)}", "", "", *means))
     models = " and ".join(f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean")))
-    title = f"{models}: main scores of MTEB {full.version} × 100"
-    table = Table(title, ("task", "metric", "split", "full", "lean", "lean less full"), rows)
+    after = {row.task: row.score for row in lean.scores}
+    table = Table.of(
+        f"{models}: main scores of MTEB {full.version} × 100",
+        full.scores,
+        {
+            **_TASK,
+            "full": lambda row: row.score,
+            "lean": lambda row: after[row.task],
+            "lean less full": lambda row: f"{after[row.task] - row.score:+.2f}",
+        },
+        last=(f"mean of {len(full.scores)}", "", "", full.mean, lean.mean, f"{lean.mean - full.mean:+.2f}"),
+    )
     return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(lean))
-
-
-def _task(row: "MtebScore") -> tuple[str, str, str]:
-    return row.task, row.metric, ", ".join(row.splits)
 
 
 def _mteb_sentences(report: "MtebReport") -> list[str]:
@@ -527,18 +522,16 @@ def _mteb_sentences(report: "MtebReport") -> list[str]:
 
 def view_retrieval(report: "RetrievalReport") -> View:
     """Show an inverted-file index beside the exact search."""
+    inverted = f"IVF, {counted(report.lists, 'list')}, {report.probes} searched"
     rows = [
-        (
-            f"IVF, {counted(report.lists, 'list')}, {report.probes} searched",
-            number(report.mrr),
-            f"{report.search_seconds * 1e3:.3f}",
-            f"{report.index_bytes / 1e6:.1f}",
-        ),
-        ("exact", number(report.exact_mrr), f"{report.exact_seconds * 1e3:.3f}", f"{report.exact_bytes / 1e6:.1f}"),
+        (name, number(mrr), f"{seconds * 1e3:.3f}", f"{size / 1e6:.1f}")
+        for name, mrr, seconds, size in (
+            (inverted, report.mrr, report.search_seconds, report.index_bytes),
+            ("exact", report.exact_mrr, report.exact_seconds, report.exact_bytes),
+        )
     ]
-    texts = counted(report.num_texts, "text")
     of = f"{counted(report.num_queries, 'query', 'queries')} of {report.data}"
-    title = f"{report.model} in {report.runtime}: {of} among {texts}"
+    title = f"{report.model} in {report.runtime}: {of} among {counted(report.num_texts, 'text')}"
     said = (
         f"Times are medians, one query at a time on {counted(report.threads, 'CPU thread')}; encoding a query takes "
         f"{report.encode_seconds * 1e3:.2f} ms more. The index was built in {report.build_seconds:.1f} s."
@@ -549,86 +542,69 @@ def view_retrieval(report: "RetrievalReport") -> View:
 
 def view_sts(report: "StsReport") -> View:
     """Show the correlation on each similarity set, also without the pairs that the model has seen."""
-    columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson", "unseen pairs", "Spearman unseen")
-    rows = [
-        (
-            row.name,
-            f"{row.num_pairs:,}",
-            number(row.spearman),
-            number(row.pearson),
-            NONE if report.seen is None else f"{row.unseen_pairs or 0:,}",
-            number(row.unseen_spearman),
-        )
-        for row in report.sets
-    ]
-    rows.append((f"mean of {len(rows)}", "", number(report.mean_spearman), "", "", number(report.mean_unseen)))
-    table = Table(f"{report.model} in {report.runtime}: semantic similarity × 100", columns, rows)
-    part = [row for row in report.sets if row.num_pairs != row.published_pairs]
+    table = Table.of(
+        f"{report.model} in {report.runtime}: semantic similarity × 100",
+        report.sets,
+        {
+            "set": lambda row: row.name,
+            "pairs": lambda row: row.num_pairs,
+            "Spearman": lambda row: row.spearman,
+            "Pearson": lambda row: row.pearson,
+            "unseen pairs": lambda row: None if report.seen is None else row.unseen_pairs or 0,
+            "Spearman unseen": lambda row: row.unseen_spearman,
+        },
+        last=(f"mean of {len(report.sets)}", "", report.mean_spearman, "", "", report.mean_unseen),
+    )
     sentences = [
         f"{row.name} here has {row.num_pairs:,} of the published {row.published_pairs:,} pairs: not comparable."
-        for row in part
+        for row in report.sets
+        if row.num_pairs != row.published_pairs
     ]
     return View(key="sts", title="Semantic similarity", tables=(table,), sentences=sentences)
 
 
 def view_transfer(report: "TransferReport") -> View:
     """Show the accuracy of classifiers on vectors, by set and share of the training rows."""
-    layered = report.num_subsets > 0
-    columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
-    if layered:
-        columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
-        columns += ("layers chosen most often",)
-    rows: list[tuple[str, ...]] = []
+    settings, sentences = report.settings, list[str]()
+    rows: list[tuple[TransferScore, TransferPoint | None, str]] = []
     for score in report.sets:
-        for _, few in report.settings.left_out(score.num_rows):
-            known = (score.name, f"{few}, too few", str(score.num_classes), number(score.majority))
-            rows.append((*known, *[NONE] * (len(columns) - len(known))))
-        rows += [_transfer_row(score, point, layered) for point in score.curve]
-    means = (report.mean_cls, report.mean_last, report.mean_last_four, report.mean_random, report.mean_combined)
-    mean = (f"mean of {sum(bool(score.curve) for score in report.sets)}", "", "", "", number(report.mean_as_is))
-    fewer = number(report.mean_relative_error_reduction, "+.1f")
-    rows.append((*mean, *map(number, means), fewer, "") if layered else mean)
-    splits = report.settings.splits
-    title = f"{report.model} in {report.runtime}: accuracy × 100 of logistic regression, {splits} splits"
+        rows += [(score, None, f"{few}, too few") for _, few in settings.left_out(score.num_rows)]
+        rows += [(score, point, f"{point.train_rows:,}") for point in score.curve]
+        if score.repeated_rows * 100 >= score.num_rows:
+            sentences.append(f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text.")
+    columns: dict[str, Callable[[tuple[TransferScore, TransferPoint | None, str]], Cell]] = {
+        "set": lambda row: row[0].name,
+        "rows to train on": lambda row: row[2],
+        "classes": lambda row: row[0].num_classes,
+        "most frequent": lambda row: row[0].majority,
+        "as it is": lambda row: None if row[1] is None else row[1].mean("as_is"),
+    }
+    last: list[Cell] = [f"mean of {sum(bool(score.curve) for score in report.sets)}", "", "", "", report.mean_as_is]
+    if report.num_subsets:
+        for heading, kind in _MEANS.items():
+            columns[heading] = lambda row, kind=kind: None if row[1] is None else row[1].mean(kind)  # type: ignore[misc]
+            last.append(getattr(report, f"mean_{kind}"))
+        columns["fewer errors %"] = lambda row: number(getattr(row[1], "relative_error_reduction", None), "+.1f")
+        columns["layers chosen most often"] = lambda row: None if row[1] is None else _chosen_often(row[1])
+        last += [number(report.mean_relative_error_reduction, "+.1f"), ""]
+        subsets = f"{report.num_subsets:,} subsets of up to {settings.max_layers} layers"
+        sentences.append(f"Layers were chosen inside the training part, among {subsets}.")
+    if settings.max_rows is not None:
+        sentences.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
+    how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
     return View(
         key="transfer",
         title="Transfer",
-        tables=(Table(title, columns, rows),),
-        sentences=_transfer_sentences(report),
+        tables=(Table.of(f"{report.model} in {report.runtime}: {how}", rows, columns, last=last),),
+        sentences=[*sentences, f"Took {report.seconds:.0f} s."],
         plots=_transfer_plots(report),
     )
 
 
-def _transfer_row(score: "TransferScore", point: "TransferPoint", layered: bool) -> tuple[str, ...]:
-    from truncate_kit.evaluation.transfer import KINDS
-
-    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
-    as_is, *others = (number(point.mean(kind)) for kind in KINDS)
-    row = (*known, number(score.majority), as_is)
-    if not layered:
-        return row
+def _chosen_often(point: "TransferPoint") -> str | None:
+    """Name the layers that at least half of the splits chose."""
     counts = Counter(layer for split in point.splits for layer in split.chosen or ())
-    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.splits)]
-    fewer = number(point.relative_error_reduction, "+.1f")
-    return (*row, *others, fewer, " ".join(map(str, often)) or NONE)
-
-
-def _transfer_sentences(report: "TransferReport") -> list[str]:
-    settings = report.settings
-    sentences = [f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest."]
-    if report.num_subsets:
-        sentences.append(
-            f"Layers were chosen inside the training part, among {report.num_subsets:,} subsets of up to "
-            f"{settings.max_layers} layers. Fewer errors: of the combination against the last layer."
-            + " Every mean of layers goes through the trained pooler."
-            * settings.head
-        )
-    for score in report.sets:
-        if score.repeated_rows * 100 >= score.num_rows:
-            sentences.append(f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text.")
-    if settings.max_rows is not None:
-        sentences.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
-    return [*sentences, f"Took {report.seconds:.0f} s."]
+    return " ".join(str(layer) for layer, count in sorted(counts.items()) if count * 2 >= len(point.splits)) or None
 
 
 def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:

@@ -23,7 +23,6 @@ from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.suite import SUITES, SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.files import digest_of, local_path, write_text
-from truncate_kit.hardware import QUIET
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
@@ -33,7 +32,7 @@ from truncate_kit.naming import miniature_path
 from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
-from truncate_kit.report.distillation import agreement_in_words
+from truncate_kit.report.distillation import agreement_in_words, rough_speeds
 from truncate_kit.report.measuring import against_table, bench_plot, compared_in, gain_in, measured, measures
 from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.results import VERSION, Result, files_at
@@ -340,9 +339,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
     if isinstance(result, SweepResult):
         seeds = len(result.lean.seeds)
         grounds.append(f"Seeds: {seeds}{'' if seeds >= SEEDS else ', few'}. {capitalized(result.choice)}")
-    busy = None if bench is None else bench.machine.others_busy
-    if busy is not None and busy > QUIET:
-        grounds.append(f"Other processes took {100 * busy:.0f} % of the machine meanwhile: speeds are rough.")
+    grounds += rough_speeds(None if bench is None else bench.machine.others_busy)
     return f"{verdict} ({run.place}): {why}.", [*grounds, *run.notes]
 
 

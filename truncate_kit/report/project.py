@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from truncate_kit.precisions import GRAPH_FILES
-from truncate_kit.report.view import NONE, Table, View
-from truncate_kit.wording import counted
+from truncate_kit.report.view import Table, View
+from truncate_kit.wording import NONE, counted
 
 if TYPE_CHECKING:
     from truncate_kit.doctor import Diagnosis

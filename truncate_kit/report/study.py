@@ -2,34 +2,37 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from truncate_kit.files import write_text
 from truncate_kit.methods.study.plan import figure_name
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
-from truncate_kit.report.training import layer_series, score_cells
+from truncate_kit.report.training import layer_series, points_of
 from truncate_kit.report.view import (
     BLUE,
     GREEN,
     GREY,
     LAYERS,
-    NONE,
     ORANGE,
     PURPLE,
     SKY,
     VERMILION,
+    Cell,
     Plot,
     Series,
     Table,
     View,
 )
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import counted, in_markdown
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
-_MEASURES = ("dev", "dev_pearson", "test", "test_pearson")
+_MEASURES = {"dev": "published_dev", "dev_pearson": "published_dev_pearson", "test": "published"}
+_MEASURES["test_pearson"] = "published_pearson"
 _COLORS, _LINES, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY), ("-", "--", "-.", ":"), "osD^vPX"
 _KINDS = ("curves", "layers", "pareto", "cka")
 _STAGES = {
@@ -37,29 +40,26 @@ _STAGES = {
     "last_trained": "trained at the last layer",
     "own_trained": "trained at this layer",
 }
+_SUMMARY: dict[str, Callable[[Summary], Cell]] = {
+    "model": lambda line: line.model,
+    "best dev": lambda line: str(line.best_dev.scores.layer),
+    "parameters": lambda line: line.best_dev.scores.parameters,
+    "dev": lambda line: points_of(line.best_dev.scores, "dev"),
+    "test": lambda line: points_of(line.best_dev.scores, "test"),
+    "last": lambda line: None if line.last is None else str(line.last.scores.layer),
+    "last test": lambda line: None if line.last is None else points_of(line.last.scores, "test"),
+    "drops by": lambda line: None if line.drop is None else f"{line.drop:.2f}{' drop' * line.drops}",
+}
 
 
 def view_study(result: StudyResult) -> View:
     """Show the best layers of each task."""
-    lines, tables = summaries(result), []
+    tables = []
     for task in result.tasks():
-        mine = [line for line in lines if line.task == task]
-        cells = []
-        for line in mine:
-            best = line.best_dev.scores
-            cells.append((line.model, f"{best.layer}", score_cells(best)[1], *_last(line, " drop")))
-        columns = ("model", "best dev", "test", "last", "test", "drops by")
-        tables.append(Table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells))
+        lines = [line for line in summaries(result) if line.task == task]
+        tables.append(Table.of(f"{task}: layers and their scores, {lines[0].metric}", lines, _SUMMARY))
     plots = [plot for task in result.tasks() for plot in _plots(result, task)]
     return View(key="study", title="Fine-tuned at every layer", tables=tables, plots=plots)
-
-
-def _last(line: Summary, mark: str) -> tuple[str, str, str]:
-    """Give the last layer, its test score and by how much it drops, with `mark` if that is a drop."""
-    if line.last is None:
-        return NONE, NONE, NONE
-    scores = line.last.scores
-    return f"{scores.layer}", score_cells(scores)[1], f"{line.drop:.2f}{mark if line.drops else ''}"
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
@@ -67,142 +67,119 @@ def write_tables(result: StudyResult, folder: Path) -> None:
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of_task(task))}
     scores = []
     for row in result.rows:
-        named = {"model": row.model, "task": row.task, "metric": row.metric, "layer": row.scores.layer}
-        sizes = {"depth": row.depth, "parameters": row.scores.parameters, "paper_parameters": row.paper_parameters}
-        seeds = {"seeds": len(row.scores.seeds)}
-        scores.append({**named, **sizes, **seeds, **_figures(row), "on_front": id(row) in front})
+        named = {"model": row.model, "task": row.task, "metric": row.metric, "depth": row.depth}
+        more = {"seeds": len(row.scores.seeds), "on_front": id(row) in front}
+        scores.append({**named, **_figures(row), **more})
     best = []
     for line in summaries(result):
         cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
         for name, found in (("best_dev", line.best_dev), ("last", line.last)):
-            row = found or line.best_dev
-            sizes = {"layer": row.scores.layer, "parameters": row.scores.parameters}
-            of_layer = {**sizes, "paper_parameters": row.paper_parameters, **_figures(row)}
-            cells |= {f"{name}_{column}": value if found else None for column, value in of_layer.items()}
-        best.append(cells | {"drop": _number(line.drop), "drops": line.drops})
-    _write_csv(folder / SCORES, scores)
-    _write_csv(folder / BEST, best)
+            figures = _figures(found or line.best_dev)
+            cells |= {f"{name}_{column}": value if found else None for column, value in figures.items()}
+        best.append(cells | {"drop": line.drop, "drops": line.drops})
+    _write_csv(folder / SCORES, scores, 2)
+    _write_csv(folder / BEST, best, 2)
     if result.cka:
-        _write_csv(folder / SIMILARITY, [row.to_dict() | _similarities(row) for row in result.cka])
+        _write_csv(folder / SIMILARITY, [row.to_dict() for row in result.cka], 4)
     write_text(folder / PAGE, page(result))
 
 
 def _figures(row: StudyRow) -> dict[str, object]:
-    """Give scores and published figures by the names of their columns."""
-    values = {f"{name}{end}": getattr(row.scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
-    values |= zip((f"published_{name}" for name in _MEASURES), _published(row), strict=True)
-    return {name: _number(value) for name, value in values.items()}
+    """Give scores, sizes and published figures by the names of their columns."""
+    scores = row.scores
+    values = {"layer": scores.layer, "parameters": scores.parameters, "paper_parameters": row.paper_parameters}
+    values |= {f"{name}{end}": getattr(scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
+    return values | {f"published_{name}": getattr(row, field) for name, field in _MEASURES.items()}
 
 
-def _published(row: StudyRow) -> tuple[float | None, ...]:
-    return row.published_dev, row.published_dev_pearson, row.published, row.published_pearson
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _similarities(row: CKARow) -> dict[str, str]:
-    names = [f"{stage}{form}" for form in ("", "_biased") for stage in _STAGES]
-    return {name: "" if (value := getattr(row, name)) is None else f"{value:.4f}" for name in names}
-
-
-def _write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
+def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> None:
     text = io.StringIO()
+    table = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else (), lineterminator="\n")
     if rows:
-        table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
         table.writeheader()
-        table.writerows(rows)
+    for row in rows:
+        cells = {name: f"{value:.{digits}f}" if isinstance(value, float) else value for name, value in row.items()}
+        table.writerow(cells)
     write_text(path, text.getvalue())
 
 
 def page(result: StudyResult) -> str:
     """Write Markdown: for each task the best layers, the curves, every layer, the Pareto front, and CKA."""
-    parts = ["# Fine-tuned at every layer\n"]
+    parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
         rows = result.of_task(task)
         seeds = max(len(row.scores.seeds) for row in rows)
         lines = [line for line in summaries(result) if line.task == task]
+        figures = {kind: figure_name(task, kind) for kind in _KINDS}
         parts += [
-            f"## {_plain(task)}\n",
-            f"{rows[0].metric}; mean ± standard deviation over {counted(seeds, 'seed')}.\n",
-            _best_table(lines),
-            "As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.\n",
-            _paper_table(lines),
-            f"![Test score by layer]({figure_name(task, 'layers')})\n",
-            f"![Score by layer]({figure_name(task, 'curves')})\n",
-            f"![Score by parameters]({figure_name(task, 'pareto')})\n",
-            "Every layer; * marks the Pareto front of test score and parameters.\n",
-            _layer_table(rows),
+            f"## {in_markdown(task)}",
+            f"{in_markdown(rows[0].metric)}; mean ± standard deviation over {counted(seeds, 'seed')}.",
+            Table.of("", lines, _SUMMARY).markdown(),
+            "As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.",
+            _paper_table(lines).markdown(),
+            f"![Test score by layer]({figures['layers']})",
+            f"![Score by layer]({figures['curves']})",
+            f"![Score by parameters]({figures['pareto']})",
+            "Every layer; * marks the Pareto front of test score and parameters.",
+            _layer_table(rows).markdown(),
         ]
         if cka := [row for row in result.cka if row.task == task]:
-            parts += _cka_section(cka, task)
-    return "\n".join(parts)
+            forms = dict(_STAGES)
+            forms |= {f"{stage}_biased": f"biased: {name}" for stage, name in _STAGES.items()}
+            columns: dict[str, Callable[[CKARow], Cell]] = {
+                "model": lambda row: row.model,
+                "layer": lambda row: str(row.layer),
+                "layer of the reference": lambda row: str(row.reference_layer),
+            }
+            columns |= {name: partial(_similarity, field) for field, name in forms.items()}
+            parts += [
+                f"CKA, debiased and biased, to {in_markdown(cka[0].reference)} on {cka[0].num_texts:,} distinct test "
+                "texts, one seed: both models untrained, both trained at their last layer, or both cut and trained "
+                "at this one. The TMFT paper computed the biased form, which is high for few texts.",
+                f"![CKA by layer]({figures['cka']})",
+                Table.of("", cka, columns).markdown(),
+            ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f"{Table('', columns, rows).markdown()}\n"
+def _similarity(field: str, row: CKARow) -> str:
+    value = getattr(row, field)
+    return "" if value is None else f"{value:.4f}"
 
 
-def _best_table(lines: Sequence[Summary]) -> str:
-    columns = ("model", "best dev: layer", "parameters", "dev", "test", "last: layer", "test")
-    rows = []
-    for line in lines:
-        best = line.best_dev.scores
-        chosen = (f"{best.layer}", f"{best.parameters:,}", *score_cells(best)[:2])
-        rows.append((_plain(line.model), *chosen, *_last(line, " (a drop)")))
-    return _markdown((*columns, "drops by, from the best on test"), rows)
-
-
-def _paper_table(lines: Sequence[Summary]) -> str:
+def _paper_table(lines: Sequence[Summary]) -> Table:
     """Give both layers of each model, the last one only if it is another, with parameters as the paper counts them."""
-    found = []
-    for line in lines:
-        found.append((line.model, line.best_dev))
-        if line.last not in (None, line.best_dev):
-            found.append((line.model, line.last))
-    published = any(value is not None for _, row in found for value in _published(row))
-    heads = ["dev", "dev Pearson", "test", "test Pearson"]
-    if lines and "Spearman" in lines[0].metric:
-        heads = ["dev Spearman", "dev Pearson", "test Spearman", "test Pearson"]
-    columns = ["model", "layer", "parameters, millions", *heads, *(f"published {head}" for head in heads if published)]
-    cells = []
-    for model, row in found:
-        figures = [points(getattr(row.scores, name), getattr(row.scores, f"{name}_std")) for name in _MEASURES]
-        figures += map(_number, _published(row)) if published else ()
-        cells.append((_plain(model), f"{row.scores.layer}", f"{row.paper_parameters / 1e6:.2f}", *figures))
-    return _markdown(columns, cells)
+    found = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
+    columns: dict[str, Callable[[StudyRow], Cell]] = {
+        "model": lambda row: row.model,
+        "layer": lambda row: str(row.scores.layer),
+        "parameters, millions": lambda row: row.paper_parameters / 1e6,
+    }
+    main = " Spearman" if lines and "Spearman" in lines[0].metric else ""
+    heads = {name: name.replace("_p", " P") + ("" if "_" in name else main) for name in _MEASURES}
+    columns |= {head: partial(_scored, name) for name, head in heads.items()}
+    if any(getattr(row, field) is not None for row in found for field in _MEASURES.values()):
+        columns |= {f"published {head}": attrgetter(_MEASURES[name]) for name, head in heads.items()}
+    return Table.of("", found, columns)
 
 
-def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
-    stages = [*_STAGES.values(), *(f"biased: {stage}" for stage in _STAGES.values())]
-    cells = [
-        (_plain(row.model), f"{row.layer}", f"{row.reference_layer}", *_similarities(row).values()) for row in rows
-    ]
-    said = (
-        f"CKA, debiased and biased, to {_plain(rows[0].reference)} on {rows[0].num_texts:,} distinct test texts, one "
-        "seed: both models untrained, both trained at their last layer, or both cut and trained at this one. The "
-        "TMFT paper computed the biased form, which is high for few texts.\n"
-    )
-    figure = f"![CKA by layer]({figure_name(task, 'cka')})\n"
-    return [said, figure, _markdown(("model", "layer", "layer of the reference", *stages), cells)]
+def _scored(name: str, row: StudyRow) -> str:
+    return points_of(row.scores, name)
 
 
-def _layer_table(rows: Sequence[StudyRow]) -> str:
-    published = any(row.published is not None for row in rows)
+def _layer_table(rows: Sequence[StudyRow]) -> Table:
     front = {id(row) for row in pareto_front(rows)}
-    columns = ("model", "layer", "parameters", "dev", "test", "test Pearson", *(["published test"] * published))
-    cells = []
-    for row in rows:
-        layer = f"{row.scores.layer}{' *' if id(row) in front else ''}"
-        more = [points(row.published)] * published
-        cells.append((_plain(row.model), layer, f"{row.scores.parameters:,}", *score_cells(row.scores), *more))
-    return _markdown(columns, cells)
-
-
-def _plain(text: str) -> str:
-    """Put text from outside on one line, without cell borders and HTML."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    columns: dict[str, Callable[[StudyRow], Cell]] = {
+        "model": lambda row: row.model,
+        "layer": lambda row: f"{row.scores.layer}{' *' * (id(row) in front)}",
+        "parameters": lambda row: row.scores.parameters,
+        "dev": lambda row: points_of(row.scores, "dev"),
+        "test": lambda row: points_of(row.scores, "test"),
+        "test Pearson": lambda row: points_of(row.scores, "test_pearson"),
+    }
+    if any(row.published is not None for row in rows):
+        columns["published test"] = lambda row: row.published
+    return Table.of("", rows, columns)
 
 
 def _plots(result: StudyResult, task: str) -> list[Plot]:
@@ -221,10 +198,7 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         }
         scores = [row.scores for row in rows[model]]
         x, test = [row.layer for row in scores], [row.test for row in scores]
-        spread = [row.test_std or 0.0 for row in scores]
-        low = [mean - half for mean, half in zip(test, spread, strict=True)]
-        high = [mean + half for mean, half in zip(test, spread, strict=True)]
-        layers.append(Series(x, test, model, low=low, high=high, **look))
+        layers.append(Series(x, test, model, spread=[row.test_std for row in scores], **look))
         pareto.append(Series([row.parameters / 1e6 for row in scores], test, model, width=1, **look))
         series = layer_series(scores)
         published = [(row.scores.layer, row.published) for row in rows[model] if row.published is not None]

@@ -1,7 +1,7 @@
 """Views of what fine-tuning, contrastive training, frozen heads, combining layers and cutting left."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,21 @@ from truncate_kit.report.view import (
     GREY,
     INK,
     LAYERS,
-    NONE,
     ORANGE,
     PURPLE,
     SKY,
     VERMILION,
+    Cell,
     Plot,
     Series,
     Table,
     View,
-    number,
+    ring,
 )
 from truncate_kit.statistics import Span
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 from truncate_kit.training.settings import Trial
-from truncate_kit.wording import capitalized, counted, layers_in_words, points
+from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, listed, points
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."
@@ -44,30 +44,24 @@ _LONGEST = 60  # characters of a sentence in a table or beside its row
 
 def view_sweep(result: SweepResult) -> View:
     """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
-    searched = result.settings.layers in ("auto", "all")
-    notes = []
+    notes, sentences = [], [result.choice]
     if result.prediction is not None:
-        whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
-        notes.append(result.prediction.sentence + whose)
-    elif searched and result.full.layer > 1:
+        notes.append(result.prediction.sentence)
+    elif result.settings.layers in ("auto", "all") and result.full.layer > 1:
         notes.append(NOT_PREDICTED)
-    sentences = [result.choice] if result.certainty is None else [result.choice, certainty_in_words(result.certainty)]
+    if result.certainty is not None:
+        sentences.append(certainty_in_words(result.certainty))
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)
-        sentences.append(
-            f"Search cost, with trials of earlier runs: {result.search_cost:,} block-steps, {share:.0f} % of what "
-            f"trying every layer with every seed costs ({result.exhaustive_cost:,})."
-        )
-    tables = [sweep_table(result)]
+        sentences.append(f"The search cost {share:.0f} % of trying every layer with every seed.")
+    tables, every = [sweep_table(result)], (*result.search, *result.trials)
     if result.rankings:
         scores = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in result.rankings.items()}
-        layers = sorted(set().union(*scores.values()))
-        rows = [(result.row_name(layer), *(number(found.get(layer)) for found in scores.values())) for layer in layers]
-        columns = ("layer", *(RANKINGS.get(name, name) for name in scores))
-        tables.append(Table(f"Cheap rankings of the search on dev, {result.metric}", columns, rows, detail=True))
-    every = (*result.search, *result.trials)
-    title = f"Every trial, those of the search first; {result.metric}"
-    tables.append(_trials(title, every, [result.row_name(trial.layer) for trial in every]))
+        columns: dict[str, Callable[[int], Cell]] = {"layer": result.row_name}
+        columns |= {RANKINGS.get(name, name): found.get for name, found in scores.items()}
+        title = f"Cheap rankings of the search on dev, {result.metric}"
+        tables.append(Table.of(title, sorted(set().union(*scores.values())), columns, detail=True))
+    tables.append(_trials(f"Every trial, those of the search first; {result.metric}", every, result.row_name))
     return View(
         key="layers",
         title="Which layer",
@@ -80,13 +74,10 @@ def view_sweep(result: SweepResult) -> View:
 
 def certainty_in_words(found: Certainty) -> str:
     """Say which layers dev and seeds cannot tell apart, and which were not compared."""
-    over = "dev pairs and seeds" if found.seeds > 1 else "dev pairs; one seed says nothing of seeds"
-    by = f"95 % interval of each against the best, over {over}"
+    by = f"95 % intervals over dev pairs{' and seeds' if found.seeds > 1 else '; one seed'}"
     said = f"Layer {found.best} is better on dev than every other layer that was compared ({by})."
     if len(found.alike) > 1:
-        alike = ", ".join(map(str, found.alike))
-        of = f"of the {len(found.compared)} that were compared"
-        said = f"Layers {alike}, {of}, cannot be told apart on dev ({by}); {found.alike[0]} is the smallest."
+        said = f"Layers {listed(found.alike)} cannot be told apart on dev ({by}); {found.alike[0]} is the smallest."
     for layers, why in ((found.not_trained, "not trained out"), (found.fewer_seeds, "trained with fewer seeds")):
         if layers:
             said += f" Not compared, {why}: {layers_in_words(layers)}."
@@ -99,10 +90,9 @@ def seeds_in_words(rows: Sequence[LayerScores]) -> str:
     return counted(least, "seed") if least == most else f"{least} to {most} seeds"
 
 
-def score_cells(row: LayerScores) -> tuple[str, str, str]:
-    """Give dev, test, and Pearson's correlation on test, each with its deviation."""
-    pearson = points(row.test_pearson, row.test_pearson_std)
-    return points(row.dev, row.dev_std), points(row.test, row.test_std), pearson
+def points_of(row: Any, side: str) -> str:
+    """Write a score of a result with its deviation; side: such as `dev` or `test_pearson`."""
+    return points(getattr(row, side), getattr(row, f"{side}_std"))
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
@@ -112,65 +102,66 @@ def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
         result: The sweep.
         marked: The layer that stands out; None marks the chosen one.
     """
-    cells = []
-    for row in result.rows:
-        which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
-        cells.append((f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *score_cells(row)))
+    ends = {result.chosen: " (chosen)"}
+    ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
     counts = f"{seeds_in_words(result.rows)}, {counted(result.training.epochs, 'epoch')}"
-    return Table(
+    return Table.of(
         f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",
-        ("layer", "parameters", "dev", "test", "test Pearson"),
-        cells,
-        marked=[row.layer for row in result.rows].index(result.chosen if marked is None else marked),
+        result.rows,
+        {
+            "layer": lambda row: f"{result.row_name(row.layer)}{ends.get(row.layer, '')}",
+            "parameters": lambda row: row.parameters,
+            "dev": lambda row: points_of(row, "dev"),
+            "test": lambda row: points_of(row, "test"),
+            "test Pearson": lambda row: points_of(row, "test_pearson"),
+        },
+        marked=next(row for row in result.rows if row.layer == (result.chosen if marked is None else marked)),
     )
 
 
-def _trials(title: str, trials: Sequence[Trial], names: Sequence[str]) -> Table:
-    rows = [
-        (
-            name,
-            f"{trial.seed}",
-            f"{trial.epochs_run} of {trial.epochs}",
-            f"{trial.best_epoch}",
-            number(trial.dev),
-            number(trial.test),
-            f"{trial.seconds:,.1f}",
-        )
-        for name, trial in zip(names, trials, strict=True)
-    ]
-    return Table(title, ("layer", "seed", "epochs", "best epoch", "dev", "test", "seconds"), rows, detail=True)
+def _trials(title: str, trials: Sequence[Trial], name: Callable[[int], str] = str) -> Table:
+    return Table.of(
+        title,
+        trials,
+        {
+            "layer": lambda trial: name(trial.layer),
+            "seed": lambda trial: str(trial.seed),
+            "epochs": lambda trial: f"{trial.epochs_run} of {trial.epochs}",
+            "best epoch": lambda trial: trial.best_epoch,
+            "dev": lambda trial: trial.dev,
+            "test": lambda trial: trial.test,
+            "seconds": lambda trial: f"{trial.seconds:,.1f}",
+        },
+        detail=True,
+    )
 
 
 def _sweep_plot(result: SweepResult) -> Plot:
     """Draw dev and test by layer, what the search saw, the choice, the full model and the predicted drop."""
-    depth, series = result.full.layer, list[Series]()
+    depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
         look: dict[str, Any] = {"marker": marker, "line": "--", "size": 4, "width": 0.8}
-        label = f"dev in the search, {RANKINGS.get(name, name)}"
-        series.append(Series(ranking.layers, ranking.scores, label, GREY, **look))
+        series.append(Series(ranking.layers, ranking.scores, faint(RANKINGS.get(name, name)), GREY, **look))
     for epochs in sorted({trial.epochs_run for trial in result.search}):
         seen = sorted((trial.layer, trial.dev) for trial in result.search if trial.epochs_run == epochs)
         layers, scores = zip(*seen, strict=True)
-        label = f"dev in the search, {counted(epochs, 'epoch')}"
-        series.append(Series(layers, scores, label, GREY, marker=".", line=":", width=0.8))
+        series.append(Series(layers, scores, faint(counted(epochs, "epoch")), GREY, marker=".", line=":", width=0.8))
     series += layer_series(result.rows, gaps=not result.rankings)
-    place = result.place(result.chosen)
-    series.append(Series([result.chosen], [result.lean.test], f"chosen: {place}", GREEN, line="", hollow=True, size=14))
-    drop, shade = result.prediction.from_layer if result.prediction else None, None
-    if drop is not None:
-        shade = drop - 0.5, (depth if result.blocks is None else len(result.blocks)) + 0.5, "predicted drop"
-    ticks: dict[float, str] | None = None
+    series.append(ring(result.chosen, result.lean.test, f"chosen: {result.place(result.chosen)}"))
+    over: dict[str, Any] = {"levels": ((result.full.test, "full model, test", BLUE),), "whole": True, "file": "curve"}
+    along, last, of = LAYERS, depth, ""
     if result.blocks is not None:
-        ticks = {**dict(enumerate(map(str, (0, *result.blocks)))), depth: f"all {depth}"}
-    of = "" if result.blocks is None else f", {blocks_in_words(result.blocks, depth)},"
+        along, last = "last block that is kept (0 = embeddings)", len(result.blocks)
+        of = f", {blocks_in_words(result.blocks, depth)},"
+        over["ticks"] = {**dict(enumerate(map(str, (0, *result.blocks)))), depth: f"all {depth}"}
+    if result.prediction is not None and result.prediction.from_layer is not None:
+        over["shade"] = result.prediction.from_layer - 0.5, last + 0.5, "predicted drop"
     title = f"{Path(result.model).name}{of} by layer: scores on {result.data}"
-    axes = LAYERS if ticks is None else "last block that is kept (0 = embeddings)", f"score in points ({result.metric})"
-    levels = ((result.full.test, "full model, test", BLUE),)
-    return Plot("layers", title, *axes, series, levels=levels, shade=shade, ticks=ticks, whole=True, file="curve")
+    return Plot("layers", title, along, f"score in points ({result.metric})", series, **over)
 
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
-    """Draw dev and test by layer with bars and a band of one deviation; gaps: dotted over missing layers."""
+    """Draw dev and test by layer with one deviation; gaps: dotted over missing layers."""
     found, several = [], any(len(row.seeds) > 1 for row in rows)
     for side, color in _SIDES.items():
         label = f"{side}, mean ± deviation over {seeds_in_words(rows)}" if several else f"{side}, one seed"
@@ -180,14 +171,8 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
         known = dict(zip(layers, rows, strict=True))
         every = range(layers[0], layers[-1] + 1)  # no line runs over a layer that was not trained
         means = [getattr(known.get(layer), side, None) for layer in every]
-        spreads = [getattr(known.get(layer), f"{side}_std", None) for layer in every]
-        low, high = tuple[float | None, ...](), tuple[float | None, ...]()
-        if any(spreads):
-            ends = zip(means, spreads, strict=True)
-            halves = [(mean, spread or 0.0) for mean, spread in ends]
-            low = tuple(mean and mean - half for mean, half in halves)
-            high = tuple(mean and mean + half for mean, half in halves)
-        found.append(Series(every, means, label, color, spread=spreads, low=low, high=high))
+        spread = [getattr(known.get(layer), f"{side}_std", None) for layer in every]
+        found.append(Series(every, means, label, color, spread=spread))
     return found
 
 
@@ -208,40 +193,34 @@ def pooling_words(settings: ContrastiveSettings) -> str:
 
 def view_contrast(result: ContrastiveResult) -> View:
     """Show the scores, and dev while the model learned."""
-    settings, chosen = result.settings, result.chosen
-    how = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
-    row = (
-        pooling_words(settings),
-        f"{result.layer} of {result.depth}",
-        f"{result.parameters:,}",
-        points(result.dev, result.dev_std),
-        points(result.test, result.test_std),
-        f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
-    )
-    counts = f"{counted(len(result.trials), 'seed')}, {counted(result.epochs, 'epoch')}"
-    scores = Table(
-        f"{settings.objective}, Spearman × 100 on {result.data}; {counts}, {how}",
-        ("pooling", "layer", "parameters", "dev", "test", "kept look"),
-        [row],
-    )
-    seen = f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts."
-    series = []
-    for trial, color in zip(
-        result.trials, (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY) * len(result.trials), strict=False
-    ):
+    chosen, notes, series = result.chosen, [*filter(None, [result.seen_before])], list[Series]()
+    if result.seen:
+        notes.insert(0, f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts.")
+    for trial, color in zip(result.trials, cycle((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)), strict=False):
         label = f"seed {trial.seed}" + ", saved" * (trial.seed == result.chosen_seed)
         looks, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
         series.append(Series(looks, trial.dev_scores, label, color, marker="", width=1))
         series.append(Series([best], [trial.dev_scores[best - 1]], "", color, line=""))
+    counts = f"{counted(len(result.trials), 'seed')}, {counted(result.epochs, 'epoch')}"
+    how = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
+    scores = Table.of(
+        f"{result.settings.objective}, Spearman × 100 on {result.data}; {counts}, {how}",
+        [result],
+        {
+            "pooling": lambda found: pooling_words(found.settings),
+            "layer": lambda found: f"{found.layer} of {found.depth}",
+            "parameters": lambda found: found.parameters,
+            "dev": lambda found: points_of(found, "dev"),
+            "test": lambda found: points_of(found, "test"),
+            "kept look": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
+        },
+    )
     title = "Dev score of each seed while the model learned; the points were kept"
     return View(
         key="contrast",
         title="Contrastive training",
-        notes=[*([seen] if result.seen else []), *filter(None, [result.seen_before])],
-        tables=(
-            scores,
-            _trials("Every seed, Spearman × 100", result.trials, [str(trial.layer) for trial in result.trials]),
-        ),
+        notes=notes,
+        tables=(scores, _trials("Every seed, Spearman × 100", result.trials)),
         sentences=(f"{result.rows.rstrip('.')}.",),
         plots=(Plot("attempts", title, "look at dev", "Spearman × 100 on dev", series, whole=True),),
     )
@@ -266,37 +245,35 @@ def _shortened(text: str) -> str:
 
 def view_frozen(report: FrozenReport) -> View:
     """Show the scores of heads over frozen states, and where the saved ones err most."""
-    chosen, layer = report.chosen, report.chosen_layer
-    norm = " and the final norm" if report.settings.final_norm else ""
-    notes = [
-        f"The model is frozen: {report.pooling}-pooled states of blocks 1 to "
-        f"{max(trial.layer for trial in report.trials)} of {report.depth}{norm}, {report.num_texts:,} texts."
-    ]
+    layer, notes = report.chosen_layer, []
     if (losses := report.reconstruction) is not None:
-        codes = " and ".join(map(str, sorted(set(losses.code_widths))))
         notes.append(
-            f"Autoencoders: {losses.num_sentences:,} raw sentences ({losses.left_out:,} left out that are in dev or "
-            f"test), codes of {codes} numbers for states of {report.width}."
+            f"Autoencoders learned from {losses.num_sentences:,} raw sentences; {losses.left_out:,} were left out, "
+            "which are in dev or test."
         )
-    if report.nli is not None:
-        notes.append("The heads were trained on the classes of NLI pairs first.")
     if AUTOENCODER in report.steps and report.num_seeds > 1:
         notes.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
     shared = [report.overlap.warning() or "Train and test share no sentence."]
     if report.test_sentences_in_nli is not None:
         total = report.overlap.test_sentences or 0
         shared.append(f"NLI: {report.test_sentences_in_nli:,} of the {total:,} distinct test sentences.")
-    plain = report.states[layer - 1]
-    best = (
-        f"Chosen by dev: {report.chosen_step} on {layer} of {report.depth} blocks, seed {report.chosen_seed}; "
-        f"{report.parameters:,} frozen and {chosen.parameters:,} trained parameters. It has {points(chosen.test)} on "
-        f"test; the states of block {layer} as they are have {'no score' if plain is None else f'{plain:.2f}'}."
+    best = f"Chosen by dev: {report.chosen_step} on {layer} of {report.depth} blocks, seed {report.chosen_seed}."
+    worst = Table.of(
+        "Largest errors on test, from 0 to 1; the mean difference on dev is taken off",
+        report.worst,
+        {
+            "pair": lambda pair: f"{_shortened(pair.first)} | {_shortened(pair.second)}",
+            "score": lambda pair: pair.target,
+            "predicted": lambda pair: pair.predicted,
+            "error": lambda pair: f"{pair.error:+.2f}",
+        },
+        detail=True,
     )
     return View(
         key="heads",
         title="Heads over frozen states",
         notes=[*notes, *report.notes],
-        tables=(_steps(report), _worst(report)),
+        tables=(_steps(report), worst),
         sentences=(best, *shared, CODES),
         plots=_frozen_plots(report),
     )
@@ -317,20 +294,6 @@ def _steps(report: FrozenReport) -> Table:
     return Table(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows, marked=chosen)
 
 
-def _worst(report: FrozenReport) -> Table:
-    rows = [
-        (
-            f"{_shortened(pair.first)} | {_shortened(pair.second)}",
-            f"{pair.target:.2f}",
-            f"{pair.predicted:.2f}",
-            f"{pair.error:+.2f}",
-        )
-        for pair in report.worst
-    ]
-    title = "Largest errors on test, from 0 to 1; the mean difference on dev is taken off"
-    return Table(title, ("pair", "score", "predicted", "error"), rows, detail=True)
-
-
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
     """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
     name, unit = f"{Path(report.model).name}, frozen: {{}} ({report.data})", "Spearman × 100 on test"
@@ -349,20 +312,19 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     plots = [Plot("blocks", title, "block", unit, series, levels=levels, whole=True, file="correlation")]
     if (found := report.reconstruction) is not None:
         title = name.format("what the codes lose of each block's states")
-        own = "mean squared error in the states' own units"
-        for file, losses, what, own_units in (
-            ("reconstruction", found.losses, "mean squared error (1 = always the mean)", False),
-            ("reconstruction-own-units", found.own_losses, own, True),
-        ):
+        look: dict[str, Any] = {"y_range": (0.0, 1.1 * max(found.losses))}
+        drawn = [("reconstruction", "mean squared error (1 = always the mean)", found.losses, look)]
+        if found.own_losses is not None:
+            unit_of_states = "mean squared error in the states' own units"
+            look = {"logarithmic": True, "on_page": False}
+            drawn.append(("reconstruction-own-units", unit_of_states, found.own_losses, look))
+        for file, what, losses, look in drawn:
             series = []
             for code, color in zip(sorted(set(found.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, width in enumerate(found.code_widths, 1) if width == code]
-                values = [losses[block - 1] for block in places] if losses else []
-                series.append(Series(places, values, f"codes of {code} of {report.width} numbers", color))
-            if losses is not None:
-                look: dict[str, Any] = {"logarithmic": own_units, "on_page": not own_units, "file": file}
-                y_range = (None, None) if own_units else (0.0, 1.1 * max(losses))
-                plots.append(Plot(file, title, "block", what, series, whole=True, y_range=y_range, **look))
+                label = f"codes of {code} of {report.width} numbers"
+                series.append(Series(places, [losses[block - 1] for block in places], label, color))
+            plots.append(Plot(file, title, "block", what, series, whole=True, file=file, **look))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
@@ -384,30 +346,45 @@ def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str
 def view_combination(report: CombinationReport) -> View:
     """Show the best combination of layers of each size, and what each layer is good for."""
 
-    def cells(spans: Sequence[Span | None]) -> list[str]:
-        return [NONE if span is None else points(span.mean, span.std) for span in spans]
+    def scored(found: Callable[[Any, str], Span | None]) -> dict[str, Callable[[Any], Cell]]:
+        def cell(row: Any, side: str) -> Cell:
+            span = found(row, side)
+            return None if span is None else points(span.mean, span.std)
 
-    names = [row.name for row in report.splits[0].baselines]
-    rows = [("best combination", *cells([report.best("dev"), report.best("test")]))]
-    rows += [(name, *cells([report.baseline(name, "dev"), report.baseline(name, "test")])) for name in names]
-    name = f"{Path(report.model).name} on {report.data}, Spearman × 100"
-    sizes = [
-        (str(size), *cells([report.size(size, "dev"), report.size(size, "test")]), ", ".join(map(str, row.layers)))
-        for size, row in enumerate(report.splits[0].by_size, 1)
-        if row is not None
-    ]
-    effects = [(str(layer), f"{dev:+.2f}", f"{test:+.2f}") for layer, (dev, test) in report.effects().items()]
+        return {"dev": lambda row: cell(row, "dev"), "test": lambda row: cell(row, "test")}
+
+    best, first = "best combination", report.splits[0]
+    by_size = {size: listed(row.layers) for size, row in enumerate(first.by_size, 1) if row is not None}
+    vectors = Table.of(
+        f"{Path(report.model).name} on {report.data}, Spearman × 100",
+        [best, *(row.name for row in first.baselines)],
+        {"vectors": str}
+        | scored(lambda name, side: report.best(side) if name == best else report.baseline(name, side)),
+        marked=best,
+    )
+    sizes = Table.of(
+        "The best of each size",
+        by_size,
+        {"layers": str, **scored(report.size), "first split's": by_size.get},
+        detail=True,
+    )
+    effects = Table.of(
+        "Without a layer: change of the best, in points",
+        report.effects().items(),
+        {
+            "layer": lambda row: str(row[0]),
+            "dev": lambda row: f"{row[1][0]:+.2f}",
+            "test": lambda row: f"{row[1][1]:+.2f}",
+        },
+        detail=True,
+    )
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} that none chose on"
     chosen = f"Chosen: {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
     return View(
         key="combined",
         title="Several layers together",
         notes=_combination_notes(report),
-        tables=(
-            Table(name, ("vectors", "dev", "test"), rows, marked=0),
-            Table("The best of each size", ("layers", "dev", "test", "first split's"), sizes, detail=True),
-            Table("Without a layer: change of the best, in points", ("layer", "dev", "test"), effects, detail=True),
-        ),
+        tables=(vectors, sizes, effects),
         sentences=(chosen,),
         plots=_combination_plots(report),
     )
@@ -422,10 +399,6 @@ def _combination_notes(report: CombinationReport) -> list[str]:
         f"{report.num_subsets:,} combinations of {report.depth + 1} layers by {over} over layers{head} ({how}{up_to}), "
         f"chosen on {report.splits[0].num_dev} pairs, {counted(len(report.splits), 'random split')}."
     ]
-    if report.up_to <= report.depth:
-        many = f"{report.depth + 1} layers have too many subsets to compute each of them"
-        why = ", as asked" if report.settings.up_to == report.up_to else f": {many}"
-        notes.append(f"Combinations of more than {report.up_to} layers were left out{why}.")
     if report.beam_loss is not None and report.beam_layers is not None:
         tried = f"{len(report.beam_layers)} of {report.depth + 1} layers"
         notes.append(f"Tried on {tried}, the beam search lost at most {report.beam_loss:.3f} points against exact.")
@@ -469,8 +442,5 @@ def vocabulary_sentences(found: VocabularyCut) -> tuple[str, ...]:
     )
     if found.covered_pieces is None or found.covered_texts is None:
         return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
-    return (
-        kept,
-        f"Chosen on nine tenths of the texts, they cover {100 * found.covered_pieces:.2f} % of the word pieces in the "
-        f"rest; {100 * found.covered_texts:.1f} % of {counted(found.held_out, 'text')} there keep their vectors.",
-    )
+    covered = f"{100 * found.covered_pieces:.2f} % of the word pieces"
+    return (kept, f"Of texts not chosen from, {covered} are kept, and {100 * found.covered_texts:.1f} % of vectors.")

@@ -1,11 +1,14 @@
 """What a result looks like, before a terminal, a page, a notebook or a model card draws it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Self, TypeVar
 
-NONE = "–"
+from truncate_kit.wording import NONE, in_markdown, number
+
+Row = TypeVar("Row")
+Cell = str | float | None
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY, INK = "#777777", "#000000"
@@ -30,16 +33,49 @@ class Table:
     marked: int | None = None
     detail: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        rows: Iterable[Row],
+        columns: Mapping[str, Callable[[Row], Cell]],
+        *,
+        last: Sequence[Cell] = (),
+        marked: Row | None = None,
+        detail: bool = False,
+    ) -> Self:
+        """Describe a table by what each column shows of a row: text, a number in the usual form, or None for a dash.
+
+        Args:
+            title: Stands above.
+            rows: One thing each.
+            columns: What to show of it, by heading.
+            last: Cells of one more row below, such as means.
+            marked: The row that stands out.
+            detail: See `Table`.
+        """
+        every = list(rows)
+        shown = [*([show(row) for show in columns.values()] for row in every), *([last] if last else [])]
+        cells = [tuple(map(_cell, row)) for row in shown]
+        return cls(title, [*columns], cells, None if marked is None else every.index(marked), detail)
+
     def filled(self) -> "Table":
         """Leave out the columns that are empty in every row, but the first."""
         full = [at for at in range(len(self.columns)) if at == 0 or any(row[at] not in ("", NONE) for row in self.rows)]
-        rows = [[row[at] for at in full] for row in self.rows]
+        rows = [tuple(row[at] for at in full) for row in self.rows]
         return Table(self.title, [self.columns[at] for at in full], rows, self.marked, self.detail)
 
     def markdown(self) -> str:
-        """Write the table in Markdown, without its title and the end of its last line; cells stand as they are."""
+        """Write the table in Markdown, without its title and the end of its last line."""
+        rows = [[in_markdown(cell) for cell in row] for row in self.rows]
+        if self.marked is not None:
+            rows[self.marked][0] = f"**{rows[self.marked][0]}**"
         head = f"| {' | '.join(self.columns)} |" if any(self.columns) else "|" + " |" * len(self.columns)
-        return "\n".join([head, "|" + "---|" * len(self.columns), *(f"| {' | '.join(row)} |" for row in self.rows)])
+        return "\n".join([head, "|" + "---|" * len(self.columns), *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _cell(value: Cell) -> str:
+    return value if isinstance(value, str) else number(value, "," if isinstance(value, int) else ".2f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +87,8 @@ class Series:
         label: In the legend; series without one have no entry.
         color: As `#rrggbb`.
         marker, line: As matplotlib names them; empty draws none.
-        spread: Half the length of a bar at each point.
-        low, high: A band is shaded between them.
+        spread: Half the height of a bar and of a band at each point.
+        low, high: Ends of a band that is not as wide on both sides.
         hollow: Draw markers as outlines.
         size, width: Of a marker and of the line, in points.
         texts: Written beside the points.
@@ -76,6 +112,11 @@ class Series:
     texts: Sequence[str] = ()
     tip: str = ""
     bar: float = 0.0
+
+
+def ring(x: float, y: float | None, label: str) -> Series:
+    """Draw a ring around the choice."""
+    return Series([x], [y], label, GREEN, line="", hollow=True, size=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,28 +210,22 @@ _VIEWS = {
 """By the name of a result: module of this folder and function that shows it."""
 
 
-def number(value: float | None, form: str = ".2f") -> str:
-    """Write a number in a cell; a dash for None."""
-    return NONE if value is None else format(value, form)
-
-
 def view_of(result: Any) -> View:
     """Show a result of any kind; one without a function of its own is a table of its fields. Imports no torch."""
-    place = _VIEWS.get(type(result).__name__)
-    if place is None:
-        return _fields(result)
-    module, _, function = place.partition(".")
-    view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
-    return view
-
-
-def _fields(result: Any) -> View:
-    rows = [(name.replace("_", " "), _value(value)) for name, value in result.to_dict().items()]
-    return View(key="fields", title=type(result).__name__, tables=(Table("", ("what", "value"), rows),))
+    if place := _VIEWS.get(type(result).__name__):
+        module, _, function = place.partition(".")
+        view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
+        return view
+    columns: dict[str, Callable[[tuple[str, Any]], Cell]] = {
+        "what": lambda field: field[0].replace("_", " "),
+        "value": lambda field: _value(field[1]),
+    }
+    table = Table.of("", result.to_dict().items(), columns)
+    return View(key="fields", title=type(result).__name__, tables=(table,))
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple | dict) and len(value) > 4:
         return f"{len(value):,} values"
-    text = NONE if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+    text = number(value, ",.6g") if isinstance(value, float | None) else str(value)
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -122,5 +122,5 @@ def cut(
         pieces = None if vocabulary is None else (vocabulary.pieces, vocabulary.full_pieces)
         origin = origin_of("cut", encoder, lean, blocks=blocks, pieces=pieces)
         records = {Path(RESULT_FILES["cut"]).name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin, records=records)
+        save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
     return result

@@ -27,7 +27,7 @@ from truncate_kit.models import load_encoder
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
-from truncate_kit.report.training import score_cells
+from truncate_kit.report.training import points_of
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit.wording import points
@@ -323,14 +323,17 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
     best = summary.best_dev.scores
     write_tables(result, tmp_path)
     page = (tmp_path / "tables.md").read_text()
-    assert f"| m | {best.layer} | {best.parameters} | {' | '.join(score_cells(best)[:2])} | – | – | – |" in page
+    assert (
+        f"| m | {best.layer} | {best.parameters} | {points_of(best, 'dev')} | {points_of(best, 'test')} | – | – | – |"
+        in page
+    )
     with (tmp_path / "best.csv").open() as handle:
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
     write_figures(view_of(result), tmp_path)
     show(result, tmp_path)
     assert re.search(
-        rf"m +│ +{best.layer} +│ +{re.escape(score_cells(best)[1])} +│$", capfd.readouterr().out, re.MULTILINE
+        rf"m +│ +{best.layer} +│ +{re.escape(points_of(best, 'test'))} +│$", capfd.readouterr().out, re.MULTILINE
     )
 
 

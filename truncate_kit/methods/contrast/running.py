@@ -102,7 +102,7 @@ def finetune_contrastive(
             lean = store.encoder(best.name, encoder.device)
             lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, texts=rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
-            save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin)
+            save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
             for place in (store.folder, out):  # what other data or settings gave stays in their own store
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})

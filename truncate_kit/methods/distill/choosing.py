@@ -240,7 +240,7 @@ class Distillation(Learning):
             settings=self.settings.to_dict() | self.budget.to_dict(),
         )
         records = {Path(RESULT_FILES["distill"]).name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=result.card(lean), origin=origin, records=records)
+        save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
 

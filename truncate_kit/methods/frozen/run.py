@@ -113,7 +113,7 @@ def finetune_frozen(
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
-        save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model), origin=origin)
+        save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model, origin), origin=origin)
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / file.name)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})

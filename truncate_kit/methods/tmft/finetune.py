@@ -322,7 +322,7 @@ class _Sweep:
                 seed=trial.seed,
                 settings=settings,
             )
-            save_encoder(saved, out / folder, model_card=result.card(saved, trial, splits), origin=origin)
+            save_encoder(saved, out / folder, model_card=result.card(saved, origin, trial, splits), origin=origin)
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / RESULT_FILES["finetune"])
 
