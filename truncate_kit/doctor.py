@@ -16,7 +16,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from truncate_kit import hardware
-from truncate_kit.errors import TruncateKitError, UsageError, first_line
+from truncate_kit.errors import TruncateKitError, UsageError, first_line, known_name
 from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
 from truncate_kit.results import Result
 
@@ -83,8 +83,8 @@ class Request(Result):
             *(("extras", extra, known_extras()) for extra in self.extras),
             ("precision", self.precision, tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS]))),
         ):
-            if value is not None and value not in known:
-                raise UsageError(f"`{name}` {value!r} is not known here.", hint=f"Use one of: {', '.join(known)}.")
+            if value is not None:
+                known_name(name, value, known)
         usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}.get(self.runtime or "")
         if usable and self.precision is not None and self.precision not in usable:
             raise UsageError(
@@ -138,6 +138,11 @@ class Diagnosis(Result):
     def able(self) -> bool:
         """Whether everything that was asked for can run."""
         return all(row.verdict != "problem" for row in self.checks)
+
+
+def _unless(fits: object, name: str, found: str, verdict: Verdict, hint: str) -> MachineCheck:
+    """Make the row of a check, with its verdict and hint unless it fits."""
+    return MachineCheck(name, found) if fits else MachineCheck(name, found, verdict, hint)
 
 
 def diagnose(request: Request | None = None) -> Diagnosis:
@@ -203,15 +208,13 @@ def check_packages(request: Request) -> Iterator[MachineCheck]:
             if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
                 version = installed_version(_GPU_WHEEL)
             wanted = f"{f'extra {extra}' if extra else PACKAGE} needs {row.specifier or 'any version'}"
-            found = f"{version or 'not installed'}; {wanted}"
-            if version is not None and row.specifier.contains(version, prereleases=True):
-                yield MachineCheck(row.name, found)
-                continue
+            fits = version is not None and row.specifier.contains(version, prereleases=True)
             hint = f"pip install '{row.name}{row.specifier}'"
             if row.name == _GPU_WHEEL:
                 hint = f'{_one_wheel("gpu")}; where no graph has to run, ask for `runtime="torch"`'
             needed = extra is None or extra in request.extras or runs_graphs.get(row.name, False)
-            yield MachineCheck(row.name, found, "problem" if needed else "optional", hint)
+            verdict: Verdict = "problem" if needed else "optional"
+            yield _unless(fits, row.name, f"{version or 'not installed'}; {wanted}", verdict, hint)
 
 
 def onnxruntime_wheels() -> dict[str, str]:
@@ -245,11 +248,8 @@ def check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
         broken = any(asked.get(name) and reason for name, reason in reasons.items())
         yield MachineCheck("ONNX Runtime", found, "problem" if broken else "warning", again)
     for name, reason in reasons.items():
-        if reason:
-            verdict: Verdict = "problem" if asked.get(name) else "warning"
-            yield MachineCheck(name, f"does not start: {reason}", verdict, again)
-        else:
-            yield MachineCheck(name, "starts")
+        verdict: Verdict = "problem" if asked.get(name) else "warning"
+        yield _unless(not reason, name, f"does not start: {reason}" if reason else "starts", verdict, again)
 
 
 def start_provider(name: str) -> str:
@@ -281,36 +281,22 @@ def torch_problem() -> str | None:
 def check_cuda(request: Request) -> Iterator[MachineCheck]:
     """Ask the driver, torch and ONNX Runtime for their CUDA, where there is a driver or CUDA was asked for."""
     driver = driver_cuda()
-    if driver is None:
-        found = "none answers: libcuda.so.1 is missing or sees no GPU"
-        yield MachineCheck("CUDA driver", found, "problem" if request.cuda else "optional", _DRIVER_HINT)
-    else:
-        yield MachineCheck("CUDA driver", f"for CUDA {driver}")
+    found = "none answers: libcuda.so.1 is missing or sees no GPU" if driver is None else f"for CUDA {driver}"
+    yield _unless(driver, "CUDA driver", found, "problem" if request.cuda else "optional", _DRIVER_HINT)
     if driver is None and not request.cuda:
         return
     built, gpu, reason = torch_on_gpu()
-    if not reason:
-        yield MachineCheck("torch on CUDA", f"starts on {gpu}, built for CUDA {built}")
-    elif driver is not None or built is None:
-        yield MachineCheck(
-            "torch on CUDA",
-            f"does not start: {reason}",
-            "problem" if request.cuda else "warning",
-            "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started",
-        )
+    if not reason or driver is not None or built is None:
+        found = f"does not start: {reason}" if reason else f"starts on {gpu}, built for CUDA {built}"
+        verdict: Verdict = "problem" if request.cuda else "warning"
+        hint = "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started"
+        yield _unless(not reason, "torch on CUDA", found, verdict, hint)
     wheel = onnxruntime_cuda()
     if wheel is not None:  # libraries of two CUDAs in one process; a newer driver runs older builds
-        torch_fits = built is None or _major(built) == _major(wheel)
-        fits = torch_fits and (driver is None or _major(driver) >= _major(wheel))
-        others = f", torch for {built}, the driver for {driver}"
-        verdict: Verdict = "ok" if fits else "warning"
-        yield MachineCheck(
-            "CUDA of ONNX Runtime", f"built for CUDA {wheel}{others}", verdict, "" if fits else _DRIVER_HINT
-        )
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
+        major = {name: int(name.partition(".")[0]) for name in (wheel, built, driver) if name is not None}
+        fits = major.get(built or wheel) == major[wheel] <= major[driver or wheel]
+        found = f"built for CUDA {wheel}, torch for {built}, the driver for {driver}"
+        yield _unless(fits, "CUDA of ONNX Runtime", found, "warning", _DRIVER_HINT)
 
 
 def driver_cuda() -> str | None:
@@ -354,25 +340,29 @@ def check_processor(request: Request) -> Iterator[MachineCheck]:
     yield MachineCheck("processor", f"{hardware.processor_name()}, {cores} cores, {usable} usable{granted}")
     yield MachineCheck("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
     bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
-    if bf16 or request.cuda:
-        yield MachineCheck("bf16 instructions", bf16 or "none")
-    else:
-        worse: Verdict = "problem" if request.precision == "bf16" else "warning"
-        found = "none: that precision is refused on this processor"
-        yield MachineCheck("bf16 instructions", found, worse, 'Use `precision="fp32"`')
-    if int8 or request.cuda:
-        yield MachineCheck("VNNI", int8 or "none")
-    else:
-        found = "none: int8 products can overflow in 16-bit sums, and gain little"
-        hint = "Export int8 as usual: its weights get 7 bits here, which cannot overflow"
-        yield MachineCheck("VNNI", found, "warning", hint)
+    refused = "none: that precision is refused on this processor"
+    narrow = "none: int8 products can overflow in 16-bit sums, and gain little"
+    yield _unless(
+        bf16 or request.cuda,
+        "bf16 instructions",
+        bf16 or ("none" if request.cuda else refused),
+        "problem" if request.precision == "bf16" else "warning",
+        'Use `precision="fp32"`',
+    )
+    yield _unless(
+        int8 or request.cuda,
+        "VNNI",
+        int8 or ("none" if request.cuda else narrow),
+        "warning",
+        "Export int8 as usual: its weights get 7 bits here, which cannot overflow",
+    )
     threads, wanted = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
-    fits = threads <= usable and (wanted is None or threads >= usable // 2)
-    yield MachineCheck(
+    yield _unless(
+        threads <= usable and (wanted is None or threads >= usable // 2),
         "torch threads",
         f"{threads} for {usable} cores" + (f", OMP_NUM_THREADS is {wanted}" if wanted else ""),
-        "ok" if fits else "warning",
-        "" if fits else f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}",
+        "warning",
+        f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}",
     )
 
 
