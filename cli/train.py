@@ -671,7 +671,7 @@ def combine(
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import find_pooler_head, save_encoder
-    from truncate_kit.models.saving import origin_of
+    from truncate_kit.models.pipeline import origin_of
     from truncate_kit.store import output_folder
 
     has_width = settings.width != CombineSettings().width

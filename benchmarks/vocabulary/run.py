@@ -18,7 +18,7 @@ from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.data.texts import iter_texts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.models.vocabulary import piece_ids
+from truncate_kit.models.truncation import piece_ids
 from truncate_kit.training.cutting import cut_vocabulary
 
 HERE = Path(__file__).parent

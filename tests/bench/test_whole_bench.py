@@ -32,7 +32,7 @@ from truncate_kit.models import (
     truncate,
     truncated_config,
 )
-from truncate_kit.models.saving import origin_of
+from truncate_kit.models.pipeline import origin_of
 from truncate_kit.report.view import view_of
 from truncate_kit.results import file_for
 

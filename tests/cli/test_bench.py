@@ -8,7 +8,7 @@ import torch
 
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.models.saving import origin_of
+from truncate_kit.models.pipeline import origin_of
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import load_pairs
-from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
+from truncate_kit.methods.bert_lc.combine import Division, combined_encoder
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models import load_encoder, save_encoder
 from truncate_kit.models.states import layer_states
@@ -101,8 +101,8 @@ def test_the_saved_winner_scores_what_the_search_found(
     card = " ".join((out / "combined/README.md").read_text().split())
     assert "SentenceTransformer(path, trust_remote_code=True)" in card
     assert words in card
-    pairs = load_pairs(data, divide=False).train
-    division = divide(pairs, report.splits[0].seed, report.splits[0].num_dev)
+    pairs = load_pairs(data, Division=False).train
+    division = Division(pairs, report.splits[0].seed, report.splits[0].num_dev)
     for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
         some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
         command = ("evaluate", out / "combined", "--data", some, "--workspace", out)

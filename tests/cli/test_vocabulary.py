@@ -9,10 +9,10 @@ import torch
 from tests.support.commands import fails, run, run_both
 from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models import encoder_digest, keep_words, load_encoder, truncate
-from truncate_kit.models.vocabulary import piece_ids
+from truncate_kit.models.truncation import piece_ids
 from truncate_kit.results import FORMAT
 from truncate_kit.training.cutting import CutResult
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, DebertaV2Config
 
 from truncate_kit.models import keep, load_encoder, random_encoder, save_encoder, truncate
-from truncate_kit.models.positions import DisentangledSelfAttention, NearAttention
+from truncate_kit.models.families import DisentangledSelfAttention, NearAttention
 
 KINDS = {
     "buckets": {"position_buckets": 8},

@@ -12,7 +12,7 @@ from tests.support.families import SPECIAL, TINY_CONFIGS
 from tests.support.word_pieces import KINDS, make_splitting, sentences
 from truncate_kit.errors import ModelError
 from truncate_kit.models import encoder_digest, keep_words, load_encoder, save_encoder
-from truncate_kit.models.vocabulary import kept_pieces, piece_ids
+from truncate_kit.models.truncation import kept_pieces, piece_ids
 
 TEXTS = sentences(12, 1)
 ODD = ["ƿ ☃ emoji 🙂", "x" * 120, "", "<added> <mask> [UNK] <unk>", "CAPSCAPS ka", "\t日本\u3000語 naïveß"]

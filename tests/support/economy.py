@@ -19,6 +19,7 @@ from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import timing
 from truncate_kit.export import check, runtime
+from truncate_kit.methods.distill import distilling
 from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.report import chart
 from truncate_kit.report.view import Plot
@@ -88,7 +89,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(timing, "_PRODUCT", 128)
         patch.setattr(speed, "ROUNDS", 2)
         patch.setattr(speed, "MOST_ROUNDS", 2)
-        patch.setattr(speed, "OtherWork", Quiet)
+        patch.setattr(distilling, "OtherWork", Quiet)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(chart, "_settle", lambda *_: None)
         patch.setattr(chart, "inline_svg", _undrawn)

@@ -27,8 +27,7 @@ from truncate_kit.export.trace import build_graph, ends_normalized, fold_constan
 from truncate_kit.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.hardware import without_autocast
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.models.pipeline import load_by_any_runtime
-from truncate_kit.models.saving import origin_of
+from truncate_kit.models.pipeline import load_by_any_runtime, origin_of
 from truncate_kit.origin import model_digests
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent

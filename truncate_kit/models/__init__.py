@@ -12,9 +12,10 @@ from truncate_kit.models.loading import (
     random_encoder,
 )
 from truncate_kit.models.model_folder import resolve
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import (
     keep,
+    keep_words,
     kept_config,
     layers_held,
     paper_parameters,
@@ -22,7 +23,6 @@ from truncate_kit.models.truncation import (
     truncate,
     truncated_config,
 )
-from truncate_kit.models.vocabulary import keep_words
 
 __all__ = [
     "Batch",

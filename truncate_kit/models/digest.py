@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.tokenizer import TextReader
@@ -56,9 +55,7 @@ class Digest:
         prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
         default = reader.settings.get("default_prompt_name")
         self.add_values([prompts, default if default in prompts else None])
-        self._add_tokenizer(reader.tokenizer)
-
-    def _add_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        tokenizer = reader.tokenizer
         self.add_values([tokenizer.special_tokens_map, tokenizer.truncation_side])
         self.add_values(bool(getattr(tokenizer, "split_special_tokens", False)))
         if tokenizer.is_fast:
@@ -101,16 +98,14 @@ def encoder_digest(encoder: Encoder) -> str:
     digest.add_values(settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
-        digest.add_values(None if part is None else _module_values(part))
+        # Kind and settings of a module and of all in it: the plain values among their public attributes.
+        found = [] if part is None else part.named_modules()
+        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in found]
+        digest.add_values(None if part is None else kinds)
     digest.add_weights(encoder.state_dict())
     if encoder.tokenizer is not None:
         digest.add_reader(encoder.reader)
     return digest.hexdigest()
-
-
-def _module_values(module: nn.Module) -> list[Any]:
-    """Return kind and settings of a module and of all in it: the plain values among their public attributes."""
-    return [(name, type(part).__name__, _public(part)) for name, part in module.named_modules()]
 
 
 def _public(module: nn.Module) -> dict[str, Any]:

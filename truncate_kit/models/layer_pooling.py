@@ -81,12 +81,14 @@ class LayerPooler(nn.Module):
     @property
     def state_pooling(self) -> PoolingMode:
         """Return how the state of a single layer is pooled."""
-        raise NotImplementedError
+        mode: PoolingMode = self.settings.get("tokens") or self.settings["token"]
+        return mode
 
     @property
     def doubled(self) -> bool:
         """Return whether a vector is 2d wide, with the state of the last layer first."""
-        raise NotImplementedError
+        first = self.settings.get("last_cls") and not self.settings.get("mlp", True)
+        return bool(self.settings.get("last") or first)
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into vectors (b, out).
@@ -171,19 +173,9 @@ class LayerPooling(LayerPooler):
             self.norm = nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else RootMeanSquareNorm(width, eps)
 
     @property
-    def doubled(self) -> bool:
-        """See the base class."""
-        return "last" in self.settings
-
-    @property
     def word(self) -> str:
         """See the base class."""
         return f"last-layer-{self.over}" if self.doubled else f"layer-{self.over}"
-
-    @property
-    def state_pooling(self) -> PoolingMode:
-        """See the base class."""
-        return self.tokens
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """See the base class."""
@@ -248,16 +240,6 @@ class LayerAttentionPooling(LayerPooler):
                 nn.init.normal_(linear.weight, std=0.02)
         if self.dense is not None:
             nn.init.zeros_(self.dense.bias)
-
-    @property
-    def doubled(self) -> bool:
-        """See the base class."""
-        return self.last_cls and self.dense is None
-
-    @property
-    def state_pooling(self) -> PoolingMode:
-        """See the base class."""
-        return self.token
 
     def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the CLS states (the last token's in a causal model) and mean states of all layers, (b, N, d) each."""

@@ -73,11 +73,13 @@ def load_encoder(
     config = load_config(pipeline.transformer)
     _check_pooling(pipeline, config, pooling)
     reader = _reader_of(pipeline, config, max_length)
+    made_as = (config.architectures or [""])[0]  # pools those that continue texts as sentence-transformers does
+    usual: PoolingMode = "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
     encoder = Encoder(
         name=str(name),
         backbone=load_backbone(pipeline.transformer, config, attention=attention),
         tokenizer=reader.tokenizer,
-        pooling=check_pooling(pooling) if pooling else pipeline.pooling or _usual_pooling(config),
+        pooling=check_pooling(pooling) if pooling else pipeline.pooling or usual,
         tail=pipeline.tail,
         max_length=reader.max_length,
         lower_case=reader.lower_case,
@@ -110,12 +112,6 @@ def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None =
     return TextReader(
         tokenizer=tokenizer, max_length=length, lower_case=pipeline.lower_case, settings=pipeline.settings
     )
-
-
-def _usual_pooling(config: PretrainedConfig) -> PoolingMode:
-    """Return `last` for a model made to continue texts, else `mean`, as sentence-transformers has it."""
-    made_as = (config.architectures or [""])[0]
-    return "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
 
 
 def dropped_head(encoder: Encoder) -> str | None:

@@ -68,14 +68,23 @@ def iter_states_together(
         window = texts[start : start + WINDOW_TEXTS]
         ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
         lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
-        for chunk in _bounded_batches(lengths, batch_size):
+        batches = []
+        for alike in length_batches(lengths, batch_size):  # split if long texts would make one too large
+            fitting = max(1, BATCH_TOKENS // max(1, lengths[alike[0]]))
+            batches += [alike[first : first + fitting] for first in range(0, len(alike), fitting)]
+        for chunk in batches:
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
-                places = [start + place for place in part]  # noqa: B023  # is called in this turn
-                return tuple(
-                    _read(encoder, [rows[place] for place in part], places, pooling or encoder.pooling, raw)
-                    for encoder, rows in zip(encoders, ids, strict=True)  # noqa: B023
-                )
+                found, places = [], [start + place for place in part]  # noqa: B023  # is called in this turn
+                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023
+                    with torch.inference_mode(), evaluating(encoder):
+                        batch = encoder.pad([rows[place] for place in part])
+                        mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)
+                        pooled = [pool(layer, mask, pooling or encoder.pooling).float().cpu() for layer in hidden]
+                    # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
+                    states = torch.stack(pooled)
+                    found.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
+                return tuple(found)
 
             yield from in_halves(read, chunk)
             done += len(chunk)
@@ -110,23 +119,3 @@ def layer_states(
     ):
         states[:, batch.places] = batch.states
     return states
-
-
-def _read(
-    encoder: Encoder, ids: Sequence[Sequence[int]], places: list[int], pooling: PoolingMode, raw: RawStates
-) -> StateBatch:
-    with torch.inference_mode(), evaluating(encoder):
-        batch = encoder.pad(ids)
-        mask = batch["attention_mask"]
-        hidden = encoder.hidden_states(batch, raw=raw)
-        pooled = [pool(layer, mask, pooling).float().cpu() for layer in hidden]
-    # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
-    return StateBatch(places=places, states=torch.stack(pooled), hidden_states=hidden, attention_mask=mask)
-
-
-def _bounded_batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of like length, split if long texts would make one too large."""
-    for chunk in length_batches(lengths, batch_size):
-        fitting = max(1, BATCH_TOKENS // max(1, lengths[chunk[0]]))
-        for start in range(0, len(chunk), fitting):
-            yield chunk[start : start + fitting]

@@ -1,17 +1,31 @@
-"""Keep some of an encoder's blocks, exactly; and count what is kept."""
+"""Keep some of an encoder's blocks or word pieces, exactly; and count what is kept.
+
+A text without a dropped word piece keeps its vector. Every tokenizer chooses among pieces that fit: WordPiece takes the
+longest one, Unigram the path of the highest score, BPE the merge of the lowest rank. A text is split as before if all
+that was chosen for it is kept, because no choice changes when other candidates go. What has to stay for that, and for
+every text to be readable, is in the rules below.
+"""
 
 import copy
-from collections.abc import Iterable, Sequence
-from typing import Any
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
 
 import torch
-from transformers import AutoModel, PretrainedConfig
+from torch import nn
+from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.model_folder import quiet_transformers
+from truncate_kit.models.tokenizer import load_tokenizer
+from truncate_kit.settings import listed_texts
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
@@ -195,3 +209,218 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     parts = [model.get_submodule(path) for path in family.embeddings.split(",")]
     parts += [block for item, block in enumerate(model.get_submodule(family.blocks)) if item in kept]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
+
+
+State = dict[str, Any]  # of a tokenizer, as tokenizer.json has it
+_WHOLE_TEXT = 10**9
+
+
+def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
+    """A copy of the encoder with the word pieces of these texts only, and those that `kept_pieces` adds.
+
+    A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
+    pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
+    """
+    texts = listed_texts(texts)
+    before = piece_ids(encoder, texts)
+    pieces = kept_pieces(encoder, set().union(*before))
+    kept = keep_pieces(encoder, pieces)
+    new = {piece: place for place, piece in enumerate(pieces)}
+    if piece_ids(kept, texts) != [[new[piece] for piece in row] for row in before]:
+        raise ModelError(
+            f"The tokenizer of {encoder.name} splits these texts otherwise without unused pieces.", hint=_KEEP
+        )
+    return kept
+
+
+def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of all pieces of each text under the default prompt, special tokens included, beyond any maximum length."""
+    rows = replace(encoder.reader, max_length=_WHOLE_TEXT).token_ids(texts)
+    encoder.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
+    return rows
+
+
+def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
+    """The rising ids of the pieces to keep: those used, and those that these, or any text, need.
+
+    That is: added and special tokens, the prompts' pieces, every single character or byte, what merges into a piece
+    that is kept, and what the score of an unknown character depends on. Raises as `keep_words` does.
+    """
+    tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
+    if not tokenizer.is_fast:
+        raise ModelError(f"The tokenizer of {encoder.name} is not a fast one.", hint="Save it as a fast tokenizer.")
+    state = _state(tokenizer)
+    kind, vocabulary = state["model"]["type"], _vocabulary(state)
+    if kind not in _RULES:
+        raise ModelError(
+            f"The tokenizer of {encoder.name} is a {kind}: without one of its pieces, texts would be unknown.",
+            hint=f"Use a model whose tokenizer is one of {', '.join(_RULES)}.",
+        )
+    prompts = [prompt for prompt in (encoder.settings.get("prompts") or {}).values() if prompt]
+    kept = set(used).union(tokenizer.all_special_ids, *replace(encoder.reader, settings={}).token_ids(prompts))
+    kept.update(holder[place] for holder, place in _places(state))
+    if encoder.family.position_offset:  # positions count from the padding id, which has to stay what it is
+        kept.update(range(config.pad_token_id + 1))
+    pieces = {piece: name for name, piece in tokenizer.get_vocab().items()}
+    names = {pieces[piece] for piece in kept.intersection(pieces)}
+    kept.update(vocabulary[name] for name in _RULES[kind](tokenizer, state["model"], names) if name in vocabulary)
+    return sorted(kept.intersection(pieces))
+
+
+def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
+    """A copy of the encoder with these pieces only, numbered from 0 in this order; see `keep_words`."""
+    new = {piece: place for place, piece in enumerate(pieces)}
+    kept = keep(encoder, range(1, encoder.depth + 1))
+    kept.tokenizer = _renumbered(encoder, new)
+    table, config = kept.backbone.get_input_embeddings(), kept.backbone.config
+    assert isinstance(table, nn.Embedding)  # true for every family of the table
+    table.weight = nn.Parameter(table.weight.detach()[list(pieces)])
+    table.num_embeddings = config.vocab_size = len(pieces)
+    table.padding_idx = new.get(cast(int, table.padding_idx))
+    for name, value in config.to_dict().items():
+        if name.endswith("_token_id") and value is not None:
+            ids = [new[piece] for piece in value if piece in new] if isinstance(value, list) else new.get(value)
+            setattr(config, name, ids)
+    return kept
+
+
+_KEEP = "Leave the vocabulary as it is."
+
+
+def _state(tokenizer: PreTrainedTokenizerBase) -> State:
+    return cast(State, json.loads(cast(Any, tokenizer).backend_tokenizer.to_str()))
+
+
+def _vocabulary(state: State) -> dict[str, int]:
+    """Ids of the pieces of the model, without tokens that were added to it."""
+    vocabulary = state["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        return {name: piece for piece, (name, _) in enumerate(vocabulary)}
+    return cast("dict[str, int]", vocabulary)
+
+
+# What each kind of tokenizer needs beside the pieces that texts use
+
+
+def _is_single(name: str) -> bool:
+    """Whether a piece is one character or one byte."""
+    return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
+
+
+def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
+    """Characters at the start of a word and inside one: a word of known characters is never unknown.
+
+    A piece with a character that is no piece itself stays. If that is not its first character, then a word may be
+    unknown or not by the pieces before it, and nothing can be dropped without a risk: raises `ModelError`.
+    """
+    prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
+    for name in vocabulary:
+        inside = name.startswith(prefix) and name != prefix
+        body = name.removeprefix(prefix) if inside else name
+        missing = [
+            place
+            for place, character in enumerate(body)
+            if (prefix if inside or place else "") + character not in vocabulary
+        ]
+        if len(body) == 1 or missing == [0]:
+            yield name
+        elif missing and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
+            raise ModelError(
+                f"The word piece {name} has the character {body[missing[-1]]}, which is no piece itself; without "
+                "other pieces, words with it could become unknown.",
+                hint=_KEEP,
+            )
+
+
+def _is_word(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
+    """Whether a text is one word for the model: the parts of one that is not are never looked for as a whole."""
+    backend = cast(Any, tokenizer).backend_tokenizer
+    if backend.normalizer is not None and backend.normalizer.normalize_str(text) != text:
+        return False
+    return backend.pre_tokenizer is None or len(backend.pre_tokenizer.pre_tokenize_str(text)) == 1
+
+
+def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
+    """Characters, pieces with one that is no piece itself, and the lowest score, from which unknown ones get theirs."""
+    vocabulary = model["vocab"]
+    yield min(vocabulary, key=lambda entry: entry[1])[0]
+    if model["unk_id"] is not None:
+        yield vocabulary[model["unk_id"]][0]
+    single = {name for name, _ in vocabulary if _is_single(name)}
+    yield from (name for name, _ in vocabulary if name in single or not single.issuperset(name))
+
+
+def _for_bpe(_: PreTrainedTokenizerBase, model: State, names: set[str]) -> Iterator[str]:
+    """Characters, bytes, and all that is merged on the way to each piece.
+
+    A merge is never undone and none across the ends of a piece took place, so within a text a piece is merged in the
+    same steps as alone.
+    """
+    if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
+        raise ModelError("This BPE tokenizer marks the inside or the end of words by a prefix or suffix.", hint=_KEEP)
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
+    if model["unk_token"] is not None:
+        yield model["unk_token"]
+    yield from filter(_is_single, model["vocab"])
+    for name in names:
+        parts, last = list(name), len(ranks)
+        while len(parts) > 1:
+            rank, place = min((ranks.get(pair, last), place) for place, pair in enumerate(pairwise(parts)))
+            if rank == last:
+                break
+            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+            yield parts[place]
+
+
+_RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[str]]] = {
+    "WordPiece": _for_word_piece,
+    "Unigram": _for_unigram,
+    "BPE": _for_bpe,
+}
+
+
+# The tokenizer with other ids
+
+
+def _places(state: State) -> Iterator[tuple[Any, Any]]:
+    """Where a tokenizer's state has ids, beside the vocabulary: what holds one, and its key or index there."""
+    yield from ((token, "id") for token in state["added_tokens"])
+    if state["padding"] is not None:
+        yield state["padding"], "pad_id"
+    processors = [state["post_processor"] or {}]
+    for processor in processors:
+        processors += processor.get("processors", ())
+        for token in processor.get("special_tokens", {}).values():
+            yield from ((token["ids"], place) for place in range(len(token["ids"])))
+        yield from ((processor[end], 1) for end in ("sep", "cls") if end in processor)
+
+
+def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBase:
+    """The tokenizer with the pieces in `new` alone, under their new ids, as it is read from a folder."""
+    old = encoder.reader.tokenizer
+    state = _state(old)
+    for holder, place in _places(state):
+        holder[place] = new.get(holder[place], 0)
+    model, vocabulary = state["model"], _vocabulary(state)
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [entry for piece, entry in enumerate(model["vocab"]) if piece in new]
+        model["unk_id"] = new.get(model["unk_id"])
+    else:
+        model["vocab"] = {name: new[piece] for name, piece in vocabulary.items() if piece in new}
+    if "merges" in model:
+        known = model["vocab"]
+        model["merges"] = [
+            [left, right] for left, right in model["merges"] if {left, right, left + right} <= known.keys()
+        ]
+    with tempfile.TemporaryDirectory(prefix="truncate-kit-words-") as name, quiet_transformers():
+        folder = Path(name)
+        encoder.backbone.config.save_pretrained(folder)
+        old.save_pretrained(folder)
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if "unk_id" in settings:
+            settings["unk_id"] = new.get(settings["unk_id"], 0)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        (folder / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
+        tokenizer = load_tokenizer(folder, len(new))
+    tokenizer.name_or_path = old.name_or_path
+    return tokenizer

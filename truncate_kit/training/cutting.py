@@ -51,7 +51,7 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
     Raises:
         ModelError: The vocabulary cannot be cut.
     """
-    from truncate_kit.models.vocabulary import keep_words, kept_pieces, piece_ids
+    from truncate_kit.models.truncation import keep_words, kept_pieces, piece_ids
 
     kept, ids = keep_words(encoder, texts), piece_ids(encoder, texts)
     special = set(encoder.reader.tokenizer.all_special_ids)
@@ -97,7 +97,7 @@ def cut(
         UsageError: `encoder` comes from there.
     """
     from truncate_kit.models import keep, save_encoder, truncate
-    from truncate_kit.models.saving import origin_of
+    from truncate_kit.models.pipeline import origin_of
     from truncate_kit.store import output_folder
 
     out, lean, blocks, vocabulary = local_path(out), encoder, None, None

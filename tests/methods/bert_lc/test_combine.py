@@ -15,7 +15,7 @@ from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError, ModelError, UsageError
-from truncate_kit.methods.bert_lc.combine import combine, divide, random_combinations
+from truncate_kit.methods.bert_lc.combine import Division, combine, random_combinations
 from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.methods.bert_lc.search import count_subsets
 from truncate_kit.methods.bert_lc.settings import CombineSettings
@@ -83,7 +83,7 @@ def test_random_combinations_are_drawn_evenly():
 
 def divided(split, pairs):
     """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
-    division = divide(pairs, split.seed, 18)
+    division = Division(pairs, split.seed, 18)
     assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
     assert sorted(division.dev + division.test) == list(range(40))
     return division.dev, division.test
@@ -95,7 +95,7 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
     assert len(report.splits) == 5
     assert report.chosen in {split.best.layers for split in report.splits}
     states = plain_states(encoder, pairs)
-    dev = [divide(pairs, seed, 12).dev for seed in range(5)]
+    dev = [Division(pairs, seed, 12).dev for seed in range(5)]
     means = {
         split.best.layers: np.mean([spearman(states, split.best.layers, places, pairs) for places in dev])
         for split in report.splits
@@ -109,7 +109,7 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
 def test_a_pair_and_its_mirror_are_never_on_two_sides():
     pairs = sentence_pairs()
     mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))
-    division = divide(mirrored, 0, 30)
+    division = Division(mirrored, 0, 30)
     assert {place % 40 for place in division.dev}.isdisjoint(place % 40 for place in division.test)
 
 

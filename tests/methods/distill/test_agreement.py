@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from truncate_kit.errors import DataError
-from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.result import NEAR
 
 

@@ -15,11 +15,10 @@ from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.hardware import bf16_instructions
-from truncate_kit.methods.distill import frontier, learning, subsets
+from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts
-from truncate_kit.methods.distill.agreement import AgreementEvaluator, held_out_scores
 from truncate_kit.methods.distill.distilling import distill
-from truncate_kit.methods.distill.learning import Learning
+from truncate_kit.methods.distill.learning import AgreementEvaluator, Learning, held_out_scores
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
@@ -120,7 +119,7 @@ def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path, monkeypat
             return 0.72
 
     with monkeypatch.context() as patch:  # what else runs here is not for a test to decide
-        patch.setattr(frontier, "OtherWork", Busy)
+        patch.setattr(distilling, "OtherWork", Busy)
         busy = replace(FEW, held_out=60)
         for _ in range(2):
             result, tasks = run(busy)

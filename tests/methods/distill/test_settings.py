@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.distill.choosing import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.distilling import closest, graph_within, marked, within_limit
 from truncate_kit.methods.distill.result import Candidate, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 
@@ -85,17 +85,9 @@ def test_the_most_blocks_that_a_budget_allows(values, size):
     assert within_limit(ROWS, Budget(**values)) is ROWS[size - 1]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"blocks": "4"}, "No lean model has 4 blocks"),
-        ({"blocks": "0"}, "No lean model has 0 blocks"),
-        ({"speedup": 5}, "4.0 times as fast"),
-        ({"megabytes": 3}, "takes 4.0 megabytes"),
-    ],
-)
-def test_a_budget_that_nothing_meets(values, said):
-    with pytest.raises(UsageError, match=said):
+@pytest.mark.parametrize("values", [{"blocks": "4"}, {"blocks": "0"}, {"speedup": 5}, {"megabytes": 3}])
+def test_a_budget_that_nothing_meets(values):
+    with pytest.raises(UsageError, match=r"1 to 3 blocks, are up to 4.0 times .* 4.0 megabytes or more"):
         within_limit(ROWS, Budget(**values))
 
 

@@ -16,7 +16,7 @@ from truncate_kit import find_aim
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.methods.distill import subsets
-from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.models import keep, load_encoder

@@ -60,9 +60,9 @@ def test_a_limit_and_too_few(encoder, tmp_path):
     assert len(store_texts(encoder, RawTexts(texts=iter(TEXTS)), tmp_path / "texts", limit=250)) == 250
     with pytest.raises(DataError, match="Only 3 distinct texts"):
         store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "distillation/few", limit=150)
-    with pytest.raises(DataError, match="`max_texts` leaves 150 distinct texts to learn from"):
+    with pytest.raises(DataError, match="Only 150 distinct texts"):
         store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "distillation/few", limit=150)
-    excluded = f"Only 1 distinct text to learn from: {len(TEXTS) - 1} of those read are left out"
+    excluded = f"Only 1 distinct text to learn from; {len(TEXTS) - 1} of those read are left out"
     with pytest.raises(DataError, match=excluded) as caught:
         store_texts(encoder, RawTexts(texts=TEXTS, exclude=TEXTS[1:]), tmp_path / "distillation/none")
     assert "`exclude`" in caught.value.hint

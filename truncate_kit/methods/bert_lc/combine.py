@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
 from math import comb
 from time import perf_counter
 from typing import Any
@@ -53,39 +53,29 @@ _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search l
 _WINDOW = 2_048  # pairs whose states are held at a time
 
 
-@dataclass(frozen=True, slots=True)
 class Division:
-    """Places of the dev and the test pairs, and the correlation with their targets."""
+    """Places of the dev and the test pairs, and the correlation with their targets.
 
-    seed: int
-    dev: list[int]
-    test: list[int]
-    dev_ranks: RankCorrelation
-    test_ranks: RankCorrelation
+    Pairs with the same two texts stay on one side. Raises `DataError`.
 
+    Args:
+        pairs: That are divided.
+        seed: Draws them.
+        dev_pairs: Number of those for dev.
+    """
 
-def divide(pairs: PairSet, seed: int, dev_pairs: int) -> Division:
-    """Draw `dev_pairs` pairs for dev; rows with the same two texts stay on one side. Raises `DataError`."""
-    share = dev_pairs / len(pairs)
-    dev = {frozenset((pair.first, pair.second)) for pair in split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()}
-    sides: dict[bool, list[int]] = {True: [], False: []}
-    for place, pair in enumerate(pairs):
-        sides[frozenset((pair.first, pair.second)) in dev].append(place)
-    scores = pairs.scores()
-    ranks = {side: RankCorrelation([scores[place] for place in places]) for side, places in sides.items()}
-    return Division(seed, sides[True], sides[False], ranks[True], ranks[False])
-
-
-def draw_divisions(pairs: PairSet, settings: CombineSettings) -> list[Division]:
-    """Draw one division for each split, with as many dev pairs as wanted, at most half of all. Raises `DataError`."""
-    if len(pairs) < 8:
-        raise DataError(
-            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "
-            "others.",
-            hint="Give at least 8 pairs; some hundred make the choice steady.",
+    def __init__(self, pairs: PairSet, seed: int, dev_pairs: int) -> None:
+        share = dev_pairs / len(pairs)
+        drawn = split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()
+        dev = {frozenset((pair.first, pair.second)) for pair in drawn}
+        self.seed = seed
+        self.dev, self.test = list[int](), list[int]()
+        for place, pair in enumerate(pairs):
+            (self.dev if frozenset((pair.first, pair.second)) in dev else self.test).append(place)
+        scores = pairs.scores()
+        self.dev_ranks, self.test_ranks = (
+            RankCorrelation([scores[place] for place in side]) for side in (self.dev, self.test)
         )
-    num_dev = min(settings.dev_pairs, len(pairs) // 2)
-    return [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
 
 
 def combine(
@@ -117,7 +107,14 @@ def combine(
     """
     start, progress = perf_counter(), reporter(progress)
     settings, threads = settings or CombineSettings(), check_threads(threads) or 1
-    divisions = draw_divisions(pairs, settings)
+    if len(pairs) < 8:
+        raise DataError(
+            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "
+            "others.",
+            hint="Give at least 8 pairs; some hundred make the choice steady.",
+        )
+    num_dev = min(settings.dev_pairs, len(pairs) // 2)
+    divisions = [Division(pairs, seed, num_dev) for seed in range(settings.splits)]
     if settings.head and head is None:
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
     method, up_to = _plan(encoder.depth + 1, settings)
@@ -198,7 +195,7 @@ def _read(
         return states, first, second
 
     if not settings.has_grams:
-        scorer = StatePairs.of(*read(pairs.pairs), head if settings.head else None)
+        scorer = StatePairs(*read(pairs.pairs), head if settings.head else None)
         return scorer, first_tokens[0]
     windows = [pairs.pairs[start : start + _WINDOW] for start in range(0, len(pairs), _WINDOW)]
     forms = [pair_grams(*read(window), threads=torch.get_num_threads()).forms for window in windows]
@@ -253,23 +250,21 @@ def _points(ranks: RankCorrelation, cosines: Floats) -> float | None:
 def _split_report(
     scorer: PairGrams | StatePairs, first_tokens: Floats, division: Division, found: BestSubsets, up_to: int
 ) -> SplitReport:
-    tested: dict[int, float | None] = {}
-
-    def report(subset: ScoredSubset | None) -> Combination | None:
-        return None if subset is None else scored(subset)
-
+    @cache
     def scored(subset: ScoredSubset) -> Combination:
-        if subset.mask not in tested:
-            tested[subset.mask] = _points(division.test_ranks, scorer.cosines(subset.layers)[division.test])
-        return Combination(layers=subset.layers, dev=100 * subset.score, test=tested[subset.mask])
+        test = _points(division.test_ranks, scorer.cosines(subset.layers)[division.test])
+        return Combination(layers=subset.layers, dev=100 * subset.score, test=test)
+
+    def report(subsets: Sequence[ScoredSubset | None]) -> tuple[Combination | None, ...]:
+        return tuple(None if subset is None else scored(subset) for subset in subsets)
 
     return SplitReport(
         seed=division.seed,
         num_dev=len(division.dev),
         num_test=len(division.test),
         best=scored(found.best),
-        by_size=tuple(map(report, found.by_size[:up_to])),
-        without=tuple(map(report, found.without)),
+        by_size=report(found.by_size[:up_to]),
+        without=report(found.without),
         baselines=_baselines(scorer, first_tokens, division, up_to),
     )
 

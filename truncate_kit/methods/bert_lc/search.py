@@ -1,5 +1,6 @@
 """The search for the best combinations of layers: exact by Gram matrices, by a beam, or vector by vector."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -279,52 +280,31 @@ def largest_size(num_layers: int) -> int:
     return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A subset: its sums (3, n), and what each of the layers that may follow would add to them, (3, layers, n)."""
-
-    mask: int
-    sums: Floats
-    gains: Floats
-
-    def joined(self, layer: int, forms: Floats, num_followers: int) -> "_Node":
-        """Take in a layer; only layers below `num_followers` may follow."""
-        gains = self.gains[:, :num_followers] + forms[:, :num_followers, layer]
-        return _Node(self.mask | 1 << layer, self.sums + self.gains[:, layer], gains)
-
-    def choices(self, forms: Floats) -> tuple["_Node", "_Node"]:
-        """Return the node without and with the highest of the layers that may follow."""
-        layer = self.gains.shape[1] - 1
-        return _Node(self.mask, self.sums, self.gains[:, :layer]), self.joined(layer, forms, layer)
+# A subset: its mask, its sums (3, n), and what each of the layers that may follow would add to them, (3, layers, n).
+_Node = tuple[int, Floats, Floats]
 
 
 def _root(grams: PairGrams) -> _Node:
     layers = np.arange(grams.num_layers)
-    return _Node(0, np.zeros((3, grams.num_pairs)), grams.forms[:, layers, layers])
+    return 0, np.zeros((3, grams.num_pairs)), grams.forms[:, layers, layers]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lowest:
-    """All subsets of the lowest layers, by rising size."""
+def _joined(node: _Node, layer: int, forms: Floats, num_followers: int) -> _Node:
+    """Take a layer into a subset; only layers below `num_followers` may follow."""
+    mask, sums, gains = node
+    return mask | 1 << layer, sums + gains[:, layer], gains[:, :num_followers] + forms[:, :num_followers, layer]
 
-    masks: Masks  # (r,)
-    with_one: Floats  # indicator vectors after a leading 1, (r, 1 + m)
-    among: Floats  # what the layers of each subset add to each other, own products left out, (3, r, n)
-    ends: tuple[int, ...]  # at k the number of subsets of at most k layers
 
-    @classmethod
-    def of(cls, grams: PairGrams, layers: int) -> "_Lowest":
-        masks = np.arange(1 << layers, dtype=np.int64)
-        sizes = np.bitwise_count(masks)
-        masks = masks[np.argsort(sizes, kind="stable")]
-        chosen = (masks[:, None] >> np.arange(layers) & 1).astype(np.float64)
-        among = np.zeros((3, len(masks), grams.num_pairs))
-        for high in range(layers):
-            for low in range(high):
-                both = np.flatnonzero(chosen[:, low] * chosen[:, high])
-                among[:, both] += grams.forms[:, None, low, high]
-        ends = tuple(int((sizes <= size).sum()) for size in range(layers + 1))
-        return cls(masks, np.concatenate([np.ones((len(masks), 1)), chosen], axis=1), among, ends)
+def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
+    """Yield all choices among the layers from `down_to` on, of at most `up_to` layers; the lower masks first."""
+    mask, sums, gains = node
+    layer = gains.shape[1] - 1
+    if layer < down_to:
+        yield node
+        return
+    yield from _walk((mask, sums, gains[:, :layer]), forms, down_to=down_to, up_to=up_to)
+    if mask.bit_count() < up_to:
+        yield from _walk(_joined(node, layer, forms, layer), forms, down_to=down_to, up_to=up_to)
 
 
 def search_exact(
@@ -336,56 +316,51 @@ def search_exact(
     and what each lower layer would add to them are kept up. The lowest layers come as a block: one small product with
     all their indicator vectors, and a table of what they add among themselves.
     """
+    forms, num_pairs = grams.forms, grams.num_pairs
     # As many layers as keep a block in the cache, and small enough for one BLAS thread.
-    rows = max(1, _BLOCK // grams.num_pairs)
-    lowest = _Lowest.of(grams, min(grams.num_layers, 7, rows.bit_length() - 1))
-    chunk = max(len(lowest.ends) - 1, min(_CHUNK_LAYERS, grams.num_layers - 3))
-    higher = grams.num_layers - chunk
-    subsets = (some for size in range(up_to + 1) for some in combinations(range(higher), size))
-    tasks = [sum(1 << chunk + place for place in some) for some in subsets]
-    best_subsets = BestSubsets(grams.num_layers)
+    layers = min(grams.num_layers, 7, max(1, _BLOCK // num_pairs).bit_length() - 1)
+    # All subsets of the lowest layers, by rising size: indicator vectors after a leading 1, and what the layers of each
+    # add to each other, own products left out.
+    lowest = np.arange(1 << layers, dtype=np.int64)
+    sizes = np.bitwise_count(lowest)
+    lowest = lowest[np.argsort(sizes, kind="stable")]
+    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k the number of those of at most k layers
+    chosen = (lowest[:, None] >> np.arange(layers) & 1).astype(np.float64)
+    among = np.zeros((3, len(lowest), num_pairs))
+    for low, high in combinations(range(layers), 2):
+        both = np.flatnonzero(chosen[:, low] * chosen[:, high])
+        among[:, both] += forms[:, None, low, high]
+    with_one = np.concatenate([np.ones((len(lowest), 1)), chosen], axis=1)
 
-    def run(mask: int) -> BestSubsets:
+    chunk = max(layers, min(_CHUNK_LAYERS, grams.num_layers - 3))
+    higher = range(chunk, grams.num_layers)
+    tasks = [some for size in range(up_to + 1) for some in combinations(higher, size)]
+
+    def run(task: tuple[int, ...]) -> BestSubsets:
+        """Score all subsets that extend one of the higher layers by lower ones."""
         node = _root(grams)
-        for layer in range(grams.num_layers - 1, chunk - 1, -1):
-            node = node.choices(grams.forms)[mask >> layer & 1]
-        return _search_below(node, grams, ranks, lowest, up_to)
+        for layer in reversed(task):
+            node = _joined(node, layer, forms, layer)
+        node = (*node[:2], node[2][:, :chunk])
+        parts, block = np.empty((3, 1 + layers, num_pairs)), np.empty((3, len(lowest), num_pairs))
+        masks, scores = list[Masks](), list[Floats]()
+        for mask, sums, gains in _walk(node, forms, down_to=layers, up_to=up_to):
+            begin = 0 if mask else 1  # the empty set is no combination
+            end = ends[min(layers, up_to - mask.bit_count())]
+            parts[:, 0], parts[:, 1:] = sums, gains
+            found = np.matmul(with_one[begin:end], parts, out=block[:, begin:end])
+            found += among[:, begin:end]
+            masks.append(lowest[begin:end] | mask)
+            scores.append(ranks.of(cosines_of(found)))
+        best_subsets = BestSubsets(grams.num_layers)
+        best_subsets.update(np.concatenate(masks), np.concatenate(scores))
+        return best_subsets
 
+    best_subsets = BestSubsets(grams.num_layers)
     with ThreadPoolExecutor(threads) as pool:
         for done, found in enumerate(pool.map(run, tasks), 1):
             best_subsets.merge(found)
             progress("Searching combinations", done, len(tasks))
-    return best_subsets
-
-
-def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """Yield all choices among the layers from `down_to` on, of at most `up_to` layers; the lower masks first."""
-    if node.gains.shape[1] == down_to:
-        yield node
-        return
-    without, joined = node.choices(forms)
-    yield from _walk(without, forms, down_to=down_to, up_to=up_to)
-    if node.mask.bit_count() < up_to:
-        yield from _walk(joined, forms, down_to=down_to, up_to=up_to)
-
-
-def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest: _Lowest, up_to: int) -> BestSubsets:
-    """Score all subsets that extend `node` by lower layers."""
-    layers = len(lowest.ends) - 1
-    parts = np.empty((3, 1 + layers, grams.num_pairs))
-    block = np.empty((3, len(lowest.masks), grams.num_pairs))
-    masks: list[Masks] = []
-    scores: list[Floats] = []
-    for leaf in _walk(node, grams.forms, down_to=layers, up_to=up_to):
-        begin = 0 if leaf.mask else 1  # the empty set is no combination
-        end = lowest.ends[min(layers, up_to - leaf.mask.bit_count())]
-        parts[:, 0], parts[:, 1:] = leaf.sums, leaf.gains
-        sums = np.matmul(lowest.with_one[begin:end], parts, out=block[:, begin:end])
-        sums += lowest.among[:, begin:end]
-        masks.append(lowest.masks[begin:end] | leaf.mask)
-        scores.append(ranks.of(cosines_of(sums)))
-    best_subsets = BestSubsets(grams.num_layers)
-    best_subsets.update(np.concatenate(masks), np.concatenate(scores))
     return best_subsets
 
 
@@ -398,17 +373,18 @@ def search_beam(
     for size in range(1, up_to + 1):
         scored: dict[int, tuple[float, _Node, int]] = {}
         for node in nodes:
-            free = [layer for layer in range(grams.num_layers) if not node.mask >> layer & 1]
-            new = [layer for layer in free if node.mask | 1 << layer not in scored]
+            mask, sums, gains = node
+            free = [layer for layer in range(grams.num_layers) if not mask >> layer & 1]
+            new = [layer for layer in free if mask | 1 << layer not in scored]
             if not new:
                 continue
-            scores = ranks.of(cosines_of(node.sums[:, None] + node.gains[:, new]))
-            masks = np.array([node.mask | 1 << layer for layer in new], dtype=np.int64)
+            scores = ranks.of(cosines_of(sums[:, None] + gains[:, new]))
+            masks = np.array([mask | 1 << layer for layer in new], dtype=np.int64)
             best_subsets.update(masks, scores)
             for layer, mask, score in zip(new, masks.tolist(), scores.tolist(), strict=True):
                 scored[mask] = (-np.inf if np.isnan(score) else score, node, layer)
         kept = sorted(scored, key=lambda mask: (-scored[mask][0], mask))[:width]
-        nodes = [scored[mask][1].joined(scored[mask][2], grams.forms, grams.num_layers) for mask in kept]
+        nodes = [_joined(*scored[mask][1:], grams.forms, grams.num_layers) for mask in kept]
         progress("Searching combinations", size, up_to)
     return best_subsets
 
@@ -417,27 +393,27 @@ class StatePairs:
     """Pairs whose combinations have no Gram form: the largest value over layers, or the mean through a trained head.
 
     Args:
-        parts: States of both sides, for a head already through its weights, (2, L', n, width) in float64.
-        bias: Of the head, (width,); None takes the maximum over the layers.
+        states: Of the layers, (L', texts, d).
+        first: Places of the pairs' first texts.
+        second: And of their second ones.
+        head: None takes the maximum over the layers.
     """
 
-    def __init__(self, parts: Floats, bias: Floats | None = None) -> None:
-        self.parts, self.bias = parts, bias
-        self.num_layers = int(parts.shape[1])
-
-    @classmethod
-    def of(cls, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> Self:
-        """Prepare states (L', texts, d) for the pairs whose texts stand at `first` and `second`."""
+    def __init__(self, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> None:
         prepared: list[Floats] = [state.double().numpy() for state in states]
-        bias = None
+        self.bias: Floats | None = None
         if head is not None:  # W · mean = mean of W · state, so each layer is projected once
-            weight, bias = (value.detach().double().cpu().numpy() for value in (head.linear.weight, head.linear.bias))
+            weight, self.bias = (part.detach().double().cpu().numpy() for part in head.linear.parameters())
             prepared = [state @ weight.T for state in prepared]
-        return cls(np.stack([[part[list(side)] for part in prepared] for side in (first, second)]), bias)
+        # Of both sides, (2, L', n, width).
+        self.parts = np.stack([[part[list(side)] for part in prepared] for side in (first, second)])
+        self.num_layers = len(prepared)
 
     def select(self, pairs: Sequence[int]) -> Self:
         """Return some of the pairs, in the order given."""
-        return type(self)(np.ascontiguousarray(self.parts[:, :, list(pairs)]), self.bias)
+        found = copy.copy(self)
+        found.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
+        return found
 
     def cosines(self, layers: Sequence[int]) -> Floats:
         """Return the cosine of the combination of these layers for each pair, (n,)."""

@@ -1,33 +1,391 @@
 """Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import islice
+from functools import cached_property, partial
+from itertools import chain, combinations, islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.data import PairSplits, RetrievalSet, splits_for
-from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
 from truncate_kit.files import local_path, unfinished
-from truncate_kit.methods.distill.choosing import Distillation, check_budget, check_size
-from truncate_kit.methods.distill.learning import read_vectors, teacher_of, teacher_vectors
-from truncate_kit.methods.distill.result import DistillResult
+from truncate_kit.hardware import QUIET, OtherWork
+from truncate_kit.methods.distill.frontier import TIMED_TEXTS, measure_frontier, side_by_side, timed_on, with_earlier
+from truncate_kit.methods.distill.learning import (
+    Learning,
+    held_out_scores,
+    read_vectors,
+    run_name,
+    teacher_of,
+    teacher_vectors,
+)
+from truncate_kit.methods.distill.result import (
+    Blocks,
+    Candidate,
+    DistillResult,
+    Frontier,
+    FrontierPoint,
+    Sizes,
+    Student,
+    SubsetSearch,
+    Tryout,
+    best_tryout,
+    megabytes_of,
+)
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
+from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
-from truncate_kit.models import Encoder
+from truncate_kit.models import Encoder, keep, keep_words, save_encoder
+from truncate_kit.models.pipeline import Normalize, origin_of
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.seen import without_seen
+from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
 from truncate_kit.store import RunStore, output_folder, run_key
-from truncate_kit.training.cutting import cut_vocabulary
+from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.evaluators import check_queries, scored_as
+from truncate_kit.training.evaluators import check_queries, choosing_queries, scored_as
+from truncate_kit.wording import counted
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation
+AGREEMENT_PER_POINT = 3.0
+"""Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
+lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
+block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (benchmarks/lean)."""
+INT8 = '`export_onnx(settings=ExportSettings(precision="int8"))`'
+
+
+def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
+    """Refuse before any work what blocks no lean model that learns the vectors of `layer`, None the last, can have.
+
+    Raises `ModelError` for a model of which none can be left out, `LayerOutOfRangeError` for a block that it lacks, and
+    `UsageError` for a number of blocks, or for blocks behind the layer.
+    """
+    check_blocks(encoder, budget.named_blocks)
+    if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
+        hint = f"Give `blocks` up to {layer}, or leave out `layer`."
+        raise UsageError(f"Block {behind[0]} lies behind layer {layer}, whose vectors are learned.", hint=hint)
+    most = encoder.depth - 1 if layer is None else min(layer, encoder.depth - 1)
+    if budget.kind == "blocks" and not 0 < budget.number <= most:
+        hint = f"Give `blocks` from 1 to {most}."
+        raise UsageError(f"No lean model has {counted(budget.number, 'block')}.", hint=hint)
+
+
+def check_size(budget: Budget, encoder: Encoder) -> None:
+    """Raise `UsageError` where the smallest choice of blocks takes more than `megabytes`, before any work."""
+    if budget.megabytes is None:
+        return
+    held: list[float] = []  # by the fewest blocks that an ordinary checkpoint can hold
+    for size in range(1, encoder.depth + 1):
+        for blocks in combinations(range(1, encoder.depth + 1), size):
+            with suppress(LayerNotHeldError):
+                held.append(megabytes_of(keep(encoder, blocks, copy_weights=False).num_parameters))
+        if held:
+            break
+    if min(held) > budget.megabytes:
+        raise UsageError(
+            f"The smallest choice of blocks takes {min(held):.1f} megabytes.",
+            hint="Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts, and its "
+            f"eight-bit graph is about a quarter of the size: {INT8}.",
+        )
+
+
+def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
+    """Return the candidate with the most blocks that `blocks`, `speedup` or `megabytes` allow. Raises `UsageError`."""
+    *lean, full = candidates
+    if budget.kind == "blocks":
+        fitting = [row for row in lean if len(row.blocks) == budget.number]
+    elif budget.speedup is not None:
+        fitting = [row for row in lean if row.texts_per_second >= budget.speedup * full.texts_per_second]
+    else:
+        fitting = [row for row in lean if row.megabytes <= (budget.megabytes or 0.0)]
+    if not fitting:
+        fastest = max(row.texts_per_second for row in candidates) / full.texts_per_second
+        raise UsageError(
+            f"No choice of blocks keeps to that: they have {len(lean[0].blocks)} to {len(lean)} blocks, are up to "
+            f"{fastest:.1f} times as fast as the full model and take {candidates[0].megabytes:.1f} megabytes or more.",
+            hint=f"Ask for less; {INT8} makes any of them faster and a quarter as large.",
+        )
+    return fitting[-1]
+
+
+def graph_within(frontier: Frontier, budget: Budget, needed: float | None) -> FrontierPoint | None:
+    """Return the graph that the budget takes of a frontier; None where none keeps it, or where it names blocks.
+
+    That is the fastest one that has the score `needed`, the shortest and smallest of equals, or the one with the
+    highest score that is as fast or as small as asked for; speed 1 is the full model's graph in float32.
+    """
+    points, slowest = frontier.points, (budget.speedup or 0.0) * frontier.points[0].texts_per_second
+    if budget.kind == "within":
+        fitting = [one for one in points if one.score >= (needed or 0.0)]
+        return max(fitting, key=lambda one: (one.texts_per_second, -one.dims, -one.megabytes, one.score), default=None)
+    if budget.kind == "speedup":
+        fitting = [one for one in points if one.texts_per_second >= slowest]
+    else:
+        fitting = [one for one in points if one.megabytes <= (budget.megabytes or 0.0)]
+    return max(
+        fitting, key=lambda one: (round(one.score, 2), one.texts_per_second, -one.dims, -one.megabytes), default=None
+    )
+
+
+def closest(candidates: Sequence[Candidate], learned: Mapping[Blocks, float]) -> Blocks:
+    """Return the candidate with the highest score after learning, the smaller of equals; others are left aside."""
+    known = [row.blocks for row in candidates if row.blocks in learned]
+    return max(known, key=lambda blocks: (learned[blocks], -len(blocks)))
+
+
+def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:
+    """Mark the rows that another one beats: as good and as fast, and better in one of the two.
+
+    Scores before and after learning say nothing of each other; that of the full model, the last row, counts among
+    both.
+    """
+    full = rows[-1]
+
+    def beaten(row: Candidate) -> bool:
+        return any(
+            other.score >= row.score
+            and other.texts_per_second >= row.texts_per_second
+            and (other.score, other.texts_per_second) != (row.score, row.texts_per_second)
+            for other in rows
+            if full in (row, other) or (row.learned is None) == (other.learned is None)
+        )
+
+    return tuple(replace(row, dominated=beaten(row)) for row in rows)
+
+
+class Distillation(Learning):
+    """One distillation, as the process that leads sees it.
+
+    Args:
+        budget: Which size.
+        vocabulary: Texts whose word pieces the lean model keeps; None for all.
+        spared: Parameters that go with the other pieces.
+        searches: Has what does not depend on how students learn: scores without training, and speeds.
+        learning: For `Learning`.
+    """
+
+    def __init__(
+        self, *learning: Any, budget: Budget, vocabulary: Sequence[str] | None, spared: int, searches: RunStore
+    ) -> None:
+        super().__init__(*learning)
+        self.budget, self.vocabulary, self.spared, self.searches = budget, vocabulary, spared, searches
+        self.needed: float | None = None
+        if budget.kind == "within":
+            self.needed = self.full_score - budget.points * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
+
+    def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
+        """Search, learn, choose, measure and save.
+
+        Args:
+            out: Gets `lean/` and `full/`.
+            before: What the model card says was done to the full model before.
+            chosen_by: The pairs as they were given; None where there are none.
+            num_seen: Number of their test pairs that the full model had seen.
+        """
+        candidates, others_busy = self._sizes()
+        chosen, holds = self._choose(candidates)
+        whole = self.learn(chosen, weights=True)
+        self.group.agree(None)  # there is no more to help with
+        lean, words, student = self._saved(whole)
+        students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
+        frontier = self._frontier(students, chosen)
+        normalized = any(isinstance(module, Normalize) for module in self.encoder.tail)
+        if self.data is None or isinstance(self.data, RetrievalSet) or self.data.dev is None:
+            chosen_by = None
+        result = DistillResult(
+            model=self.encoder.name,
+            depth=self.encoder.depth,
+            before=before,
+            metric=self.metric,
+            full_score=self.full_score,
+            budget=self.budget,
+            settings=self.settings,
+            learning_rate=self.rate(chosen),
+            texts=self.texts.counts,
+            search=self._search,
+            tryouts=tuple(self.runs.all(Tryout).values()),
+            candidates=marked([self._after_learning(row, students, chosen) for row in candidates]),
+            students=students,
+            chosen=chosen,
+            holds=holds,
+            needed=self.needed,
+            scores=held_out_scores(self.encoder, lean, self.data, self.queries),
+            frontier=frontier,
+            graph=None if frontier is None else graph_within(frontier, self.budget, self.needed),
+            vocabulary=words,
+            all_words=None if words is None else whole.agreement,
+            data="" if self.data is None else self.data.name,
+            data_tokens=None if self.data is None else int(np.quantile(list(map(len, self.evaluator.texts())), 0.95)),
+            num_seen=num_seen,
+            others_busy=others_busy,
+            measure="cosine" if normalized else self.encoder.settings.get("similarity_fn_name") or "cosine",
+            data_fingerprint="" if chosen_by is None else chosen_by.fingerprint(),
+        ).compared()
+        save_encoder(self.encoder, out / "full", origin=origin_of("copy", self.encoder, self.encoder))
+        lean.seen = merged(self.encoder.seen, self._chose())
+        origin = origin_of(
+            "distill",
+            self.encoder,
+            lean,
+            blocks=chosen,
+            data=chosen_by,
+            seed=self.settings.seed,
+            pieces=None if words is None else (words.pieces, words.full_pieces),
+            long=self.texts.counts.long,
+            settings=self.settings.to_dict() | self.budget.to_dict(),
+        )
+        records = {Path(RESULT_FILES["distill"]).name: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
+        self.runs.forget_weights({run_name(chosen)})
+        return result
+
+    def _chose(self) -> Keys:
+        """Return the keys of the pairs or the queries by which blocks and epochs were chosen."""
+        if isinstance(self.data, RetrievalSet):
+            return query_keys(choosing_queries(self.data))
+        return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
+
+    def _saved(self, student: Student) -> tuple[Encoder, VocabularyCut | None, Student]:
+        """Return what a student is saved as, what is left of its vocabulary, and the student with its agreement then.
+
+        That agreement is the one with the pieces which texts need that do not report it.
+        """
+        lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
+        if self.vocabulary is None:
+            return lean, None, student
+        reporting = self.reporting.tolist()
+        reported = frozenset(self.texts.read(reporting))
+        measured = keep_words(lean, [text for text in self.vocabulary if text not in reported])
+        vectors = measured.encode_ids(self.texts.ids_for(measured, reporting))
+        return *cut_vocabulary(lean, self.vocabulary), replace(student, agreement=self.report.agreement_of(vectors))
+
+    @cached_property
+    def _search(self) -> SubsetSearch:
+        """All subsets; where the blocks are named, these alone with what simpler rules keep, for nothing is chosen."""
+        named = self.budget.named_blocks
+        name = "subsets" if named is None else f"sub{run_name(named)}"
+        if (found := self.searches.read(name, SubsetSearch)) is not None:
+            return found
+        if named is not None:
+            return self.searches.write(name, compare_blocks(self.teacher, self.evaluator, named))
+        return self.searches.write(name, search_subsets(self.teacher, self.evaluator, progress=self.progress))
+
+    def _sizes(self) -> tuple[list[Candidate], float | None]:
+        """Return the best subset of each size, the named blocks in the place of theirs; timed once.
+
+        Beside them the share of the machine that others took while they were timed.
+        """
+        search, named = self._search, self.budget.named_blocks
+        known = {row.blocks: row.score for row in search.best if search.num_texts is None}  # else of other texts
+        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else "-" + "-".join(map(str, named)))
+        found = self.searches.read(name, Sizes)
+        if found is None:
+            blocks = {len(row.blocks): row.blocks for row in search.best} | ({len(named): named} if named else {})
+            blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
+            kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
+            ids, others = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), OtherWork()
+            runs = [partial(model.encode_ids, ids) for model in kept]
+            speeds, busy = side_by_side(runs, len(ids), reference=-1, progress=self.progress), others.share()
+            candidates = tuple(
+                Candidate(
+                    blocks=subset,
+                    untrained=known[subset] if subset in known else self.evaluator.score(model)[0],
+                    learned=None,
+                    texts_per_second=rate,
+                    parameters=model.num_parameters,
+                    agreement=self.report.agreement(model),
+                    interval=self._interval(model),
+                    speedup_interval=interval,
+                )
+                for subset, model, (rate, interval) in zip(blocks.values(), kept, speeds, strict=True)
+            )
+            found = Sizes(candidates=candidates, others_busy=busy)
+            if (busy or 0.0) <= QUIET:  # else the next call times them anew
+                self.searches.write(name, found)
+        *lean, full = found.candidates
+        return [*(replace(row, parameters=row.parameters - self.spared) for row in lean), full], found.others_busy
+
+    def _choose(self, candidates: list[Candidate]) -> tuple[Blocks, bool]:
+        """Return the blocks of the lean model and whether it keeps the budget; settle the `candidates` that learn."""
+        if self.needed is None:
+            taken = within_limit(candidates, self.budget)
+            settled = candidates[candidates.index(taken)] = self._settled(taken)
+            return settled.blocks, True
+        # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
+        low, high, best = 0, len(candidates) - 2, None
+        while low <= high:
+            middle = (low + high) // 2
+            settled = candidates[middle] = self._settled(candidates[middle])
+            if self.learn(settled.blocks).best >= self.needed:
+                best, high = settled.blocks, middle - 1
+            else:
+                low = middle + 1
+        if best is None:
+            tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
+            return closest(candidates[:-1], tried), False
+        return best, True
+
+    def _settled(self, row: Candidate) -> Candidate:
+        """Replace the row's blocks by those of its leading subsets that learn best from few texts.
+
+        What a subset gives without training does not tell how well it learns: of two blocks of all-MiniLM-L6-v2, 5 and
+        6 agree best with the full model untrained, and 1 and 6 by a point after 1,800 texts (benchmarks/lean).
+        """
+        leading = [one for one in self._search.leading if len(one.blocks) == len(row.blocks)]
+        if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self.few is None:
+            return row
+        if self._search.num_texts is not None:  # what learns is scored on all texts
+            leading = [
+                replace(one, score=self.evaluator.score(keep(self.encoder, one.blocks, copy_weights=False))[0])
+                for one in leading
+            ]
+        best = best_tryout([self.try_out(one) for one in leading])
+        interval = self._interval(keep(self.encoder, best.blocks, copy_weights=False))
+        return replace(row, blocks=best.blocks, untrained=best.untrained, interval=interval)
+
+    def _interval(self, model: Encoder) -> tuple[float, float] | None:
+        """Return the bootstrap interval of the score without training by labels; agreement has one of its own."""
+        return None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
+
+    def _after_learning(self, row: Candidate, students: Sequence[Student], chosen: Blocks) -> Candidate:
+        """Take the blocks of the row's size that learned best, in this run or an earlier one; the chosen ones stay."""
+        same = [one for one in students if len(one.blocks) == len(row.blocks)]
+        if len(row.blocks) == len(chosen):
+            same = [one for one in same if one.blocks == chosen]
+        if not same:
+            return row
+        best = max(same, key=lambda one: (one.best, one.blocks == row.blocks))
+        if best.blocks != row.blocks:
+            lean = keep(self.encoder, best.blocks, copy_weights=False)
+            row = replace(
+                row, blocks=best.blocks, untrained=self.evaluator.score(lean)[0], interval=self._interval(lean)
+            )
+        return replace(row, learned=best.best if best.scores else None, agreement=best.agreement)
+
+    def _frontier(self, students: Sequence[Student], chosen: Blocks) -> Frontier | None:
+        """Measure the full model and all students that have weights, if asked for; once for a budget.
+
+        Later runs have the weights of the chosen one alone, and take what was measured when there were more.
+        """
+        budget, place = self.budget, f"frontier-{timed_on(self.encoder)}-"
+        asked = budget.points if budget.kind == "within" else getattr(budget, budget.kind)
+        name = f"{place}{budget.kind}-{asked}-{run_name(chosen)}"
+        if (found := self.runs.read(name, Frontier)) is not None or not self.settings.frontier:
+            return found
+        held = [one.blocks for one in students if self.runs.has_weights(run_name(one.blocks))]
+        encoders = [(tuple(range(1, self.encoder.depth + 1)), self.encoder)]
+        for blocks in sorted(held, key=len, reverse=True):
+            encoders.append((blocks, self.runs.encoder(run_name(blocks), self.encoder.device)))
+        earlier = [one for known, one in self.runs.all(Frontier).items() if known.startswith(place)]
+        return self.runs.write(name, with_earlier(measure_frontier(encoders, self), earlier))
 
 
 def find_aim(
@@ -101,7 +459,11 @@ def distill(
     settings = settings or DistillSettings()
     teacher, (data, chosen_by, num_seen) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
-    raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
+    if isinstance(data, RetrievalSet):
+        raw = replace(raw, exclude={*raw.exclude, *data.held_out})
+    elif data is not None:
+        judged = [part.texts() for part in (data.dev, data.test) if part is not None]
+        raw = replace(raw, exclude={*raw.exclude, *chain.from_iterable(judged)})
     # All that can be wrong is said before the full model's vectors, which may take hours.
     check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     smallest = teacher if raw.vocabulary is None else cut_vocabulary(teacher, raw.vocabulary)[0]
@@ -138,7 +500,8 @@ def _divided(
 ) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
     """Return pairs as the seed divides them, the pairs as they were given, and the number of seen test pairs.
 
-    Test pairs that the full model has seen are left out. Raises `DataError` where there is nothing to choose by.
+    Test pairs that the full model has seen are left out; of fewer than `FEWEST_TESTED` there is no test. Raises
+    `DataError` where there is nothing to choose by.
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, 0
@@ -149,32 +512,14 @@ def _divided(
         raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
     for part in parts:
         part.check_graded()
-    kept, known = _unseen(data, encoder)
-    return kept, given, known
-
-
-def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, int]:
-    """Leave out the test pairs that the full model has seen, and count them.
-
-    Of fewer than `FEWEST_TESTED` there is no test.
-    """
     if data.test is None:
-        return data, 0
+        return data, given, 0
     kept, known = without_seen(data, encoder.seen)
     if not known or kept.test is None:
-        return data, 0
-    if len(kept.test) < FEWEST_TESTED:
-        return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), known
-    return kept, known
-
-
-def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
-    """Return the texts that choose or report."""
-    if data is None:
-        return ()
-    if isinstance(data, RetrievalSet):
-        return tuple(data.held_out)
-    return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())
+        return data, given, 0
+    if len(kept.test) >= FEWEST_TESTED:
+        return kept, given, known
+    return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), given, known
 
 
 def _stores(

@@ -19,19 +19,23 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.hardware import OtherWork
 from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models import Encoder
-from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
+from truncate_kit.models.truncation import keep_pieces, kept_pieces
 from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
 from truncate_kit.statistics import RESAMPLES, Array, draws, interval
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
-ROUNDS, MOST_ROUNDS, SECONDS, TEXTS = 5, 25, 10.0, 128  # small models are timed more often: noise is large for them
+ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = (
+    5,
+    25,
+    10.0,
+    128,
+)  # small models are timed more often: noise is large for them
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)
 """A vector's first dimensions, as divisors of its width."""
@@ -46,13 +50,6 @@ def timed_on(encoder: Encoder) -> str:
     if device.type == "cuda":
         return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
     return f"{device.type}-{torch.get_num_threads()}"
-
-
-def time_models(models: Sequence[Encoder], ids: Sequence[Ids], progress: Progress) -> tuple[list[Speed], float | None]:
-    """Time models in torch on their device, against the last one; also return the share that others took meanwhile."""
-    some, others = list(ids[:TEXTS]), OtherWork()
-    runs = [partial(model.encode_ids, some) for model in models]
-    return side_by_side(runs, len(some), reference=-1, progress=progress), others.share()
 
 
 def side_by_side(
@@ -129,8 +126,8 @@ def measure_frontier(encoders: Sequence[tuple[Blocks, Encoder]], learning: Learn
                 points += _points_of(blocks, precision, runner, learning.evaluator, read)
                 runners.append(runner)
                 learning.progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
-        calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some, _ in read.values()]
-        found = side_by_side(calls, min(TEXTS, len(learning.evaluator.texts())), reference=0)
+        calls = [partial(runner.encode_ids, some[:TIMED_TEXTS]) for runner in runners for some, _ in read.values()]
+        found = side_by_side(calls, min(TIMED_TEXTS, len(learning.evaluator.texts())), reference=0)
     graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
     speed = dict(zip(graphs, found, strict=True))
     timed = [

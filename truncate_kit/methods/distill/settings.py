@@ -39,7 +39,7 @@ class Budget(Result):
 
     Attributes:
         within: The fewest blocks that lose no more than these points against the full model on held-out data, after
-            learning. Without labels a point is three points of agreement (`choosing.AGREEMENT_PER_POINT`).
+            learning. Without labels a point is three points of agreement (`distilling.AGREEMENT_PER_POINT`).
         speedup: The most blocks with which texts are encoded that number of times as fast as by the full model.
         megabytes: The most blocks whose weights take no more than that in float32, 10⁶ bytes each.
         blocks: A number of blocks (3 or "3"), or which ones ([1, 4, 6], "1,4,6", "1..3,6"); kept as text.

@@ -134,7 +134,7 @@ def store_texts(
                     lengths.append(len(ids))
                     digest.add(names[0], text)
                 progress("Reading texts", len(lengths), len(lengths) + 1)
-        _check_enough(len(lengths), number, limit)
+        _check_enough(len(lengths), number)
         progress("Reading texts", len(lengths), len(lengths))
         np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
         counts = TextCounts(
@@ -176,23 +176,18 @@ def _distinct(
             yield names, some
 
 
-def _check_enough(count: int, number: Counter[str], limit: int | None) -> None:
+def _check_enough(count: int, number: Counter[str]) -> None:
     """Raise `DataError` for fewer distinct texts than are learned from, or queries alone."""
     if count == number["queries"] > 0:
         hint = "Give `texts` that these search, or leave out `queries` and give them as `texts`."
         raise DataError(f"There are {counted(count, 'query', 'queries')} and no texts to learn from.", hint=hint)
-    if count >= FEWEST_TEXTS:
-        return
-    hint = f"At least {FEWEST_TEXTS} are needed; tens of thousands are better."
-    if count - number["queries"] == limit:
-        raise DataError(f"`max_texts` leaves {counted(count, 'distinct text')} to learn from.", hint=hint)
-    if not number["excluded"]:
-        raise DataError(f"Only {counted(count, 'distinct text')} to learn from.", hint=hint)
-    raise DataError(
-        f"Only {counted(count, 'distinct text')} to learn from: {number['excluded']:,} of those read are left out, "
-        "because they are to be excluded or stand in the data for evaluation.",
-        hint=f"Give other `texts`, or fewer to `exclude`. {hint}",
-    )
+    if count < FEWEST_TEXTS:
+        raise DataError(
+            f"Only {counted(count, 'distinct text')} to learn from; {number['excluded']:,} of those read are left out, "
+            "because they are to be excluded or stand in the data for evaluation.",
+            hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
+            "`max_texts`, or fewer to `exclude`.",
+        )
 
 
 def words_of(text: str) -> list[str]:

@@ -46,7 +46,7 @@ from truncate_kit.methods.frozen.states import (
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
-from truncate_kit.models.saving import origin_of
+from truncate_kit.models.pipeline import origin_of
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.seen import keys_of, merged
