@@ -38,7 +38,6 @@ from truncate_kit.origin import ORIGIN_FILE, Method, Origin, model_digests, vers
 from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.seen import write_seen
 
-
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder: sentence-transformers has no such code
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
