@@ -124,6 +124,7 @@ def export(
     from truncate_kit.data import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
+    from truncate_kit.report.project import data_sentences
     from truncate_kit.report.view import view_of
 
     use_threads(threads)
@@ -133,7 +134,7 @@ def export(
     named = (data, columns, scale, kept, vocabulary_from)
     unlabelled: PairSplits | RetrievalSet | None = None
     if own_model and all(one is None for one in named) and (own := own_pairs_of(workspace)) is not None:
-        workspace.note(*own.statements())
+        workspace.note(*data_sentences(own))
         unlabelled = own
     elif (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
@@ -154,7 +155,7 @@ def export(
     encoder = workspace.load(source)
     if isinstance(scored, RetrievalSet):
         scored = search_pairs_of(encoder, scored)
-        workspace.note(*scored.statements())
+        workspace.note(*data_sentences(scored))
     splits = workspace.unseen(scored, source.name)
     if precision == "int8" and None in (splits.dev, splits.test):
         splits = workspace.divided(splits)

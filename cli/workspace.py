@@ -124,6 +124,7 @@ class Workspace(Places):
     ) -> tuple["PairSplits", DataSource]:
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
         from truncate_kit.data import BUNDLED, is_retrieval_folder, load_pairs
+        from truncate_kit.report.project import data_sentences
 
         source = DataSource(named, names_in(columns), scale_in(scale))
         if named is None:
@@ -134,7 +135,7 @@ class Workspace(Places):
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         how = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **how)  # type: ignore[arg-type]  # each its own
-        self.note(*splits.statements())
+        self.note(*data_sentences(splits))
         return splits, source
 
     def queries(self, named: str | None) -> str | None:
@@ -157,9 +158,10 @@ class Workspace(Places):
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data import complete_splits
+        from truncate_kit.report.project import overlap_warning
 
         found = self._noted(splits, complete_splits(splits))
-        warning = found.overlap.warning()
+        warning = overlap_warning(found.overlap)
         if warning is not None and found is not splits:  # what was there before has said it
             self.note(warning)
         return found

@@ -137,7 +137,8 @@ def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
     pairs, name = splits.evaluation, splits.items()[-1][0]
     known = np.isin(pair_keys(pairs), keys)
     kept = tuple(pair for pair, seen in zip(pairs, known, strict=True) if not seen)
-    return splits.with_split(name, kept), int(known.sum())
+    left = {name: replace(pairs, pairs=kept)}
+    return replace(splits, **left), int(known.sum())  # type: ignore[arg-type]  # a split by its name
 
 
 def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":

@@ -10,6 +10,7 @@ from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.files import run_lock
 from truncate_kit.models import encoder_digest, load_encoder
 from truncate_kit.report.page import write_page
+from truncate_kit.report.project import overlap_warning
 from truncate_kit.training import evaluators
 from truncate_kit.training import settings as configuration
 from truncate_kit_cli import train
@@ -49,7 +50,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
     assert code == 0, err
     assert "was divided into train " in err
-    warning = complete_splits(load_pairs(single_file)).overlap.warning()
+    warning = overlap_warning(complete_splits(load_pairs(single_file)).overlap)
     assert "the test score may flatter the model" in warning
     card = single_file.parent / "exported/lean/README.md"
     assert warning in err
@@ -165,9 +166,9 @@ def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, ti
 
 
 def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path, monkeypatch):
-    words = train.word_training()
-    assert words.epochs == 50
-    monkeypatch.setattr(train, "word_training", lambda: replace(words, epochs=7))
+    usual = train.word_training()
+    assert usual.epochs == 50
+    monkeypatch.setattr(train, "word_training", lambda: replace(usual, epochs=7))
     folder = tmp_path / "words"
     folder.mkdir()
     words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]

@@ -4,6 +4,7 @@ import pytest
 
 from truncate_kit.data import load_pairs
 from truncate_kit.data.pairs import BUNDLED_FOLDER
+from truncate_kit.report.project import data_sentences
 
 EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}
 
@@ -24,14 +25,14 @@ def edits() -> dict[str, list[set[str]]]:
 
 def test_sizes_and_scale(bundled):
     assert [(name, len(split)) for name, split in bundled.items()] == [("train", 2500), ("dev", 500), ("test", 500)]
-    assert bundled.statements()[1] == "Scores run from 0 to 5 (known for this set)."
+    assert data_sentences(bundled)[1] == "Scores run from 0 to 5 (known for this set)."
 
 
 def test_no_sentence_occurs_twice(bundled):
     texts = [text for _, split in bundled.items() for pair in split for text in (pair.first, pair.second)]
     assert len(texts) == len(set(texts)) == 2 * 3500
     assert bundled.overlap.test_sentences_in_train == 0
-    assert len(bundled.statements()) == 2
+    assert len(data_sentences(bundled)) == 2
 
 
 def test_scores_are_graded_and_spread_evenly(bundled):

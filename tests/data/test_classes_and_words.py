@@ -6,6 +6,7 @@ import pytest
 
 from truncate_kit.data import complete_splits, load_pairs, splits_for
 from truncate_kit.errors import DataError, RowError
+from truncate_kit.report.project import data_sentences
 
 
 def write(path, header, rows):
@@ -27,7 +28,7 @@ def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
     assert splits.train.classes == splits.test.classes == ("maybe", "no", "yes")
     assert splits.train.scores() == [2.0, 0.0, 1.0]
     assert splits.test.scores() == [1.0]
-    assert splits.statements()[1] == "Classes: maybe, no, yes."
+    assert data_sentences(splits)[1] == "Classes: maybe, no, yes."
 
 
 @pytest.mark.parametrize(

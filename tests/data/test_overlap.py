@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.data import Overlap, PairSet, SharedPairs, TextPair, load_pairs
+from truncate_kit.data import PairSet, TextPair, load_pairs
 from truncate_kit.data.types import PairSplits
+from truncate_kit.report.project import data_sentences, overlap_warning
 
 # set, train/dev, train/test, dev/test as (same order, either order), test sentences also in train, test sentences:
 # the table that comes with the evaluation data.
@@ -20,11 +21,11 @@ PUBLISHED = [
 @pytest.mark.parametrize(("name", "train_dev", "train_test", "dev_test", "shared", "sentences"), PUBLISHED)
 def test_overlap_equals_the_published_table(shared_data, name, train_dev, train_test, dev_test, shared, sentences):
     splits = load_pairs(shared_data / name)
-    counted = [(both.same_order, both.either_order) for both in _pairs_of(splits.overlap)]
-    assert counted == [train_dev, train_test, dev_test]
+    overlap = splits.overlap
+    assert (overlap.train_dev, overlap.train_test, overlap.dev_test) == (train_dev, train_test, dev_test)
     assert (splits.overlap.test_sentences_in_train, splits.overlap.test_sentences) == (shared, sentences)
-    warning = splits.statements()[-1]
-    assert warning == splits.overlap.warning()
+    warning = data_sentences(splits)[-1]
+    assert warning == overlap_warning(splits.overlap)
     assert f"{train_test[1]} test pairs ({train_test[0]} in the same order)" in warning
     assert f"{shared:,} of the {sentences:,} distinct test sentences" in warning
 
@@ -33,15 +34,11 @@ def test_scores_that_look_like_classes_are_pointed_out():
     def said(*scores: float) -> bool:
         pairs = tuple(TextPair(f"a{place}", "b", score) for place, score in enumerate(scores))
         splits = PairSplits(name="x", train=replace(_set(("a", "b")), pairs=pairs, scale=(0, 1)))
-        return any("the objective is paraphrase" in sentence for sentence in splits.statements())
+        return any("the objective is paraphrase" in sentence for sentence in data_sentences(splits))
 
     assert said(0, 1, 1)
     assert not said(0, 0.5, 1)
     assert not said(1, 1)
-
-
-def _pairs_of(overlap: Overlap) -> list[SharedPairs]:
-    return [overlap.train_dev, overlap.train_test, overlap.dev_test]
 
 
 def _set(*pairs: tuple[str, str]) -> PairSet:
@@ -50,7 +47,6 @@ def _set(*pairs: tuple[str, str]) -> PairSet:
         pairs=tuple(TextPair(first, second, 1.0) for first, second in pairs),
         scale=(0, 1),
         scale_source="given",
-        num_scale_values=0,
         path="x.csv",
         columns=("a", "b", "c"),
     )

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import TextPair, load_pairs, read_pairs
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.report.project import data_sentences
 
 ROWS = [
     ("A cat sleeps.", 'It says "meow", loudly.', 2.5),
@@ -106,14 +106,6 @@ def test_bad_columns_and_folders_are_named(tmp_path):
         load_pairs(tmp_path)
 
 
-@pytest.mark.parametrize("several", [True, False])
-def test_what_datasets_saved_to_disk_is_called_that(tmp_path, several):
-    one = datasets.Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]})
-    (datasets.DatasetDict(train=one) if several else one).save_to_disk(tmp_path / "saved")
-    with pytest.raises(DataError, match="by save_to_disk of datasets"):
-        load_pairs(tmp_path / "saved")
-
-
 def test_two_choices_for_a_column_are_an_error(tmp_path):
     path = write(tmp_path / "p.csv", [(*row, 1.0) for row in ROWS], (*NAMES, "similarity"))
     with pytest.raises(ColumnsError, match="more than one choice for the score"):
@@ -132,7 +124,7 @@ def test_two_choices_for_a_column_are_an_error(tmp_path):
 def test_scale_is_inferred_and_stated(tmp_path, scores, scale):
     read = read_pairs(write(tmp_path / "p.csv", [("a", f"b{score}", score) for score in scores]))
     assert (read.scale, read.scale_source) == (scale, "inferred")
-    assert read.scale_sentence() == f"Scores run from {scale[0]} to {scale[1]} (inferred from 2 values)."
+    assert (read.scale, read.scale_source) == (scale, "inferred")
     low, high = scale
     assert read.scores01() == pytest.approx([(score - low) / (high - low) for score in scores])
 
@@ -142,14 +134,14 @@ def test_scale_is_inferred_from_all_splits_together(tmp_path):
     write(tmp_path / "dev.csv", [("a", "b", 0.5)])
     splits = load_pairs(tmp_path)
     assert splits.dev.scale == splits.train.scale == (0, 5)
-    assert "Scores run from 0 to 5 (inferred from 4 values)." in splits.statements()
+    assert "Scores run from 0 to 5 (inferred from 4 values)." in data_sentences(splits)
 
 
 def test_given_scale_is_used_and_checked(tmp_path):
     path = write(tmp_path / "p.csv")
     read = read_pairs(path, scale=(0, 10))
     assert read.scores01() == [0.25, 0.0, 0.5]
-    assert read.scale_sentence() == "Scores run from 0 to 10 (as given)."
+    assert (read.scale, read.scale_source) == ((0, 10), "given")
     with pytest.raises(RowError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(given\)"):
         read_pairs(path, scale=(0, 4))
     for wrong in ((5, 0), (0, float("nan")), (1, 1), (1,)):
@@ -188,7 +180,7 @@ def test_published_sets_keep_every_row(shared_data, name, sizes, scale):
     splits = load_pairs(shared_data / name)
     assert [len(split) for _, split in splits.items()] == sizes
     assert {split.scale for _, split in splits.items()} == {scale}
-    assert f"(inferred from {sum(sizes):,} values)" in splits.train.scale_sentence()
+    assert f"(inferred from {sum(sizes):,} values)" in data_sentences(splits)[1]
     with (shared_data / name / "test.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     score = "score" if "score" in rows[0] else "label"

@@ -108,15 +108,15 @@ def test_queries_with_several_answers_and_more_texts(tmp_path):
     found = read_retrieval(write(tmp_path / "q.csv", rows), corpus=write(tmp_path / "more.txt", "a tree\na dog\n"))
     assert found.queries == ("what barks", "what meows")  # a text that answers only itself is no query
     assert found.documents == ("a dog", "a seal", "a cat", "a tree")
-    assert found.relevant == (frozenset({0, 1}), frozenset({2}))
+    assert [set(grades) for grades in found.relevance] == [{0, 1}, {2}]
 
 
 def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
     rows = "question1,question2,is_duplicate\nhow,in what way,1\nwhy,where,0\n"
     found = read_retrieval(write(tmp_path / "q.csv", rows))
-    assert (found.queries, found.documents, found.relevant) == (("how",), ("in what way", "where"), (frozenset({0}),))
+    assert (found.queries, found.documents, found.relevance) == (("how",), ("in what way", "where"), ({0: 1.0},))
     mrpc = read_retrieval(shared_data / "mrpc/test.csv")
-    assert sum(map(len, mrpc.relevant)) == 1147  # the paraphrases among the 1,725 pairs
+    assert sum(map(len, mrpc.relevance)) == 1147  # the paraphrases among the 1,725 pairs
     graded = write(tmp_path / "graded/pairs.csv", "sentence1,sentence2,score\na dog,a cat,0.4\na dog,a hound,4.8\n")
     with pytest.raises(ColumnsError, match="column 'score' grades the pairs"):
         read_retrieval(graded)

@@ -9,7 +9,7 @@ from scipy import stats
 from tests.support.pairs import make_pairs
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings
-from truncate_kit.data import PairSplits, PlacedPairs, StsSet, TextPair
+from truncate_kit.data import PlacedPairs, StsSet, TextPair
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
 from truncate_kit.models import load_encoder
@@ -68,7 +68,7 @@ def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_fol
     with pytest.raises(DataError, match=r"Pair 4: the score \S+ is not finite"):
         evaluate(encoder, wrong)
     with pytest.raises(DataError, match="pair 4: the score"):
-        PairSplits(name="made", train=pairs).with_split("train", wrong)
+        dataclasses.replace(pairs, pairs=tuple(wrong))
     assert spearman([0.1, 0.2, 0.3], [1.0, 2.0, float("nan")]) is None
 
 

@@ -54,7 +54,7 @@ def searched():
 def plain_mrr(data, vectors):
     """Cosines of every text, sorted; a query does not find itself."""
     total = 0.0
-    for query, answers in zip(data.queries, data.relevant, strict=True):
+    for query, answers in zip(data.queries, data.relevance, strict=True):
         q = vectors[query] / np.linalg.norm(vectors[query])
         cosines = [
             (-(q @ vectors[text]) / np.linalg.norm(vectors[text]), text) for text in data.documents if text != query

@@ -40,7 +40,6 @@ def evaluator(encoder: Encoder) -> PairEvaluator:
             pairs=pairs,
             scale=(0, 4),
             scale_source="given",
-            num_scale_values=0,
             path="",
             columns=("a", "b", "c"),
         ),

@@ -20,7 +20,6 @@ def _pair_set(pairs: Sequence[TextPair]) -> PairSet:
         pairs=tuple(pairs),
         scale=(0.0, 5.0),
         scale_source="given",
-        num_scale_values=0,
         path="words",
         columns=("first", "second", "score"),
     )

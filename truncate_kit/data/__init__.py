@@ -28,7 +28,6 @@ from truncate_kit.data.types import Overlap as Overlap
 from truncate_kit.data.types import PairSet as PairSet
 from truncate_kit.data.types import PairSplits as PairSplits
 from truncate_kit.data.types import PlacedPairs as PlacedPairs
-from truncate_kit.data.types import SharedPairs as SharedPairs
 from truncate_kit.data.types import TextPair as TextPair
 from truncate_kit.data.types import distinct_texts as distinct_texts
 from truncate_kit.data.types import overlap_of as overlap_of

@@ -34,7 +34,6 @@ USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 """Scales of graded pairs, narrowest first: the first one that holds all values is taken."""
 MOST_CLASSES = 20  # more values than this are scores, ids or texts rather than classes
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
-_ON_DISK = ("dataset_dict.json", "state.json")  # what `save_to_disk` of datasets writes beside its tables
 _HUB_NAMES = {
     "stsb": "sentence-transformers/stsb",
     "stsb-de": "PhilipMay/stsb_multi_mt:de",
@@ -136,14 +135,6 @@ def _folder_tables(folder: Path) -> dict[str, Table]:
     found = find_split_files(folder)
     if found:
         return {split: read_table(path) for split, path in found.items()}
-    if (folder / "qrels").is_dir() or any(folder.glob("corpus.jsonl*")):
-        problem = f"{folder} holds queries and documents, not graded pairs."
-        raise DataError(problem, hint="read_retrieval(path) reads it.")
-    if any((folder / name).is_file() for name in _ON_DISK):
-        raise DataError(
-            f"{folder} was written by save_to_disk of datasets, whose files are not read.",
-            hint="Write each split to a file of a folder, as by dataset.to_parquet(folder / 'train.parquet').",
-        )
     raise DataError(
         f"{folder} holds no splits.",
         hint=f"Call them train, dev (or validation) and test, as {', '.join(PAIR_FORMATS)}; all but Parquet may end in "
@@ -222,7 +213,6 @@ def _graded_sets(
         scores,
         scale=(float(low), float(high)),
         scale_source=source,
-        num_scale_values=sum(map(len, scores.values())) if source == "inferred" else 0,
     )
 
 
@@ -330,11 +320,8 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
         fractions: Shares of train, dev and test, which sum to 1.
 
     Raises:
-        UsageError: The fractions are not such shares.
         DataError: A wanted split would get fewer than two pairs.
     """
-    if len(fractions) != 3 or min(fractions) < 0 or not math.isclose(sum(fractions), 1):
-        raise UsageError(f"{tuple(fractions)} are not the shares of train, dev and test.", hint="Use (0.8, 0.1, 0.1).")
     groups: dict[frozenset[str], list[int]] = {}
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)

@@ -74,11 +74,6 @@ class RetrievalSet:
         """Return the queries of this split and of all others but train."""
         return {*self.queries, *self.other_queries}
 
-    @property
-    def relevant(self) -> tuple[frozenset[int], ...]:
-        """Return the places of the documents that answer each query."""
-        return tuple(map(frozenset, self.relevance))
-
     def fingerprint(self) -> str:
         """Return the SHA-256 of texts, their names and the grades, in order, and of a metric other than nDCG."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
@@ -173,14 +168,9 @@ def read_retrieval(
     return replace(_read_file(path, corpus), metric=chooses_by)
 
 
-def has_qrels(folder: Path, split: str) -> bool:
-    """Return whether a folder has judgements of this split."""
-    return split in _qrels(folder)
-
-
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
     (documents, titles), (queries, _) = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
-    files, note = _qrels(folder), ""
+    files, note = find_qrels(folder), ""
     usual = [name for name in (("dev", "test") if chooses else ("test", "dev")) if name in files]
     chosen = split or (usual[0] if usual else "".join(files) if len(files) == 1 else "test or dev")
     if chosen not in files:
@@ -232,12 +222,10 @@ def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ..
         if not key or key in found:
             raise table.problem(row, f"the id {key!r} is empty or there twice.", hint="Each needs an id of its own.")
         found[key] = " ".join(filter(None, (title, text)))
-    if not any(found.values()):
-        raise DataError(f"{path}: every document is empty.", hint=f"Fill in their texts. {_LAYOUT}")
     return found, tuple(titles) if documents else ()
 
 
-def _qrels(folder: Path) -> dict[str, Path]:
+def find_qrels(folder: Path) -> dict[str, Path]:
     """Return the files of judgements by the names of their splits."""
     files = sorted(path for path in (folder / "qrels").glob("*") if format_of(path) == ".tsv")
     return {path.name.lower().partition(".tsv")[0]: path for path in files}

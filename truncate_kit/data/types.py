@@ -77,32 +77,20 @@ def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPairs(Result):
-    """Distinct pairs found in two splits: with both texts in the same order, and in either order."""
-
-    same_order: int
-    either_order: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Result):
-    """Pairs and sentences that splits share; None where a split is missing."""
+    """Pairs and sentences that splits share; None where a split is missing.
 
-    train_dev: SharedPairs | None
-    train_test: SharedPairs | None
-    dev_test: SharedPairs | None
-    test_sentences: int | None  # distinct texts of test
-    test_sentences_in_train: int | None  # how many of them train holds as well
+    Attributes:
+        train_dev, train_test, dev_test: Distinct pairs in both: with their texts in the same order, and in either.
+        test_sentences: Distinct texts of test.
+        test_sentences_in_train: How many of them train holds as well.
+    """
 
-    def warning(self) -> str | None:
-        """Return a sentence that says what test shares with train, or None when it shares nothing."""
-        if self.train_test is None or not self.test_sentences_in_train:
-            return None
-        return (
-            f"Overlap: {self.train_test.either_order:,} test pairs ({self.train_test.same_order:,} in the same order) "
-            f"and {self.test_sentences_in_train:,} of the {self.test_sentences:,} distinct test sentences are also in "
-            "train; the test score may flatter the model."
-        )
+    train_dev: tuple[int, int] | None
+    train_test: tuple[int, int] | None
+    dev_test: tuple[int, int] | None
+    test_sentences: int | None
+    test_sentences_in_train: int | None
 
 
 def overlap_of(
@@ -110,11 +98,11 @@ def overlap_of(
 ) -> Overlap:
     """Count what the splits share. Texts are compared character by character; None is a missing split."""
 
-    def shared(left: Sequence[TextTuple] | None, right: Sequence[TextTuple] | None) -> SharedPairs | None:
+    def shared(left: Sequence[TextTuple] | None, right: Sequence[TextTuple] | None) -> tuple[int, int] | None:
         if left is None or right is None:
             return None
         either = set(map(frozenset, left)) & set(map(frozenset, right))
-        return SharedPairs(same_order=len(set(left) & set(right)), either_order=len(either))
+        return len(set(left) & set(right)), len(either)
 
     test_texts = set(chain.from_iterable(test or ()))
     train_texts = set(chain.from_iterable(train or ()))
@@ -135,7 +123,6 @@ class PairSet:
     pairs: tuple[TextPair, ...] = field(repr=False)  # thousands, which nobody reads in a notebook
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: ScaleSource = "known"  # given by the user, inferred from the values, or known for this set
-    num_scale_values: int = 0  # number of values that the scale was inferred from, all splits together; 0 if it was not
     path: str
     columns: tuple[str, str, str]  # names of the columns of first text, second text and score
     classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs
@@ -162,18 +149,6 @@ class PairSet:
         """Return the distinct texts, see `distinct_texts`."""
         return distinct_texts(self.pairs)
 
-    def scale_sentence(self) -> str:
-        """Return a sentence on the scale and how it is known, or on the classes."""
-        if self.classes:
-            return f"Classes: {', '.join(self.classes)}."
-        low, high = self.scale
-        reason = {
-            "given": "as given",
-            "inferred": f"inferred from {counted(self.num_scale_values, 'value')}",
-            "known": "known for this set",
-        }[self.scale_source]
-        return f"Scores run from {low:g} to {high:g} ({reason})."
-
     def check_ranked(self) -> None:
         """Raise `DataError` for scores that nothing can be correlated with."""
         check_ranks(self.scores(), self.name)
@@ -194,12 +169,6 @@ class PairSet:
 
 
 SHARES = (0.70, 0.15, 0.15)  # of train, dev and test, where word sets are divided anew for every seed
-# What whole sets of scores may be instead, said and not decided.
-_CODES: dict[frozenset[float], str] = {
-    frozenset({0, 1}): "All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase.",
-    frozenset({0, 1, 2}): "All scores are 0, 1 or 2: where they are classes, such as entailment, neutral and "
-    "contradiction, the objective is entailment.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +209,6 @@ class PairSplits:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=hint)
         return found[name]
 
-    def with_split(self, name: str, pairs: Sequence[TextPair]) -> "PairSplits":
-        """Replace the pairs of one split."""
-        return replace(self, **{name: replace(self.split(name), pairs=tuple(pairs))})  # type: ignore[arg-type]  # a field's name
-
     def first(self, count: int) -> "PairSplits":
         """Keep the first `count` pairs of each split, for a quick try."""
         some = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
@@ -278,19 +243,3 @@ class PairSplits:
         if self.shares not in (None, SHARES):
             parts.append(repr(self.shares))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-    def statements(self) -> tuple[str, ...]:
-        """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
-        sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
-        word = "pair" if sum(len(split) for _, split in self.items()) == 1 else "pairs"
-        if self.one_file:  # of no split until it is divided
-            sizes = f"{len(self.evaluation):,}"
-        warning = self.overlap.warning()
-        values = set[float]() if self.evaluation.classes else {one.target for _, pairs in self.items() for one in pairs}
-        return (
-            f"Data: {self.name} ({sizes} {word}).",
-            self.evaluation.scale_sentence(),
-            *([_CODES[frozenset(values)]] if frozenset(values) in _CODES else []),
-            *self.notes,
-            *([warning] if warning else []),
-        )

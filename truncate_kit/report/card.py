@@ -17,6 +17,7 @@ from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.naming import miniature_path, place_in_words
 from truncate_kit.origin import Method, Origin
 from truncate_kit.report.distillation import sizes_table
+from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.training import sweep_table
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.results import VERSION, Result
@@ -127,7 +128,7 @@ def card_text(
         sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
         data = f"{result.data} ({sizes} pairs)"
         weights = f"These weights: seed {trial.seed}, dev {trial.dev:.2f}, test {points(trial.test)}."
-        notes += filter(None, (weights, pairs.overlap.warning()))
+        notes += filter(None, (weights, overlap_warning(pairs.overlap)))
         found = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
         if result.metric.startswith("Spearman"):  # the hub has no one name for the others
             scores = [(result.data, metric, value / 100) for metric, value in found if value is not None]

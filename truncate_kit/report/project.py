@@ -1,4 +1,4 @@
-"""Views of what a workspace holds, and of what fits on this machine."""
+"""Views of what a workspace holds, of what fits on this machine, and sentences on the pairs that a command takes."""
 
 from typing import TYPE_CHECKING
 
@@ -7,9 +7,48 @@ from truncate_kit.report.view import Table, View
 from truncate_kit.wording import NONE, counted
 
 if TYPE_CHECKING:
+    from truncate_kit.data import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.page import PageReport
     from truncate_kit.workspace import Contents, RunFolder
+
+# What whole sets of scores may be instead, said and not decided.
+_CODES: dict[frozenset[float], str] = {
+    frozenset({0, 1}): "All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase.",
+    frozenset({0, 1, 2}): "All scores are 0, 1 or 2: where they are classes, such as entailment, neutral and "
+    "contradiction, the objective is entailment.",
+}
+
+
+def data_sentences(splits: "PairSplits") -> list[str]:
+    """Tell a user of the pairs a command takes: sizes, scale or classes, notes, and what splits share."""
+    sets = [pairs for _, pairs in splits.items()]
+    total, pairs = sum(map(len, sets)), splits.evaluation
+    # A single file is of no split until it is divided.
+    sizes = f"{total:,}" if splits.one_file else ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
+    sentences = [f"Data: {splits.name} ({sizes} {'pair' if total == 1 else 'pairs'})."]
+    if pairs.classes:
+        sentences.append(f"Classes: {', '.join(pairs.classes)}.")
+    else:
+        inferred = f"inferred from {counted(total, 'value')}"
+        source = {"given": "as given", "inferred": inferred, "known": "known for this set"}[pairs.scale_source]
+        low, high = pairs.scale
+        sentences.append(f"Scores run from {low:g} to {high:g} ({source}).")
+        code = _CODES.get(frozenset(pair.target for split in sets for pair in split))
+        sentences += [code] if code else []
+    warning = overlap_warning(splits.overlap)
+    return [*sentences, *splits.notes, *([warning] if warning else [])]
+
+
+def overlap_warning(overlap: "Overlap") -> str | None:
+    """Say what test shares with train; None if it shares nothing."""
+    if overlap.train_test is None or not overlap.test_sentences_in_train:
+        return None
+    same, either = overlap.train_test
+    return (
+        f"Overlap: {either:,} test pairs ({same:,} in the same order) and {overlap.test_sentences_in_train:,} of the "
+        f"{overlap.test_sentences:,} distinct test sentences are also in train; the test score may flatter the model."
+    )
 
 
 def view_contents(found: "Contents") -> View:

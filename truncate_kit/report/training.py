@@ -11,6 +11,7 @@ from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, C
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
 from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.naming import blocks_in_words, place_in_words
+from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import (
     BLUE,
     GREEN,
@@ -253,7 +254,7 @@ def view_frozen(report: FrozenReport) -> View:
         )
     if AUTOENCODER in report.steps and report.num_seeds > 1:
         notes.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
-    shared = [report.overlap.warning() or "Train and test share no sentence."]
+    shared = [overlap_warning(report.overlap) or "Train and test share no sentence."]
     if report.test_sentences_in_nli is not None:
         total = report.overlap.test_sentences or 0
         shared.append(f"NLI: {report.test_sentences_in_nli:,} of the {total:,} distinct test sentences.")

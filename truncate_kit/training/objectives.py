@@ -107,7 +107,8 @@ class Objective:
             if self.data == "labels":
                 other = next((pair.target for pair in pairs if pair.target not in (0.0, 1.0)), None)
                 if other is not None or pairs.scale != (0.0, 1.0):
-                    found = f"the score {other:g}" if other is not None else f"a scale from {pairs.scale_sentence()}"
+                    low, high = pairs.scale
+                    found = f"the score {other:g}" if other is not None else f"a scale from {low:g} to {high:g}"
                     hint = 'Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.'
                     raise DataError(f"{pairs.name} holds {found}; {self.name} pairs are labelled 0 or 1.", hint=hint)
                 if len({pair.target for pair in pairs}) < 2:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair, read_retrieval, splits_for
-from truncate_kit.data.retrieval import FEWEST_QUERIES, has_qrels, with_queries
+from truncate_kit.data.retrieval import FEWEST_QUERIES, find_qrels, with_queries
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models import Encoder
@@ -176,7 +176,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
     whole = asked.name
-    if has_qrels(Path(path), "train") and not asked.name.endswith("/train"):
+    if "train" in find_qrels(Path(path)) and not asked.name.endswith("/train"):
         taught = read_retrieval(path, split="train")
         kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
         if len(kept) < len(taught.queries):

@@ -43,7 +43,7 @@ def pair_set(name, count, step, classes=()):
         common = len({*first.split()} & {*second.split()}) / len({*first.split()} | {*second.split()})
         pairs.append(TextPair(first, second, float(number % len(classes)) if classes else round(5 * common, 1)))
     return PairSet(
-        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", num_scale_values=0, path=name,
+        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", path=name,
         columns=("a", "b", "c"), classes=tuple(classes),
     )  # fmt: skip
 
