@@ -120,10 +120,8 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _economy(session_folder: Path) -> Iterator[None]:
     """No more than what tests show; see `economical`."""
-    from tests.support import processes
     from tests.support.economy import economical
 
-    processes.session_folder = session_folder
     with economical(session_folder):
         yield
 

@@ -6,14 +6,13 @@ import random
 import resource
 import signal
 import time
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from truncate_kit.encode import EncodedFile, encode_file, gives_unit_vectors
+from truncate_kit.encode import EncodedFile, encode_file
 from truncate_kit.errors import DataError, FileProblemError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -212,22 +211,3 @@ def test_two_at_once_are_told_so(encoder, source, tmp_path):
     out = tmp_path / "vectors.npy"
     with run_lock(out.with_name(".vectors.npy.part")), pytest.raises(FileProblemError, match="Another process"):
         encode_file(encoder, source, out)
-
-
-def test_memory_does_not_grow_with_the_file(encoder, tmp_path):
-    """Ten times the rows, the same peak; the vectors alone would take 2 MB more."""
-    peaks = []
-    for number in (4_000, 40_000):
-        source = tmp_path / f"{number}.txt"
-        source.write_text("\n".join(WORDS[n % 5] for n in range(number)))
-        tracemalloc.start()
-        encode_file(encoder, source, tmp_path / f"{number}.npy", chunk=1000)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0]
-
-
-def test_unit_vectors_are_known_from_the_export_or_the_modules(exported, encoder, tiny_folder, minilm):
-    assert gives_unit_vectors(encoder)
-    assert not gives_unit_vectors(load_encoder(tiny_folder("bert")))
-    assert gives_unit_vectors(load_encoder(minilm))

@@ -28,12 +28,3 @@ def test_blocks_run_one_by_one_are_the_kept_model(name, tiny_folder):
         assert torch.equal(runner.vectors(states), kept(**batch))
         compared += 1
     assert compared == (2 if name == "modernbert" else 4)
-
-
-def test_one_state_of_a_batch_is_held_whatever_the_number_of_blocks(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    runner = BlockRunner(encoder, encoder.tokenize(TEXTS))
-    given = [value for _, args, kwargs in runner.calls for value in (*args, *kwargs.values())]
-    states = [value for value in given if isinstance(value, torch.Tensor) and value.shape == runner.embedded.shape]
-    assert len(runner.calls) == encoder.depth
-    assert not states

@@ -113,24 +113,6 @@ def test_the_equations_as_they_are_printed(tiny_folder, name, over, last_cls):
     assert not torch.allclose(encoder.vectors(TEXTS), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("last_cls", [True, False])
-def test_without_the_tanh_layer(tiny_folder, tmp_path, last_cls):
-    """What the MLP would have been given: the last CLS, if any, and the attended state."""
-    encoder = with_attention(tiny_folder("bert"), mlp=False, last_cls=last_cls)
-    whole = LayerAttentionPooling(16, last_cls=False).eval()
-    kept = {name: value for name, value in encoder.pooler.state_dict().items() if name != "dense"}
-    whole.load_state_dict(kept | {"dense.weight": 1e-4 * torch.eye(16), "dense.bias": torch.zeros(16)})
-    attended = plain(tiny_folder("bert"), whole) / 1e-4  # tanh is the identity there
-    expected = attended
-    if last_cls:
-        last = torch.stack([cls[-1] for cls, _ in states_of(tiny_folder("bert"), whole)]).float()
-        expected = torch.cat([last, attended], dim=1)
-    assert encoder.pooler.get_embedding_dimension() == expected.shape[1]
-    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
-    folder = save_encoder(encoder, tmp_path / "m")
-    torch.testing.assert_close(load_encoder(folder).vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_folder, name, tmp_path):
     encoder = with_attention(tiny_folder(name))

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTrainedTokenizerFast
 
-from tests.support.families import SPECIAL, TINY_CONFIGS
+from tests.support.families import SPECIAL
 from tests.support.word_pieces import KINDS, make_splitting, sentences
 from truncate_kit.errors import ModelError
 from truncate_kit.models import encoder_digest, keep_words, load_encoder, save_encoder
@@ -43,10 +43,6 @@ def check(before, after, texts):
             assert contents(before, old_row) == contents(after, row), text
             assert unknown is None or old_row.count(unknown) == row.count(new[unknown]), text
     return same
-
-
-def test_every_family_is_covered():
-    assert KINDS.keys() == TINY_CONFIGS.keys()
 
 
 def test_texts_keep_their_vectors_bitwise_also_after_saving(splitting, tmp_path):
@@ -110,14 +106,6 @@ def by_hand(model, tmp_path):
         tokenizer_object=Tokenizer(model), unk_token="<unk>", pad_token="<unk>", model_max_length=36
     )
     return encoder
-
-
-def test_the_score_of_unknown_characters_stays(tmp_path):
-    scores = {"<unk>": 0, "a": -1, "x": -40, "az": -40, "xa": -2, "l": -1, "ll": -100}
-    encoder = by_hand(models.Unigram(list(scores.items()), unk_id=0), tmp_path)
-    for text in ("xaz", "xazlz", "a"):
-        after = keep_words(encoder, [text])
-        assert after.tokenizer.tokenize("xaz") == encoder.tokenizer.tokenize("xaz") == ["x", "az"]
 
 
 def test_words_that_could_become_unknown_are_refused(tmp_path):

@@ -141,14 +141,6 @@ class Tab:
                     found.append(f"requested {url[:200]}")
         return found
 
-    def screenshot(self, file: Path) -> None:
-        """The whole page as PNG."""
-        height = self.evaluate("document.documentElement.scrollHeight")
-        width = self.evaluate("document.documentElement.clientWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        file.write_bytes(base64.b64decode(found["data"]))
-
     def printed(self, file: Path) -> None:
         """The page as PDF, as it would be printed."""
         found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)

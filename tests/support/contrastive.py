@@ -1,5 +1,6 @@
 """Contrastive training on made texts: the same in the test's process and in others that it starts."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from tests.support.distributed import gradients
 from tests.support.families import WORDS
-from truncate_kit.data import PairSet, TextPair
+from tests.support.pairs import make_pairs
+from truncate_kit.data import TextPair
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models import Encoder, load_encoder
@@ -32,18 +34,8 @@ def examples(encoder: Encoder, count: int = 13, columns: int = 3, **options: Any
 
 
 def evaluator(encoder: Encoder) -> PairEvaluator:
-    pairs = tuple(TextPair(a, b, float(n % 5)) for n, (a, b) in enumerate(zip(words(9, 7), words(9, 8), strict=True)))
-    return PairEvaluator(
-        encoder,
-        PairSet(
-            name="words",
-            pairs=pairs,
-            scale=(0, 4),
-            scale_source="given",
-            path="",
-            columns=("a", "b", "c"),
-        ),
-    )
+    pairs = [TextPair(a, b, float(n % 5)) for n, (a, b) in enumerate(zip(words(9, 7), words(9, 8), strict=True))]
+    return PairEvaluator(encoder, dataclasses.replace(make_pairs(1), pairs=tuple(pairs), scale=(0, 4)))
 
 
 def fresh(folder: Path, pooling: Any = "layer-attention", **options: Any) -> Encoder:

@@ -105,14 +105,9 @@ class FakeHub:
         repo = self.repos[name]
         if action.startswith("preupload"):
             large = (".safetensors", ".onnx")
-            files = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(large) else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in json.loads(body)["files"]
-            ]
+            names = [file["path"] for file in json.loads(body)["files"]]
+            modes = {name: "lfs" if name.endswith(large) else "regular" for name in names}
+            files = [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes.items()]
             return 200, {"files": files}
         if action.startswith("commit"):
             for line in body.splitlines():

@@ -10,9 +10,9 @@ from truncate_kit.training.settings import WORD_EPOCHS
 _STUDY = """
 import os, sys
 from pathlib import Path
-from truncate_kit.methods.study.study_file import read_study
+from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.training import configuration
+from truncate_kit.training import settings
 
 # The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,
 # when it is flushed, or when it is renamed, and when a record is about to be written.
@@ -24,10 +24,11 @@ def kill_in_writing(event, arguments):
         if left == 0:
             os.kill(os.getpid(), 9)
 
-left, configuration.WORD_EPOCHS = map(int, sys.argv[3:])
+left, epochs = map(int, sys.argv[3:])
+plan.WORD_EPOCHS = settings.WORD_EPOCHS = epochs
 if left:
     sys.addaudithook(kill_in_writing)
-run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
+run_study(plan.read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
 """
 
 
@@ -55,8 +56,10 @@ def killed(study: Path, out: Path, *, later: float = 0.03, writes: int = 20, wor
             instant += later
             time.sleep(instant)
             running.kill()
+        printed = running.communicate()
         if running.returncode == 0:
             break
+        assert running.returncode == -9, printed
         kills += 1
         assert Journal(out / "trials" / "trials.jsonl").read()[1] == 0
     assert not list(out.rglob(".*.tmp"))

@@ -54,26 +54,16 @@ def plain_scores(
 def check_best_subsets(best_subsets: BestSubsets, scores: Mapping[Subset, float], num_layers: int, up_to: int) -> None:
     """The best subsets are the best of each size and without each layer."""
     assert best_subsets.count == len(scores)
-    assert best_subsets.best is not None
-    assert (
-        best_subsets.best.score == max(scores.values()) or abs(best_subsets.best.score - max(scores.values())) < 1e-12
-    )
-    for size in range(1, num_layers + 1):
-        row = best_subsets.by_size[size - 1]
-        if size > up_to:
-            assert row is None
-            continue
-        assert row is not None
-        assert len(row.layers) == size
-        check_one(row, {layers: score for layers, score in scores.items() if len(layers) == size})
+    check_one(best_subsets.best, scores)
+    for size, row in enumerate(best_subsets.by_size, start=1):
+        check_one(row, {layers: score for layers, score in scores.items() if len(layers) == size <= up_to})
     for layer in range(num_layers):
-        if num_layers == 1:
-            assert best_subsets.without[layer] is None
-            continue
         check_one(best_subsets.without[layer], {layers: s for layers, s in scores.items() if layer not in layers})
 
 
 def check_one(subset: ScoredSubset | None, scores: Mapping[Subset, float]) -> None:
-    assert subset is not None
-    assert abs(subset.score - max(scores.values())) < 1e-12
-    assert abs(subset.score - scores[subset.layers]) < 1e-12
+    """None where there is no such subset."""
+    assert (subset is None) == (not scores)
+    if subset is not None:
+        assert abs(subset.score - max(scores.values())) < 1e-12
+        assert abs(subset.score - scores[subset.layers]) < 1e-12

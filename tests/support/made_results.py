@@ -43,18 +43,9 @@ from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings, Trial
 
 MACHINE = Machine(
-    processor="Test",
-    cores=2,
-    threads=2,
-    device="cpu",
-    bf16_instructions=None,
-    python="3",
-    torch="2",
-    transformers="5",
-    onnxruntime=None,
-    others_busy=None,
-)
-
+    processor="Test", cores=2, threads=2, device="cpu", bf16_instructions=None, python="3", torch="2",
+    transformers="5", onnxruntime=None, others_busy=None,
+)  # fmt: skip
 SCORED = ScoredPairs(name="set/test", fingerprint="0123456789abcdef", num_pairs=500, bundled=False)
 
 # The last layers of the two models of `a_sweep`.
@@ -80,18 +71,10 @@ def a_bench() -> BenchReport:
     }
     absent = Contestant(role="lean", backend="torch-bf16", absent="this processor has no bf16 instructions")
     return BenchReport(
-        machine=MACHINE,
+        machine=MACHINE, scored=SCORED, quality=None, num_texts=50, seconds=1.0,
         models=tuple(
-            BenchedModel(
-                role=role,
-                name=role,
-                layer=layer,
-                width=4,
-                parameters=1000 * layer,
-                max_length=8,
-                weights_bytes=4000 * layer,
-                fine_tuned=True,
-            )
+            BenchedModel(role=role, name=role, layer=layer, width=4, parameters=1000 * layer, max_length=8,
+                         weights_bytes=4000 * layer, fine_tuned=True)
             for role, layer in MODELS.items()
         ),
         contestants=(
@@ -99,41 +82,21 @@ def a_bench() -> BenchReport:
             absent,
         ),
         timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
-        quality=None,
-        num_texts=50,
-        seconds=1.0,
-        scored=SCORED,
-    )
+    )  # fmt: skip
 
 
 def _row(layer: int, dev: float, test: float, spread: float) -> LayerScores:
     return LayerScores(
-        layer=layer,
-        parameters=1000 * layer,
-        seeds=(0, 1),
-        dev=dev,
-        dev_std=spread,
-        test=test,
-        test_std=spread,
-        test_pearson=test,
-        test_pearson_std=spread,
-    )
+        layer=layer, parameters=1000 * layer, seeds=(0, 1), dev=dev, dev_std=spread, test=test, test_std=spread,
+        test_pearson=test, test_pearson_std=spread,
+    )  # fmt: skip
 
 
 def _trial(layer: int, dev: float) -> Trial:
     return Trial(
-        layer=layer,
-        seed=0,
-        epochs=1,
-        steps=4,
-        dev_scores=(dev,),
-        best_epoch=1,
-        dev=dev,
-        dev_pearson=dev,
-        test=None,
-        test_pearson=None,
-        seconds=1.0,
-    )
+        layer=layer, seed=0, epochs=1, steps=4, dev_scores=(dev,), best_epoch=1, dev=dev, dev_pearson=dev, test=None,
+        test_pearson=None, seconds=1.0,
+    )  # fmt: skip
 
 
 def a_sweep() -> SweepResult:

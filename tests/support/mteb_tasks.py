@@ -56,13 +56,9 @@ def aggregate_task(name: str, tasks: Sequence[Any]) -> Any:
 
     class Local(AbsTaskAggregate):  # type: ignore[misc, unused-ignore]
         metadata = AggregateTaskMetadata(
-            name=name,
-            description="The mean.",
-            tasks=list(tasks),
-            main_score="cosine_spearman",
-            type="STS",
+            name=name, description="The mean.", tasks=list(tasks), main_score="cosine_spearman", type="STS",
             eval_splits=["test"],
-        )
+        )  # fmt: skip
 
     return Local()
 
@@ -78,16 +74,9 @@ def _task(base: Any, name: str, *, kind: str, metric: str, data: Any) -> Any:
 
     class Local(base):  # type: ignore[misc]
         metadata = mteb.TaskMetadata(
-            name=name,
-            description="Fed from memory.",
-            dataset={"path": "nobody/nothing", "revision": "1"},
-            type=kind,
-            category="t2t",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score=metric,
-        )
+            name=name, description="Fed from memory.", dataset={"path": "nobody/nothing", "revision": "1"}, type=kind,
+            category="t2t", modalities=["text"], eval_splits=["test"], eval_langs=["eng-Latn"], main_score=metric,
+        )  # fmt: skip
 
         def load_data(self, *_: Any, **__: Any) -> None:
             self.dataset, self.data_loaded = data, True

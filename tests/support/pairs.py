@@ -16,13 +16,9 @@ SENTENCES = [f"the {a} and a {b} on {c}" for a in NOUNS for b in NOUNS[:3] for c
 
 def _pair_set(pairs: Sequence[TextPair]) -> PairSet:
     return PairSet(
-        name="words",
-        pairs=tuple(pairs),
-        scale=(0.0, 5.0),
-        scale_source="given",
-        path="words",
+        name="words", pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", path="words",
         columns=("first", "second", "score"),
-    )
+    )  # fmt: skip
 
 
 def make_pairs(count: int, seed: int = 0) -> PairSet:
@@ -32,15 +28,16 @@ def make_pairs(count: int, seed: int = 0) -> PairSet:
     for _ in range(count):
         length = 2 + int(torch.randint(6, (), generator=generator))
         first = [WORDS[int(place)] for place in torch.randint(12, (length,), generator=generator)]
-        second = [
-            word
-            if torch.rand((), generator=generator) < 0.5
-            else WORDS[int(torch.randint(12, (), generator=generator))]
-            for word in first
-        ]
+        second = [_word_like(word, generator) for word in first]
         shared = len(set(first) & set(second)) / len(set(first) | set(second))
         pairs.append(TextPair(" ".join(first), " ".join(second), 5 * shared))
     return _pair_set(pairs)
+
+
+def _word_like(word: str, generator: torch.Generator) -> str:
+    """The word itself, or, every other time, another."""
+    stays = torch.rand((), generator=generator) < 0.5
+    return word if stays else WORDS[int(torch.randint(12, (), generator=generator))]
 
 
 def word_splits() -> PairSplits:
@@ -60,12 +57,8 @@ def labelled_pairs(count: int, seed: int = 0, cuts: Sequence[float] = (0.4,)) ->
 
 
 def labelled_splits(cuts: Sequence[float] = (0.4,), train: int = 64) -> PairSplits:
-    return PairSplits(
-        name="words",
-        train=labelled_pairs(train, 0, cuts),
-        dev=labelled_pairs(40, 1, cuts),
-        test=labelled_pairs(40, 2, cuts),
-    )
+    parts = {"train": labelled_pairs(train, 0, cuts), "dev": labelled_pairs(40, 1, cuts)}
+    return PairSplits(name="words", **parts, test=labelled_pairs(40, 2, cuts))
 
 
 def sentence_pairs(count: int = 40) -> PairSet:
