@@ -158,7 +158,7 @@ def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argp
         begin_as(encoder, options.start)
     head = load_masked_head(encoder)
     held, rest = divided(ids)
-    parts = {"bert": Part(BertForMaskedLM, encoder, head.weights)}
+    parts = {"bert": Part(BertForMaskedLM, encoder, head.model.state_dict)}
     examples, evaluator = MaskedTexts(encoder, rest, head), MaskedEvaluator(encoder, held, head)
     pretrain("bert", encoder, examples, evaluator, parts, options)
 
