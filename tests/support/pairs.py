@@ -57,8 +57,8 @@ def labelled_pairs(count: int, seed: int = 0, cuts: Sequence[float] = (0.4,)) ->
 
 
 def labelled_splits(cuts: Sequence[float] = (0.4,), train: int = 64) -> PairSplits:
-    parts = {"train": labelled_pairs(train, 0, cuts), "dev": labelled_pairs(40, 1, cuts)}
-    return PairSplits(name="words", **parts, test=labelled_pairs(40, 2, cuts))
+    first, dev, test = (labelled_pairs(count, seed, cuts) for seed, count in enumerate((train, 40, 40)))
+    return PairSplits(name="words", train=first, dev=dev, test=test)
 
 
 def sentence_pairs(count: int = 40) -> PairSet:
