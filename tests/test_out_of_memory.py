@@ -114,20 +114,20 @@ from truncate_kit.models import load_encoder
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 encoder = load_encoder(sys.argv[1])
-texts = ["the cat sat on the mat " * 6] * 4096
+texts = ["the cat sat on the mat " * 6] * 8192
 encoder.vectors(texts[:4])
 expected = encoder.vectors(texts[:1])
 held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (60 << 20), resource.RLIM_INFINITY))
-found = encoder.vectors(texts, batch_size=4096)
+found = encoder.vectors(texts, batch_size=8192)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(json.dumps([len(found), float((found - expected).abs().max())]))
 """
 
 
 def test_encoding_with_sixty_megabytes_left(tiny_folder):
-    """A batch of 4,096 texts needs several times that: 4,096 × 38 tokens × 32 numbers are 20 MB for each product."""
+    """A batch of 8,192 texts needs several times that: 8,192 × 38 tokens × 32 numbers are 40 MB for each product."""
     out, err = Program(_BOUNDED, tiny_folder("bert")).communicate()
     count, apart = json.loads(out)
-    assert (count, "not enough memory for a batch of 4096" in err) == (4096, True), err
+    assert (count, "not enough memory for a batch of 8192" in err) == (8192, True), err
     assert apart < 1e-5
