@@ -53,12 +53,6 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_file_where_a_folder_should_be(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileProblemError, match="Cannot write"):
-        write_text(tmp_path / "file" / "a.txt", "x")
-
-
 @pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])
 def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, rights):
     """Weights as well, which safetensors writes under a temporary name of its own for this user alone."""

@@ -33,7 +33,6 @@ from truncate_kit.seen import (
     seen_pairs,
     unseen,
     unseen_queries,
-    without_seen,
     write_seen,
 )
 from truncate_kit.training.cutting import cut
@@ -107,17 +106,6 @@ def test_a_note_takes_eight_bytes_a_pair_and_damage_says_nothing(tmp_path):
         assert read_seen(tmp_path) is None
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_pairs_are_left_out_of_the_split_that_is_measured_on(split):
-    others = {} if split == "train" else {"train": PAIRS}
-    splits = PairSplits(name="pairs", **{**others, split: PAIRS})
-    left, known = without_seen(splits, np.unique(pair_keys(PAIRS.pairs[4:])))
-    distinct = texts(PAIRS.pairs[4:])
-    expected = [pair for pair in PAIRS if frozenset((pair.first, pair.second)) not in distinct]
-    assert (list(left.evaluation), known) == (expected, len(PAIRS) - len(expected))
-    assert left == replace(splits, **{split: left.evaluation})
-
-
 def test_a_warning_counts_for_each_model():
     some, all_of_them = np.unique(pair_keys(PAIRS.pairs[:4])), np.unique(pair_keys(PAIRS))
     said = seen_before(PAIRS, {"lean": some, "other": NO_KEYS, "teacher": all_of_them})
@@ -175,13 +163,6 @@ def test_a_file_that_changed_is_known_pair_by_pair(workspace, whole, divided):
         unseen(of_pairs(whole, (*divided.train.pairs[:40], new, replace(new, first="b"))), workspace.lean)
 
 
-def test_two_models_leave_out_what_either_has_seen(workspace, whole, divided, tiny_folder, tmp_path):
-    swapped = replace(divided, train=replace(divided.train, pairs=(*divided.train.pairs[40:], *divided.test.pairs[:2])))
-    other = trained(tmp_path / "other", tiny_folder("bert"), swapped)
-    found = unseen(unseen(whole, workspace.lean), other.lean)
-    assert texts(found.evaluation) == texts(divided.test.pairs[2:]) - texts(divided.test.pairs[:2])
-
-
 def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
     assert seen_among(divided.test, workspace.lean) is None
     for pairs in (divided.train, divided.dev):
@@ -189,12 +170,6 @@ def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
     noted = seen_pairs(workspace.lean)
     assert all(pair in noted for pair in texts([*divided.train, *divided.dev]))
     assert not any(pair in noted for pair in texts(divided.test))
-
-
-def test_a_distilled_model_is_scored_on_the_test_part_of_what_chose_it(whole, divided, tiny_folder, tmp_path):
-    distil(tiny_folder("bert"), tmp_path, divided)
-    assert unseen(whole, tmp_path / "lean").test.pairs == divided.test.pairs
-    assert read_seen(tmp_path / "full") is None
 
 
 @pytest.fixture
