@@ -1,12 +1,13 @@
 """The command `truncate-kit`: commands by panel, their help, and how a run ends."""
 
-import gc
+import ast
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,9 +31,6 @@ MODULES = {
 }
 """The module that a command's function is in, imported when the command is asked for."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
-GARBAGE_AFTER = 10_000
-"""Objects more than there were until Python looks for garbage, 700 by itself: imports make hardly any, and looking
-for it takes a tenth of the time in which a command loads torch and transformers (benchmarks/startup)."""
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _HYPHEN = "\u2011"  # one at which no line is broken: a value such as depth-bonus stays whole, to be copied
 
@@ -76,14 +74,8 @@ class PanelGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write options and commands to the help."""
         _write(_lines(self, ctx), formatter)
-        _write(
-            (
-                (panel, (name, self.commands[name].get_short_help_str(limit=200)))
-                for panel, names in PANELS.items()
-                for name in names
-            ),
-            formatter,
-        )
+        does = _summaries()
+        _write(((panel, (name, does[name])) for panel, names in PANELS.items() for name in names), formatter)
 
 
 class _Commands(Mapping[str, Any]):
@@ -112,6 +104,16 @@ def _command(name: str) -> Any:
     panel = next(panel for panel, names in PANELS.items() if name in names)
     alone.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=_HELP)(_function(name))
     return typer.main.get_command(alone)
+
+
+def _summaries() -> dict[str, str]:
+    """Return what each command does, in the first line of its function, of which nothing is imported."""
+    found: dict[str, str] = {}
+    for module, names in MODULES.items():
+        tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes())
+        functions = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]
+        found |= {one.name: (ast.get_docstring(one) or "").splitlines()[0] for one in functions}
+    return found
 
 
 def examples(name: str) -> tuple[str, ...]:
@@ -278,13 +280,3 @@ def main(argv: list[str] | None = None) -> None:
         message, hint, code = console.describe(error)
         console.print_problem(message, hint)
         raise SystemExit(code) from None
-
-
-def run() -> None:
-    """Run the program; interrupted while it is being loaded, it ends as it does later, without a traceback."""
-    if sys.platform == "win32":  # its Python has no fcntl, by whose locks two runs keep out of each other's way
-        sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
-        sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
-        raise SystemExit(1)
-    gc.set_threshold(GARBAGE_AFTER)
-    main()

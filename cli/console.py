@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from truncate_kit.errors import NO_FOLDER, TruncateKitError
-from truncate_kit.hardware import is_out_of_memory
 from truncate_kit.wording import harmless, harmless_json
 
 from .options import in_options
@@ -234,6 +233,8 @@ _OS_HINTS = {
 
 def describe(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of whatever escaped a command."""
+    from truncate_kit.hardware import is_out_of_memory
+
     if isinstance(error, TruncateKitError):
         return str(error), error.hint, EXIT_PROBLEM
     if is_out_of_memory(error):

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.analysis.result import AnalysisSettings
-from truncate_kit.bench.backends import QUICK, BenchSettings
 from truncate_kit.errors import UsageError, known_name
 from truncate_kit.evaluation.suite import SUITES, SuiteReport, SuiteRun, measured_digest
 from truncate_kit.evaluation.transfer import FEWEST_ROWS
@@ -39,12 +37,14 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.analysis.result import LayerProfile
+    from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
+    from truncate_kit.bench.backends import BenchSettings
     from truncate_kit.bench.bench_report import BenchReport
-    from truncate_kit.data import PairSet, PairSplits, RetrievalSet
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.data.types import PairSet, PairSplits
     from truncate_kit.evaluation.graded import ModelScore
     from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.models import Encoder
+    from truncate_kit.models.encoder import Encoder
 
     TimedModel = Path | Encoder
 
@@ -75,7 +75,7 @@ def analyze(
     ),
     blocks: options.Blocks = None,
     *,
-    settings: AnalysisSettings,
+    settings: "AnalysisSettings",
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -88,8 +88,9 @@ def analyze(
         refuse("--data", columns=columns, scale=scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
     from truncate_kit.analysis.result import LayerProfile
-    from truncate_kit.data import iter_texts, read_retrieval
-    from truncate_kit.models import load_encoder
+    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.texts import iter_texts
+    from truncate_kit.models.loading import load_encoder
     from truncate_kit.naming import default_reference
     from truncate_kit.seen import seen_among
 
@@ -276,7 +277,7 @@ def _fractions(text: str | None) -> tuple[float, ...] | None:
 
 def _search(run: Evaluated, split: str | None, form: VectorFormat) -> None:
     """Search the documents of a folder for its queries, and show the scores."""
-    from truncate_kit.data import read_retrieval
+    from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
     from truncate_kit.seen import seen_among
 
@@ -405,7 +406,7 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
-    from truncate_kit.data import read_retrieval
+    from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.evaluation.retrieval import compare as run
     from truncate_kit.evaluation.retrieval import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
@@ -447,7 +448,7 @@ def bench(
     columns: options.Columns = None,
     scale: options.Scale = None,
     *,
-    values: Annotated[dict[str, Any], BenchSettings],
+    values: "Annotated[dict[str, Any], BenchSettings]",
     quick: bool = machine_option(
         False, "Fewer rounds and sentences, no memory, nothing compiled: for a first look.", "--quick"
     ),
@@ -457,6 +458,7 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
+    from truncate_kit.bench.backends import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
     from truncate_kit.hardware import select_device
 
@@ -494,7 +496,7 @@ def _scored_on(
     workspace: Workspace, lean: str | None, full: Path | None, named: tuple[str | None, str | None, str | None]
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """Return what no model here has seen of the pairs, or a retrieval set, and the texts of either."""
-    from truncate_kit.data import read_retrieval
+    from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.seen import seen_among, unseen_queries
 
     (data, columns, scale), ours = named, [str(lean or workspace.lean), *([] if full is None else [str(full)])]
@@ -511,7 +513,8 @@ def _scored_on(
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
     """Make a shape cut at a layer and as it is; twice as it is where it is wanted whole."""
-    from truncate_kit.models import load_config, random_encoder, truncated_config
+    from truncate_kit.models.loading import load_config, random_encoder
+    from truncate_kit.models.truncation import truncated_config
 
     config = load_config(config_name)
     full = random_encoder(config, name=config_name)

@@ -11,7 +11,6 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import local_path
 from truncate_kit.origin import read_origin
 from truncate_kit.precisions import check_target
@@ -35,7 +34,8 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data.types import PairSplits
+    from truncate_kit.export.settings import ExportSettings
     from truncate_kit.training.cutting import CutResult
 
 
@@ -73,7 +73,7 @@ def _save_cut(
 
     kept: a layer or blocks; texts: whose word pieces are kept; None keeps all.
     """
-    from truncate_kit.data import read_texts
+    from truncate_kit.data.texts import read_texts
     from truncate_kit.training.cutting import cut as run
 
     _check_cut_replaceable(source, workspace)
@@ -107,13 +107,15 @@ def export(
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     *,
-    values: Annotated[dict[str, Any], ExportSettings],
+    values: "Annotated[dict[str, Any], ExportSettings]",
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     push: Push,
     as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
+    from truncate_kit.export.settings import ExportSettings
+
     kept = options.kept(layer, blocks)
     if not onnx:
         raise UsageError("No format is named.", hint="Add --onnx.")
@@ -121,7 +123,7 @@ def export(
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
-    from truncate_kit.data import RetrievalSet, read_retrieval
+    from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
     from truncate_kit.report.project import data_sentences
@@ -197,7 +199,8 @@ def _check_replaceable(workspace: Workspace, named: str | None) -> None:
 
 def _is_copy(folder: Path, named: str) -> bool:
     """Return whether a folder holds a copy of the model of this name, as an export left it."""
-    from truncate_kit.models import encoder_digest, load_encoder
+    from truncate_kit.models.digest import encoder_digest
+    from truncate_kit.models.loading import load_encoder
 
     origin = read_origin(folder)
     if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+import truncate_kit
 from truncate_kit.errors import TruncateKitError, UsageError, known_name
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named
@@ -49,42 +50,66 @@ FUNCTIONS = {
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
-def command(*examples: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function a command: parameters that are settings become an option for each of their fields.
+class Command:
+    """A function as a command: parameters that are settings become an option for each of their fields.
 
-    A parameter of the type `Annotated[dict[str, Any], SomeSettings]` gets those values alone that were given.
-
-    Args:
-        examples: Lines at the end of the command's help.
+    A parameter of the type `Annotated[dict[str, Any], SomeSettings]` gets those values alone that were given. Settings
+    of the package that are named in quotes are imported only when the command is used.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-        groups = {one.name: kind for one in signature.parameters.values() if (kind := _settings_of(one.annotation))}
-        parameters: list[inspect.Parameter] = []
-        for one in signature.parameters.values():
-            if one.name in groups:
-                parameters += [_parameter(field) for field in _options_of(groups[one.name])]
+    def __init__(self, function: Callable[..., Any], examples: tuple[str, ...]) -> None:
+        functools.update_wrapper(self, function)
+        self.__annotations__ = {}
+        self.function = function
+        self.examples = examples
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The parameters of the function."""
+        return dict(inspect.signature(self.function, eval_str=True, locals=_PublicNames()).parameters)
+
+    @functools.cached_property
+    def settings(self) -> dict[str, type]:
+        """The settings among the parameters."""
+        return {name: kind for name, one in self.parameters.items() if (kind := _settings_of(one.annotation))}
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        """What can be typed."""
+        typed: list[inspect.Parameter] = []
+        for name, one in self.parameters.items():
+            if name in self.settings:
+                typed += [_parameter(field) for field in _options_of(self.settings[name])]
             else:
-                parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        defaults = {one.name: getattr(one.default, "default", one.default) for one in parameters}
-        defaults = {name: value for name, value in defaults.items() if value not in (..., inspect.Parameter.empty)}
+                typed.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        return inspect.Signature(typed)
 
-        @functools.wraps(function)
-        def run(**values: Any) -> Any:
-            values = defaults | values
-            for name, kind in groups.items():
-                given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
-                given = {key: value for key, value in given.items() if value is not None}
-                values[name] = kind(**given) if signature.parameters[name].annotation is kind else given
-            return function(**values)
+    def __call__(self, **values: Any) -> Any:
+        """Run the function; what is not given has its default."""
+        typed = self.__signature__.parameters
+        defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
+        values = {
+            name: value for name, value in defaults.items() if value not in (..., inspect.Parameter.empty)
+        } | values
+        for name, kind in self.settings.items():
+            given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
+            given = {key: value for key, value in given.items() if value is not None}
+            values[name] = kind(**given) if self.parameters[name].annotation is kind else given
+        return self.function(**values)
 
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {}
-        run.examples = examples  # type: ignore[attr-defined]
-        return run
 
-    return decorate
+class _PublicNames(dict[str, Any]):
+    """The public names of the package, each imported when an annotation asks for it."""
+
+    def __missing__(self, name: str) -> Any:
+        if name not in truncate_kit.__all__:
+            raise KeyError(name)
+        return getattr(truncate_kit, name)
+
+
+def command(*examples: str) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command. examples: lines at the end of its help."""
+    return lambda function: Command(function, examples)
 
 
 def _settings_of(annotation: Any) -> type | None:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.errors import ColumnsError, DataError, ModelError, UsageError, known_name
 from truncate_kit.files import unfinished
-from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.naming import blocks_named, place_in_words
 from truncate_kit.settings import TRAINING, setting
-from truncate_kit.training.objectives import DATA_WORDS, OBJECTIVES, SEARCH, find_objective
-from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.workspace import DataSource, LearnedSource, ModelSource
 
 from . import options
@@ -38,12 +31,20 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TripletSet
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.data.triplets import TripletSet
+    from truncate_kit.data.types import PairSet, PairSplits
+    from truncate_kit.methods.bert_lc.settings import CombineSettings
+    from truncate_kit.methods.contrast.settings import ContrastiveSettings
+    from truncate_kit.methods.distill.settings import Budget, DistillSettings
+    from truncate_kit.methods.frozen.settings import FrozenSettings
     from truncate_kit.methods.priors import WordPrior
-    from truncate_kit.models import Encoder
+    from truncate_kit.methods.tmft.settings import SweepSettings
+    from truncate_kit.models.encoder import Encoder
     from truncate_kit.progress import Progress
     from truncate_kit.training.distributed import Group
     from truncate_kit.training.objectives import Objective
+    from truncate_kit.training.settings import TrainingSettings
 
 FREEZE_POOLING = "last"  # the FREEZE report reads the last token
 SHOWN_SENTENCES = 8  # whose attention is drawn
@@ -83,7 +84,7 @@ class Priors:
         check_shared(group, self.prior_texts is not None)
         if self.prior_texts is None:
             return encoder
-        from truncate_kit.data import read_texts
+        from truncate_kit.data.texts import read_texts
         from truncate_kit.methods.priors import adapted
         from truncate_kit.training.settings import AdaptationSettings
 
@@ -103,8 +104,9 @@ class Priors:
         """Return word similarity as the first training of every trial, noted in the workspace."""
         if self.prior_words is None:
             return None
-        from truncate_kit.data import load_words
+        from truncate_kit.data.pairs import load_words
         from truncate_kit.methods.priors import WordPrior
+        from truncate_kit.training.settings import word_training
 
         words = load_words(self.prior_words)
         for statement in words.notes if workspace is not None else ():
@@ -156,8 +158,8 @@ def finetune(
         None, "Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."
     ),
     *,
-    settings: SweepSettings,
-    training: Annotated[dict[str, Any], TrainingSettings],
+    settings: "SweepSettings",
+    training: "Annotated[dict[str, Any], TrainingSettings]",
     teacher: str | None = training_option(
         None, "Model whose vectors are learned beside the labels, such as the fine-tuned full model."
     ),
@@ -173,9 +175,10 @@ def finetune(
     from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, sweep_prediction
     from truncate_kit.methods.tmft.finetune import finetune as run
     from truncate_kit.methods.tmft.trials import kept_encoder
-    from truncate_kit.models import truncate
+    from truncate_kit.models.truncation import truncate
     from truncate_kit.report.card import add_figure
     from truncate_kit.training.distributed import joined
+    from truncate_kit.training.settings import TrainingSettings, word_training
 
     kept = None if blocks is None else blocks_named(blocks)
     if layer is None and kept is not None:
@@ -253,6 +256,7 @@ def finetune(
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
     """Return the objective named, else the usual one of the data. Raises `UsageError` if they do not fit."""
     from truncate_kit.data.retrieval import is_retrieval_folder
+    from truncate_kit.training.objectives import DATA_WORDS, SEARCH, find_objective
 
     judged = data is not None and is_retrieval_folder(data)
     row = find_objective(name or (SEARCH if judged else "cosine"), "tmft")
@@ -285,7 +289,7 @@ def _labelled(
     metric: str | None,
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """Return the training pairs, the optional selection queries, and the data source."""
-    from truncate_kit.data import read_retrieval
+    from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.training.evaluators import check_queries
     from truncate_kit.training.tasks import read_judged
 
@@ -346,12 +350,12 @@ def distill(
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     *,
-    budget: Budget,
+    budget: "Budget",
     layer: str = layers_option(
         "auto", "Learn this layer's vectors: a number, last, or auto, the one before a predicted drop."
     ),
     vocabulary_from: options.VocabularyFrom = None,
-    settings: DistillSettings,
+    settings: "DistillSettings",
     machine: Machine,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     push: Push,
@@ -367,7 +371,7 @@ def distill(
         refuse("--data", columns=columns, scale=scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
-    from truncate_kit.data import iter_texts
+    from truncate_kit.data.texts import iter_texts
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
     from truncate_kit.methods.distill.texts import RawTexts
@@ -424,7 +428,7 @@ def _held_out(
     data: str | None, columns: str | None, scale: str | None, search_metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
     """Return what chooses and is reported, and, for pairs, what the workspace remembers of it."""
-    from truncate_kit.data import is_retrieval_folder, read_retrieval
+    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
 
     if data is None:
         return None, None
@@ -440,7 +444,8 @@ def _held_out(
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the texts of files and the documents of retrieval folders; documents may be empty."""
-    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
+    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
+    from truncate_kit.data.texts import iter_texts
 
     for path in paths:
         if is_retrieval_folder(path):
@@ -451,7 +456,8 @@ def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
 
 def _texts_in(path: Path) -> list[str]:
     """Return all texts of a file, of the files of a folder, or of a retrieval folder."""
-    from truncate_kit.data import is_retrieval_folder, read_retrieval, read_texts
+    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
+    from truncate_kit.data.texts import read_texts
 
     if is_retrieval_folder(path):
         return sorted(read_retrieval(path, chooses=True).held_out - {""})
@@ -481,11 +487,12 @@ def contrast(
     scale: options.Scale = None,
     pooling: str = layers_option(
         "layer-attention",
-        f"{', '.join(TABLE_2)}: the rows of the paper's Table 2, with attention as the authors' code has it, not "
-        "equations 1 to 3; see --literal.",
+        "cls, mean, first-last, mean-first-last, concat, cls-attention, mean-attention, attention, layer-attention: "
+        "the rows of the paper's Table 2, with attention as the authors' code has it, not equations 1 to 3; see "
+        "--literal.",
     ),
     *,
-    values: Annotated[dict[str, Any], ContrastiveSettings],
+    values: "Annotated[dict[str, Any], ContrastiveSettings]",
     generator: str | None = training_option(
         None,
         "Of diffcse: the masked language model that fills in words; by default MODEL as it came, where DiffCSE has "
@@ -501,6 +508,9 @@ def contrast(
     as_json: options.Json = False,
 ) -> None:
     """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
+    from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
+    from truncate_kit.training.objectives import OBJECTIVES
+
     if triplets is None:
         refuse("--triplets", triplet_columns=triplet_columns)
     named = TABLE_2[known_name("pooling", pooling, TABLE_2)]
@@ -514,10 +524,10 @@ def contrast(
     filling = [one.name for one in OBJECTIVES.values() if one.fills_words]
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
-    from truncate_kit.data import read_texts
+    from truncate_kit.data.texts import read_texts
     from truncate_kit.methods.contrast.model import layer_weights
     from truncate_kit.methods.contrast.running import finetune_contrastive
-    from truncate_kit.models import load_encoder
+    from truncate_kit.models.loading import load_encoder
     from truncate_kit.training.distributed import joined
 
     use_threads(threads)
@@ -557,7 +567,9 @@ def _rows(
     objective: str, triplets: str | None, columns: Sequence[str] | None, texts: Path | None, pairs: "PairSplits"
 ) -> "TripletSet":
     """Read what the objective learns from. Raises `UsageError` if it was not given, `DataError`."""
-    from truncate_kit.data import load_triplets, raw_texts, read_texts
+    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.triplets import load_triplets, raw_texts
+    from truncate_kit.training.objectives import OBJECTIVES
 
     data = OBJECTIVES[objective].data
     if data == "texts":
@@ -593,7 +605,7 @@ def freeze(
     pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
     *,
-    values: Annotated[dict[str, Any], FrozenSettings],
+    values: "Annotated[dict[str, Any], FrozenSettings]",
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -601,8 +613,9 @@ def freeze(
     as_json: options.Json = False,
 ) -> None:
     """Train heads over the states of all blocks, computed once, and no block itself."""
-    from truncate_kit.data import read_texts
+    from truncate_kit.data.texts import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
+    from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
     workspace = Workspace(folder, quiet=as_json)
     if "steps" not in values and texts is None:
@@ -637,7 +650,7 @@ def freeze(
 
 def _nli(name: str) -> "PairSet":
     """Read the first split of a set with classes. Raises `DataError`."""
-    from truncate_kit.data import load_pairs
+    from truncate_kit.data.pairs import load_pairs
 
     try:
         return load_pairs(name, classes=True, divide=False).items()[0][1]
@@ -659,19 +672,22 @@ def combine(
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     *,
-    settings: CombineSettings,
+    settings: "CombineSettings",
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data.types import PairSplits
     from truncate_kit.hardware import usable_cores
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.models import find_pooler_head, save_encoder
     from truncate_kit.models.pipeline import origin_of
+    from truncate_kit.methods.bert_lc.settings import CombineSettings
+    from truncate_kit.models.loading import find_pooler_head
+    from truncate_kit.models.saving import origin_of, save_encoder
     from truncate_kit.store import output_folder
 
     has_width = settings.width != CombineSettings().width

@@ -14,9 +14,9 @@ from .console import note, say
 from .options import names_in, scale_in
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data.types import PairSplits
     from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.models import Encoder
+    from truncate_kit.models.encoder import Encoder
 
 
 class Workspace(Places):
@@ -85,7 +85,8 @@ class Workspace(Places):
     ) -> "Encoder | OnnxEncoder":
         """The model to encode with, in torch or as a graph."""
         from truncate_kit.export.runtime import load_text_encoder
-        from truncate_kit.models import Encoder, dropped_head
+        from truncate_kit.models.encoder import Encoder
+        from truncate_kit.models.loading import dropped_head
 
         own = {"pooling": source.pooling, "precision": graph, "device": device}
         encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
@@ -96,7 +97,7 @@ class Workspace(Places):
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
         from truncate_kit.hardware import check_precision
-        from truncate_kit.models import dropped_head, load_encoder
+        from truncate_kit.models.loading import dropped_head, load_encoder
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
         self.note(dropped_head(encoder))
@@ -125,6 +126,8 @@ class Workspace(Places):
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
         from truncate_kit.data import BUNDLED, is_retrieval_folder, load_pairs
         from truncate_kit.report.project import data_sentences
+        from truncate_kit.data.pairs import BUNDLED, load_pairs
+        from truncate_kit.data.retrieval import is_retrieval_folder
 
         source = DataSource(named, names_in(columns), scale_in(scale))
         if named is None:
@@ -140,7 +143,7 @@ class Workspace(Places):
 
     def queries(self, named: str | None) -> str | None:
         """The folder of a retrieval set that is named, else that of the last command, where that took one; says so."""
-        from truncate_kit.data import is_retrieval_folder
+        from truncate_kit.data.retrieval import is_retrieval_folder
 
         last = self.remembered().queries
         if named is not None:
@@ -159,6 +162,7 @@ class Workspace(Places):
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data import complete_splits
         from truncate_kit.report.project import overlap_warning
+        from truncate_kit.data.pairs import complete_splits
 
         found = self._noted(splits, complete_splits(splits))
         warning = overlap_warning(found.overlap)

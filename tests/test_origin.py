@@ -10,7 +10,8 @@ from tests.support.commands import run, run_both
 from tests.support.files import pairs_file
 from tests.support.pairs import TEXTS, make_pairs
 from truncate_kit.bench.run import Subject, compare_training
-from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.data.triplets import raw_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -20,7 +21,9 @@ from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import encoder_digest, load_encoder, save_encoder
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
 from truncate_kit.origin import Origin, read_origin, was_trained
 from truncate_kit.seen import seen_among
 from truncate_kit.training.cutting import cut

@@ -10,8 +10,9 @@ import pytest
 from tests.support.files import pairs_file, words_folder
 from tests.support.pairs import WORDS, make_pairs
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, split_pairs
-from truncate_kit.data.retrieval import with_queries
+from truncate_kit.data.pairs import load_pairs, split_pairs
+from truncate_kit.data.retrieval import read_retrieval, with_queries
+from truncate_kit.data.types import PairSplits, TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.distilling import distill
@@ -20,7 +21,7 @@ from truncate_kit.methods.distill.texts import RawTexts
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.seen import (
     NO_KEYS,
     keys_of,

@@ -11,7 +11,7 @@ from tests.support.training import SETTINGS
 from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.progress import TensorboardLog
 
 

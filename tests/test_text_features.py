@@ -6,13 +6,14 @@ import torch
 from torch import nn
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
-from truncate_kit.data import LabelledSet
+from truncate_kit.data.suites import LabelledSet
 from truncate_kit.evaluation.classifiers import score_transfer, text_features
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize
+from truncate_kit.models.saving import save_encoder
 from truncate_kit.models.states import layer_states
 
 TEXTS = sentences(12)

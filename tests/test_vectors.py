@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.data import read_pairs
+from truncate_kit.data.pairs import read_pairs
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.vectors import PRECISIONS, StoredVectors, VectorFormat

@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.made_results import a_distillation, write_run
 from tests.support.pairs import make_pairs
-from truncate_kit.data import PairSplits
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import DivergedError, FileProblemError, UsageError
 from truncate_kit.files import run_lock
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.store import RunStore
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.workspace import ModelSource, Workspace, clean, contents

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from truncate_kit.data import iter_rows
+from truncate_kit.data.texts import iter_rows
 from truncate_kit.errors import DataError, ModelError, UsageError, cannot_write
 from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.trace import ends_normalized
 from truncate_kit.files import digest_of, local_path, run_lock, write_json
-from truncate_kit.models import Encoder, encoder_digest
-from truncate_kit.models.digest import Digest
+from truncate_kit.models.digest import Digest, encoder_digest
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, read_pipeline
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.progress import Progress, ProgressOption, reporter

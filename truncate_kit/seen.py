@@ -19,7 +19,8 @@ from truncate_kit.origin import model_folder, read_origin
 from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
 Keys = NDArray[np.uint64]
 """Rising, each once, (n,)."""
@@ -163,7 +164,7 @@ def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
 
 def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[PairSplits, Keys]":
     """Return a set that a model learned from divided as it was then, and the keys of its train and dev."""
-    from truncate_kit.data import complete_splits, splits_for
+    from truncate_kit.data.pairs import complete_splits, splits_for
 
     try:
         divided = complete_splits(splits)
@@ -186,7 +187,7 @@ def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[P
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
     """Return a sentence that says how many of these pairs or queries a model has seen; None where it has seen none."""
-    from truncate_kit.data import PairSet
+    from truncate_kit.data.types import PairSet
 
     of_pairs = isinstance(data, PairSet)
     here = pair_keys(data) if isinstance(data, PairSet) else query_keys(data.queries)

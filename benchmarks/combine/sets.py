@@ -16,7 +16,8 @@ from statistics import fmean, stdev
 from benchmarks.combine.run import add_options, asked_model, asked_settings, cell
 from benchmarks.common import new_parser, print_table
 from benchmarks.records import Records, published
-from truncate_kit.data import PairSet, StsSet, find_sts
+from truncate_kit.data.suites import StsSet, find_sts
+from truncate_kit.data.types import PairSet
 from truncate_kit.hardware import usable_cores
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport

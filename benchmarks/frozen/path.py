@@ -23,7 +23,9 @@ from typing import Any
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.frozen.run import first_pairs, random_gpt2
 from benchmarks.records import Records, published
-from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
+from truncate_kit.data.pairs import complete_splits, load_pairs
+from truncate_kit.data.texts import read_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import (
     AUTOENCODER,
@@ -34,7 +36,8 @@ from truncate_kit.methods.frozen.settings import (
     FrozenReport,
     FrozenSettings,
 )
-from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import view_of
 from truncate_kit.wording import points

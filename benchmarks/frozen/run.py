@@ -17,13 +17,17 @@ from transformers import GPT2Config, GPT2Model
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
+from truncate_kit.data.pairs import complete_splits, load_pairs
+from truncate_kit.data.texts import read_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import STEPS, FrozenReport, FrozenSettings
-from truncate_kit.models import Encoder, load_encoder, resolve
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.model_folder import resolve
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import view_of
 from truncate_kit.wording import points

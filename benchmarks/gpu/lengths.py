@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import new_parser
-from truncate_kit.data import load_pairs, read_texts
-from truncate_kit.models import load_encoder
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.texts import read_texts
+from truncate_kit.models.loading import load_encoder
 
 COUNT = 4096
 

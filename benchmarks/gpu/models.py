@@ -12,7 +12,10 @@ from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedC
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.models import Encoder, load_encoder, random_encoder, save_encoder, truncate
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.precisions import GRAPH_FILES, Precision
 
 LENGTHS = Path(__file__).with_name("lengths.json")

@@ -41,7 +41,7 @@ from truncate_kit.bench.timing import interleaved
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.view import view_of
 

@@ -26,12 +26,15 @@ from benchmarks.common import (
     write_rows,
 )
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of, training_rows
-from truncate_kit.data import find_sts, load_pairs
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, LayerWeights
-from truncate_kit.models import Encoder, load_encoder, truncate
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import BLUE, GREEN, VERMILION, view_of
 

@@ -20,10 +20,14 @@ from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
 from truncate_kit.data import read_retrieval
 from truncate_kit.methods.distill.learning import AgreementEvaluator, TaughtTexts, rows_of, student_run, teacher_vectors
+from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.methods.distill.agreement import AgreementEvaluator
+from truncate_kit.methods.distill.learning import TaughtTexts, rows_of, student_run, teacher_vectors
 from truncate_kit.methods.distill.result import Blocks
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
-from truncate_kit.models import keep, load_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 from truncate_kit.precisions import TRAINING_PRECISIONS
 
 ROWS = Path(__file__).parent / "ablations.csv"

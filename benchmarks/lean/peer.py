@@ -24,7 +24,10 @@ from benchmarks.lean.texts import corpus_lines, mixed
 from truncate_kit.methods.distill.learning import TaughtTexts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
-from truncate_kit.models import Encoder, keep, load_encoder, save_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import keep
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer

@@ -17,7 +17,8 @@ from benchmarks.lean.texts import learned_lines, mixed, questions
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts
-from truncate_kit.models import keep, load_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 
 ROWS = Path(__file__).parent / "rows.csv"
 COLUMNS = (

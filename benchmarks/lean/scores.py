@@ -3,7 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from truncate_kit.data import find_sts, load_pairs, read_retrieval
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import TextEncoder, score_sts
 from truncate_kit.evaluation.retrieval import compare
 

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
-from truncate_kit.data import PairSet, load_pairs
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.types import PairSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs, side_by_side
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.wording import counted
 
 ROWS = Path(__file__).parent / "served.csv"

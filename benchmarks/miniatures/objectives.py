@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
 from truncate_kit.methods.priors import HiddenWords, MaskedEvaluator, MaskedHead
-from truncate_kit.models import Batch, Encoder, evaluating, length_batches
+from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.training.examples import Ids, SingleTexts
 
 EVALUATED_TOGETHER = 64

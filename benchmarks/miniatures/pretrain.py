@@ -49,7 +49,8 @@ from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_
 from benchmarks.miniatures.objectives import CausalEvaluator, CausalTexts, ElectraEvaluator, ElectraHeads, electra_loss
 from truncate_kit.files import replacing, write_json
 from truncate_kit.methods.priors import MaskedEvaluator, MaskedTexts, load_masked_head
-from truncate_kit.models import Encoder, load_encoder, random_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 

@@ -31,9 +31,13 @@ import transformers
 from torch import Tensor
 
 from benchmarks.common import machine, named_model, new_parser, spread_out
-from truncate_kit.data import PairSet, load_pairs
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.types import PairSet
 from truncate_kit.files import write_json
-from truncate_kit.models import Encoder, load_encoder, random_encoder, save_encoder, truncate
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training import loop
 from truncate_kit.training.examples import Ids, Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun

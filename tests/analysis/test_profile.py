@@ -14,12 +14,14 @@ from tests.support.pairs import TEXTS, made_texts, pairs_of
 from truncate_kit.analysis import profile as profiling
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-from truncate_kit.data import TextPair, load_pairs, read_pairs
+from truncate_kit.data.pairs import load_pairs, read_pairs
+from truncate_kit.data.types import TextPair
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.models import load_encoder, truncate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report.view import view_of
 
 

@@ -10,7 +10,7 @@ from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.hardware import INSTRUCTIONS, bf16_instructions
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 FEW = {
     "device": "cpu", "width": "32", "layers": "2", "models": "bert-base", "cuts": "6", "lengths": "8",

@@ -14,7 +14,7 @@ from truncate_kit.bench.memory import peak_memory
 from truncate_kit.bench.runners import PeerRunner
 from truncate_kit.export.graph import GRAPH_FILE, save_graph
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models import load_encoder, random_encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
 
 _MEBI = 2**20
 

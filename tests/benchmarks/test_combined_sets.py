@@ -8,8 +8,10 @@ from benchmarks.records import Records, published
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data import find_sts
 from truncate_kit.methods.bert_lc.combine import Division
+from truncate_kit.data.suites import find_sts
+from truncate_kit.methods.bert_lc.combine import divide
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 
 @pytest.fixture

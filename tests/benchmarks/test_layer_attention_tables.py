@@ -13,7 +13,7 @@ from benchmarks.layer_attention import figures, retrieval, run
 from benchmarks.records import Records
 from tests.support.pairs import SENTENCES, make_pairs
 from tests.support.readme_commands import PAGES, commands
-from truncate_kit.data import Triplet, TripletSet
+from truncate_kit.data.triplets import Triplet, TripletSet
 from truncate_kit.methods.contrast.settings import TABLE_2
 
 SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
@@ -124,7 +124,8 @@ def test_table_3_searches_with_both_ways_of_training(asked, tmp_path, capsys):
 
 
 def test_the_figures_and_the_numbers_behind_them(asked, data, tmp_path, tiny_folder, monkeypatch, capsys, drawn):
-    from truncate_kit.models import load_encoder, truncate
+    from truncate_kit.models.loading import load_encoder
+    from truncate_kit.models.truncation import truncate
 
     monkeypatch.setattr(figures, "HERE", tmp_path)
     figures.main([*asked, "--epochs", "1"])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.commands import fails
 from truncate_kit.errors import ModelError
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(f"the cat {n},a dog {n},{n % 6}\n" for n in range(30))
 

@@ -9,6 +9,9 @@ import torch
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.pipeline import origin_of
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]

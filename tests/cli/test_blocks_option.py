@@ -10,13 +10,15 @@ from tests.support.files import pairs_file
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import encoder_digest, keep, load_encoder
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings
 

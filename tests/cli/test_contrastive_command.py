@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 
 @pytest.fixture(scope="module")

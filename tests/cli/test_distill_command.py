@@ -8,14 +8,15 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
-from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
+from truncate_kit.data.pairs import BUNDLED, load_pairs
+from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill.distilling import TEXTS, find_aim
 from truncate_kit.methods.distill.frontier import own_pairs
 from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.texts import TextStore
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.evaluators import halves
 from truncate_kit_cli.console import show
 

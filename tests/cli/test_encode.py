@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit_cli.app import main
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(

@@ -8,8 +8,10 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
-from truncate_kit.data import read_pairs
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.data.pairs import read_pairs
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 
 
 def write_pairs(path: Path) -> Path:

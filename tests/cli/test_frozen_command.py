@@ -6,8 +6,10 @@ import pytest
 from matplotlib import image
 
 from tests.support.commands import refused, run
-from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.data.pairs import complete_splits, load_pairs
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 MORE = ("", "cat", "and a mat", "not blue")

@@ -10,7 +10,7 @@ from tests.support.mteb_tasks import mteb_package, sts_task
 from tests.support.pairs import make_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import suite_reports
 from truncate_kit.report.view import view_of
 from truncate_kit.results import FORMAT

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.commands import fails, run, run_both
 from tests.support.made_results import write_run
-from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,13 @@ from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.data import read_retrieval
+from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.own_pairs import search_pairs_of
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report.page import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.workspace import Workspace

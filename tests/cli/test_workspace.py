@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from truncate_kit.files import run_lock
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]

@@ -5,6 +5,7 @@ import pytest
 from truncate_kit.data import load_pairs
 from truncate_kit.data.pairs import BUNDLED_FOLDER
 from truncate_kit.report.project import data_sentences
+from truncate_kit.data.pairs import BUNDLED_FOLDER, load_pairs
 
 EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}
 

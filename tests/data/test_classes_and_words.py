@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from truncate_kit.data import complete_splits, load_pairs, splits_for
+from truncate_kit.data.pairs import complete_splits, load_pairs, splits_for
 from truncate_kit.errors import DataError, RowError
 from truncate_kit.report.project import data_sentences
 

@@ -5,6 +5,8 @@ import pytest
 from truncate_kit.data import PairSet, TextPair, load_pairs
 from truncate_kit.data.types import PairSplits
 from truncate_kit.report.project import data_sentences, overlap_warning
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.types import Overlap, PairSet, PairSplits, SharedPairs, TextPair
 
 # set, train/dev, train/test, dev/test as (same order, either order), test sentences also in train, test sentences:
 # the table that comes with the evaluation data.

@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from tests.support.retrieval import write_lines
-from truncate_kit.data import is_retrieval_folder, read_retrieval
+from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 CORPUS = [

@@ -6,9 +6,10 @@ import torch
 from sklearn.metrics import ndcg_score
 
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.data import read_retrieval
+from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import RetrievalComparison, compare
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 
 @pytest.fixture(scope="module")

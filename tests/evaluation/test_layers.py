@@ -7,10 +7,11 @@ import pytest
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-from truncate_kit.data import SEARCH_METRICS, read_retrieval
+from truncate_kit.data.retrieval import SEARCH_METRICS, read_retrieval
 from truncate_kit.evaluation import searching
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 
 @pytest.fixture(scope="module")

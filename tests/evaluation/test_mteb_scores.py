@@ -10,7 +10,8 @@ import torch
 from tests.support.mteb_tasks import aggregate_task, mteb_package, retrieval_task, sts_task
 from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.data import read_pairs, read_retrieval
+from truncate_kit.data.pairs import read_pairs
+from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.mteb import MtebEncoder, MtebReport, evaluate_mteb, find_tasks
@@ -18,7 +19,7 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 PUBLISHED = 82.03  # all-MiniLM-L6-v2 on STSBenchmark, by MTEB
 

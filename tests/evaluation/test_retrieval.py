@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.data import RetrievalSet, read_retrieval
+from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.evaluation.retrieval import RetrievalReport, fitting_lists, score_retrieval
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("faiss")

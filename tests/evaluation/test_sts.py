@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from truncate_kit.data import StsSet, TextPair, find_sts
+from truncate_kit.data.suites import StsSet, find_sts
+from truncate_kit.data.types import TextPair
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.graded import StsReport, score_sts
 

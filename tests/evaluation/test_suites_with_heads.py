@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from tests.support.heads import with_heads
-from truncate_kit.data import StsSet, TextPair
+from truncate_kit.data.suites import StsSet
+from truncate_kit.data.types import TextPair
 from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import score_sts
 

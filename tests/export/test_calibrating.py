@@ -11,8 +11,9 @@ from tests.support.families import WORDS
 from truncate_kit.export.graph import save_graph
 from truncate_kit.export.int8 import Rounding, best_zero, calibrate, divisor_of, quantize, quantized_inputs
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.tokenizer import padded
+from truncate_kit.models.truncation import truncate
 
 TEXTS = [" ".join(WORDS[(5 * i + j) % len(WORDS)] for j in range(2 + i % 6)) for i in range(24)]
 

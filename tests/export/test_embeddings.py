@@ -8,7 +8,8 @@ import torch
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import fuse_embeddings, save_graph
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 # Each cut at a layer whose graph other tests build as well, but the last, whose eight bits save nothing further up.
 FROM_ZERO = {"bert": 2, "electra": 2, "electra-generator": 0, "albert": 2, "distilbert": 0}

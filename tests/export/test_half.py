@@ -15,8 +15,9 @@ from truncate_kit.export.graph import save_graph, set_mask
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize
+from truncate_kit.models.truncation import truncate
 
 # One of each kind of computation: fused attention, relative positions as a bias, groups of blocks, both disentangled
 # attentions, layers that attend otherwise, and decoders with biases, with rotary positions, and with scaled states.

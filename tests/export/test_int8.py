@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from scipy import stats
 
 from tests.support.families import TINY_CONFIGS, WORDS
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.check import check_graph, odd_inputs
 from truncate_kit.export.exporting import export_onnx
@@ -24,7 +24,8 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph, fold_constants
 from truncate_kit.hardware import INSTRUCTIONS, multiplies_narrow
-from truncate_kit.models import load_encoder, random_encoder, truncate
+from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.truncation import truncate
 
 TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
 

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sat", "a red dog ran under the big blue tree", "not"]

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from tests.support.heads import with_heads
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.errors import ModelError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.check import check_scores
@@ -18,7 +18,7 @@ from truncate_kit.export.int8 import Trials
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models import save_encoder
+from truncate_kit.models.saving import save_encoder
 from truncate_kit.models.tokenizer import padded
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]

@@ -11,8 +11,9 @@ from transformers import AutoModel
 
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, Normalize
+from truncate_kit.models.truncation import truncate
 
 # Each family once; layers, poolings and what follows them are spread over the families. Those that other tests export
 # as well are as there, so that they share a trace. Where the second block is not like the first, or little costs, there

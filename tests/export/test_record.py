@@ -22,7 +22,8 @@ from truncate_kit.export.record import (
 )
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from truncate_kit.export.runtime import (
     stepped,
     token_batches,
 )
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 TEXTS = [
     "a",

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.pairs import WORDS, make_pairs
-from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.data.triplets import raw_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -17,6 +18,8 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.report.card import contrastive_card
 from truncate_kit.report.page import read_run, write_page
 from truncate_kit.report.view import view_of
 from truncate_kit.seen import keys_of, pair_keys

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from benchmarks.miniatures import bundle, pretrain
 from tests.support.families import WORDS
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 
 MODELS = ("bert", "electra-discriminator", "electra-generator")
 LAYERS = range(4)

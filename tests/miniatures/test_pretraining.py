@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from benchmarks.miniatures import corpus, objectives, pretrain
 from tests.support.families import WORDS
 from truncate_kit.methods.priors import IGNORED, HiddenWords
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training import loop
 
 

@@ -10,10 +10,12 @@ from transformers import AutoModel
 
 from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_tiny
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
-from truncate_kit.models import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize
-from truncate_kit.models.truncation import keep, kept_config
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import keep, kept_config, truncate
 
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")
 FIRST_NEEDED = {"modernbert"}

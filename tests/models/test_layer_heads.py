@@ -9,7 +9,9 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from tests.support.heads import make_heads, with_heads
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "not"]
 

@@ -14,8 +14,11 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.models import encoder_digest, find_pooler_head, load_encoder, save_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
+from truncate_kit.models.loading import find_pooler_head, load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}

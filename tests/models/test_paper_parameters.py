@@ -3,7 +3,7 @@
 import pytest
 from transformers import BertConfig, DebertaV2Config, ElectraConfig
 
-from truncate_kit.models import paper_parameters, parameters_kept
+from truncate_kit.models.truncation import paper_parameters, parameters_kept
 
 
 def bert(layers, hidden, heads, vocabulary=30522):

@@ -16,9 +16,11 @@ from transformers import AutoModel
 from tests.support.fake_hub import COMMIT, logged_in
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.errors import ModelError
-from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
 from truncate_kit.models.tokenizer import position_limit
+from truncate_kit.models.truncation import truncate
 
 TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]
 

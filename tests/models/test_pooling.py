@@ -8,9 +8,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.families import PLAIN_POOLING, TEXTS
-from truncate_kit.models import load_encoder
 from truncate_kit.models.encoder import POOLING_MODES
 from truncate_kit.models.layer_pooling import pool
+from truncate_kit.models.loading import load_encoder
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)

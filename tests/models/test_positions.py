@@ -9,6 +9,10 @@ from transformers import AutoModel, DebertaV2Config
 
 from truncate_kit.models import keep, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.models.families import DisentangledSelfAttention, NearAttention
+from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.positions import DisentangledSelfAttention, NearAttention
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import keep, truncate
 
 KINDS = {
     "buckets": {"position_buckets": 8},

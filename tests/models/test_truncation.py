@@ -8,8 +8,10 @@ from safetensors.torch import load_file
 
 from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
-from truncate_kit.models import layers_held, load_encoder, parameters_kept, save_encoder, truncate, truncated_config
 from truncate_kit.models.families import FAMILIES
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import layers_held, parameters_kept, truncate, truncated_config
 
 
 def test_every_family_has_a_tiny_model():

@@ -10,7 +10,7 @@ from tests.support.pairs import pairs_of
 from truncate_kit.analysis.profile import profile
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import layer_states
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]

@@ -12,7 +12,7 @@ import torch
 from tests.support.processes import Program
 from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.parallel import Lost, Processes, Steps
 
 WEIGHTS = torch.tensor([5, 3])

@@ -24,8 +24,10 @@ from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.distill.result import HeldOutScores
-from truncate_kit.models import load_encoder, save_encoder, truncate
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import LAYER_POOLERS
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report import page as pages
 from truncate_kit.report.page import OWN_POOLINGS, PageReport, read_run, snippets, write_page
 from truncate_kit.training.cutting import CutResult

@@ -11,7 +11,8 @@ from tests.support.economy import drawing
 from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profile import profile
-from truncate_kit.models import load_encoder, save_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.saving import save_encoder
 from truncate_kit.report.page import write_page
 
 AXE = Path(__file__).parents[1] / "support/axe.min.js"

@@ -17,12 +17,13 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.data import overlap_of
+from truncate_kit.data.types import overlap_of
 from truncate_kit.evaluation.graded import Evaluation, ModelScore
 from truncate_kit.export.record import Invariance, Quantization
 from truncate_kit.methods.distill.result import HeldOutScores, Tryout
 from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report.measuring import against_table, compared_in, gain_in
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.training.cutting import CutResult, VocabularyCut

@@ -11,9 +11,11 @@ from tests.support.distributed import gradients
 from tests.support.families import WORDS
 from tests.support.pairs import make_pairs
 from truncate_kit.data import TextPair
+from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import ContrastiveTexts

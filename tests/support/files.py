@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.results import unsealed
 
 NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]

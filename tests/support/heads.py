@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import torch
 
-from truncate_kit.models import Encoder, LayerHeads, load_encoder, truncate
-from truncate_kit.models.layer_heads import BlockNetworks, PairScore
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.layer_heads import BlockNetworks, LayerHeads, PairScore
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 CODES = (3, 3, 5)  # two runs of like width
 

@@ -17,7 +17,7 @@ from truncate_kit.bench.bench_report import (
     ScoredPairs,
     Timing,
 )
-from truncate_kit.data import overlap_of
+from truncate_kit.data.types import overlap_of
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from truncate_kit.data import RetrievalSet, TextPair
+from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.types import TextPair
 
 
 def mteb_package() -> Any:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.models import Encoder, load_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings

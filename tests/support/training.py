@@ -2,7 +2,7 @@
 
 import torch
 
-from truncate_kit.models import Encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(epochs=3, batch_size=8, learning_rate=2e-3)

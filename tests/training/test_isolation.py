@@ -15,7 +15,7 @@ from truncate_kit.hardware import bf16_instructions
 from truncate_kit.methods.priors import adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import AdaptationSettings
 

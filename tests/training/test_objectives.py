@@ -16,7 +16,7 @@ from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import ContrastiveTexts, Pairs
 from truncate_kit.training.loop import TrainingRun

@@ -10,7 +10,8 @@ from tests.support.pairs import labelled_splits
 from tests.support.training import SETTINGS, SHORT
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.examples import PairClassifier, cosine_entropy
 from truncate_kit.training.loop import TrainingRun

@@ -8,12 +8,12 @@ import torch
 
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
-from truncate_kit.data import RetrievalSet
+from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.evaluators import check_queries, choosing_queries, halves, metric_of
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]

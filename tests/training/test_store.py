@@ -8,7 +8,7 @@ import torch
 
 from tests.support.trials import read_trials
 from truncate_kit.errors import FileProblemError
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.results import FORMAT, Journal
 from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.settings import Trial, trial_name

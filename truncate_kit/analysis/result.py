@@ -10,7 +10,7 @@ from truncate_kit.results import Result
 from truncate_kit.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
 
 if TYPE_CHECKING:
-    from truncate_kit.models import PoolingMode
+    from truncate_kit.models.layer_pooling import PoolingMode
 
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]

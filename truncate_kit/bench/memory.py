@@ -112,7 +112,7 @@ def _by_runner(request: Mapping[str, Any]) -> Callable[[], Callable[[], object]]
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids
-    from truncate_kit.models import load_config, load_encoder, random_encoder
+    from truncate_kit.models.loading import load_config, load_encoder, random_encoder
 
     torch.set_num_threads(request["threads"])
 

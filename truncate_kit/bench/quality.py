@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
 from truncate_kit.bench.runners import Runner
-from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
+from truncate_kit.data.pairs import is_bundled
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
+from truncate_kit.data.types import PairSet, TextPair, pairs_fingerprint
 from truncate_kit.evaluation.graded import correlate, evaluate
 from truncate_kit.evaluation.searching import estimated
-from truncate_kit.models import Encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.seen import numbers_of
 from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.evaluators import RetrievalEvaluator

@@ -16,7 +16,7 @@ from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, bound_to, cuda_providers, open_session, repeated
 from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_memory
-from truncate_kit.models import Encoder, length_batches, original_order
+from truncate_kit.models.encoder import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.precisions import PRECISIONS
 

@@ -10,7 +10,7 @@ import torch
 
 from truncate_kit.bench.bench_report import Key, Role, Timing
 from truncate_kit.bench.runners import Runner, guarded, random_ids
-from truncate_kit.models import Encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.kernels import linear, onednn_pays
 
 Name = TypeVar("Name", bound=Hashable)

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_test_split
 from torch import Tensor, nn
 
-from truncate_kit.data import LabelledSet, find_transfer
+from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.evaluation.graded import TextEncoder, check_finite_vectors, encode_distinct
 from truncate_kit.evaluation.suite import SuiteRun
@@ -41,8 +41,9 @@ from truncate_kit.evaluation.transfer import (
     TransferSplit,
     mean_of,
 )
-from truncate_kit.models import Encoder, find_pooler_head
 from truncate_kit.models.digest import Digest
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.states import iter_states, layer_states
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent

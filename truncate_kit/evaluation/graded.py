@@ -10,15 +10,8 @@ import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.data import (
-    PlacedPairs,
-    StsSet,
-    TextPair,
-    distinct_texts,
-    find_sts,
-    read_trained_pairs,
-)
-from truncate_kit.data.types import check_ranks
+from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
+from truncate_kit.data.types import PlacedPairs, TextPair, check_ranks, distinct_texts
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
 from truncate_kit.origin import read_origin

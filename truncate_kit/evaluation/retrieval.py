@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from truncate_kit.data import RetrievalSet, read_retrieval
+from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.errors import UsageError, require
 from truncate_kit.evaluation.graded import TextEncoder
 from truncate_kit.evaluation.searching import (

@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import RetrievalSet
-from truncate_kit.data.retrieval import SearchMetric
+from truncate_kit.data.retrieval import RetrievalSet, SearchMetric
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation.graded import TextEncoder, encode_distinct
-from truncate_kit.models import Encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import PairSet, PlacedPairs
+from truncate_kit.data.types import PairSet, PlacedPairs
 from truncate_kit.errors import ModelError, failed_check, first_line
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES, Feeds
@@ -17,7 +17,7 @@ from truncate_kit.export.record import Invariance, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder, open_session
 from truncate_kit.export.trace import WithScores, ends_normalized
 from truncate_kit.hardware import usable_cores
-from truncate_kit.models import Encoder, evaluating
+from truncate_kit.models.encoder import Encoder, evaluating
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.progress import Progress, silent

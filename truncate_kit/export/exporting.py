@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.data import PairSet
+from truncate_kit.data.types import PairSet
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
 from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
 from truncate_kit.export.graph import (
@@ -28,6 +28,11 @@ from truncate_kit.files import digest_of, local_path, name_without_folders, repl
 from truncate_kit.hardware import without_autocast
 from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.models.pipeline import load_by_any_runtime, origin_of
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.pipeline import load_by_any_runtime
+from truncate_kit.models.saving import origin_of, save_encoder
 from truncate_kit.origin import model_digests
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent

@@ -18,9 +18,10 @@ from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
-from truncate_kit.models import Encoder, LayerHeads, load_encoder
 from truncate_kit.models.digest import Digest
-from truncate_kit.models.loading import load_reader
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.layer_heads import LayerHeads
+from truncate_kit.models.loading import load_encoder, load_reader
 from truncate_kit.models.model_folder import check_unreplaced, state_of
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.tokenizer import TextReader, padded

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, errors_only, first_line, require
 from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES
-from truncate_kit.models import Encoder
-from truncate_kit.models.encoder import forget_capturing
+from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.precisions import Target
 

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from truncate_kit.data import PairSplits, splits_for
+from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import DataError, ModelError
-from truncate_kit.models import Batch, Encoder, evaluating, length_batches, truncate
 from truncate_kit.models.digest import Digest
+from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.models.model_folder import quiet_transformers, resolve
 from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.truncation import truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.seen import Keys, keys_of

@@ -10,7 +10,7 @@ from truncate_kit.origin import RESULT_FILES
 from truncate_kit.results import Result
 
 if TYPE_CHECKING:
-    from truncate_kit.models import Encoder
+    from truncate_kit.models.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ def cut(
     """
     from truncate_kit.models import keep, save_encoder, truncate
     from truncate_kit.models.pipeline import origin_of
+    from truncate_kit.models.saving import origin_of, save_encoder
+    from truncate_kit.models.truncation import keep, truncate
     from truncate_kit.store import output_folder
 
     out, lean, blocks, vocabulary = local_path(out), encoder, None, None

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.evaluation.searching import MEASURES
-from truncate_kit.models import Batch, Encoder, length_batches, original_order
+from truncate_kit.models.encoder import Batch, Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from truncate_kit.errors import DivergedError, FileProblemError
 from truncate_kit.files import replacing
 from truncate_kit.hardware import give_back, is_out_of_memory, say_halved
-from truncate_kit.models import Encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import FORMAT
 from truncate_kit.training.distributed import ALONE, Group

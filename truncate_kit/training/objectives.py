@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from truncate_kit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits
-    from truncate_kit.models import Encoder
+    from truncate_kit.data.types import PairSet, PairSplits
+    from truncate_kit.models.encoder import Encoder
     from truncate_kit.training.evaluators import VectorEvaluator
     from truncate_kit.training.examples import Examples, TrainPairs
 
@@ -93,7 +93,7 @@ class Objective:
             data: The splits.
             scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
         """
-        from truncate_kit.data import splits_for
+        from truncate_kit.data.pairs import splits_for
 
         if self.data == "judged" and scored:
             hint = "Give queries as `retrieval`, or use another `objective`."

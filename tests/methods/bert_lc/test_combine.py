@@ -13,13 +13,13 @@ from transformers import AutoModel, BertConfig
 from tests.support.families import TINY_CONFIGS, tiny_tokenizer
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
-from truncate_kit.data import TextPair
+from truncate_kit.data.types import TextPair
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.methods.bert_lc.combine import Division, combine, random_combinations
 from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.methods.bert_lc.search import count_subsets
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.models import find_pooler_head, load_encoder
+from truncate_kit.models.loading import find_pooler_head, load_encoder
 
 
 def plain_states(encoder, pairs, pooled="mean"):

@@ -15,8 +15,11 @@ from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
-from truncate_kit.models import encoder_digest, find_pooler_head, load_encoder, save_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.families import FAMILIES
+from truncate_kit.models.loading import find_pooler_head, load_encoder
+from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]

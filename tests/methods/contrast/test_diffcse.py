@@ -10,13 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
 from tests.support.pairs import make_pairs
-from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.data.triplets import raw_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.distributed import Group
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]

@@ -11,7 +11,8 @@ from scipy.stats import spearmanr
 from tests.support.families import make_tiny
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
-from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
+from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
+from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.hardware import bf16_instructions
@@ -22,7 +23,10 @@ from truncate_kit.methods.distill.learning import AgreementEvaluator, Learning, 
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, SubsetScore, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
-from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep, truncate
+from truncate_kit.models.vocabulary import keep_words
 from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.seen import keys_of, read_seen, unseen

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.methods.distill import frontier
 from truncate_kit.methods.distill.frontier import measure_frontier, own_pairs, with_earlier
@@ -18,6 +18,9 @@ from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models import keep, load_encoder, truncate
 from truncate_kit.models.truncation import keep_pieces, kept_pieces
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep, truncate
+from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 from truncate_kit.progress import silent
 from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE

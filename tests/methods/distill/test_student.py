@@ -7,7 +7,8 @@ import torch
 from truncate_kit.methods.distill.learning import TaughtTexts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
-from truncate_kit.models import keep, load_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 from truncate_kit.training.distributed import Group
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]

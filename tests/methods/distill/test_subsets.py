@@ -13,14 +13,15 @@ import torch
 from tests.support.families import make_tiny
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
-from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
-from truncate_kit.models import keep, load_encoder
 from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 from truncate_kit.training.evaluators import PairEvaluator
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]

@@ -11,7 +11,8 @@ from truncate_kit.errors import DataError
 from truncate_kit.methods.distill import learning as teacher
 from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third in ("", "mat")]

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.methods.frozen.states import cached_states
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 TEXTS = [f"{WORDS[n % 5]} {WORDS[n * n % 5]} {'dog ' * (n % 11)}{'mat ' * (n // 55)}".strip() for n in range(100)]

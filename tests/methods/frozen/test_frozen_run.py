@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.data import TextPair, overlap_of
-from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.data.types import PairSet, PairSplits, TextPair, overlap_of
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
@@ -25,7 +24,8 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, choose
 from truncate_kit.methods.frozen.states import nli_scores
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.results import Journal
 from truncate_kit.seen import pair_keys, read_seen
 

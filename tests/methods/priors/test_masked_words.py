@@ -23,7 +23,9 @@ from truncate_kit.methods.priors import (
 )
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.methods.study.running import load_model
-from truncate_kit.models import encoder_digest, load_encoder, truncate
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training.settings import AdaptationSettings
 
 SHORT = AdaptationSettings(epochs=2, batch_size=64, learning_rate=3e-3)

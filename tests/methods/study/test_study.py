@@ -14,7 +14,7 @@ from PIL import Image
 from tests.support.files import pairs_file
 from tests.support.killing import killed
 from tests.support.pairs import make_pairs
-from truncate_kit.data import PairSplits
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.plan import read_study
@@ -23,7 +23,7 @@ from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
@@ -111,7 +111,7 @@ def test_every_model_meets_every_task_at_every_layer(done):
 
 
 def test_rows_equal_those_of_finetune(file, done, tmp_path):
-    from truncate_kit.data import complete_splits, load_pairs
+    from truncate_kit.data.pairs import complete_splits, load_pairs
 
     result, _ = done
     study = read_study(file)

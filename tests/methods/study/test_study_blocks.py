@@ -6,15 +6,17 @@ import pytest
 import torch
 
 from tests.support.files import pairs_file
-from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import kept_encoder
-from truncate_kit.models import encoder_digest, keep, load_encoder
+from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.layer_pooling import LayerPooling
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import keep
 from truncate_kit.report.study import write_tables
 
 

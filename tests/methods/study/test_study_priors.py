@@ -4,7 +4,8 @@ import pytest
 
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.killing import killed
-from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
+from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
+from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.priors import WordPrior, adapt
 from truncate_kit.methods.study.plan import read_study
@@ -12,7 +13,8 @@ from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training import settings as configuration
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings

@@ -6,13 +6,14 @@ import pytest
 
 from tests.support.files import pairs_file
 from tests.support.retrieval import judged_folder
-from truncate_kit.data import load_pairs, read_retrieval
+from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.errors import UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import read_judged
 

@@ -17,7 +17,7 @@ from truncate_kit.methods.tmft.result import (
     spread_over_seeds,
 )
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words, sweep_table
 from truncate_kit.statistics import DRAWS
 from truncate_kit.training.evaluators import best_threshold, f1

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.files import pairs_file
 from tests.support.pairs import make_pairs
-from truncate_kit.data import PairSplits
 from truncate_kit.data.triplets import raw_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import DivergedError
 from truncate_kit.files import is_unfinished
 from truncate_kit.methods.contrast.running import finetune_contrastive
@@ -19,7 +19,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.store import RunStore
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask

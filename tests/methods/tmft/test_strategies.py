@@ -15,7 +15,8 @@ from truncate_kit.methods.tmft.choosing import STRATEGIES
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe_layers
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder, truncate
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.results import Journal

@@ -18,7 +18,7 @@ from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import predicted_drop
-from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.tmft.choosing import Picker
@@ -26,8 +26,9 @@ from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetun
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import parse_layers
-from truncate_kit.models import load_encoder, parameters_kept, truncate
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import parameters_kept, truncate
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.training import sweep_table
 from truncate_kit.training.settings import TrainingSettings

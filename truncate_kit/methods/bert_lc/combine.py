@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.data import PairSet, PlacedPairs, TextPair, split_pairs
+from truncate_kit.data.pairs import split_pairs
+from truncate_kit.data.types import PairSet, PlacedPairs, TextPair
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.result import (
@@ -41,10 +42,11 @@ from truncate_kit.methods.bert_lc.search import (
     search_states,
 )
 from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.models import Encoder, pool, truncate
-from truncate_kit.models.layer_pooling import LayerPooling, Over
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.layer_pooling import LayerPooling, Over, pool
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.states import iter_states
+from truncate_kit.models.truncation import truncate
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.wording import FEWEST_COMPARED, counted
 

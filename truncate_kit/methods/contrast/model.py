@@ -8,9 +8,10 @@ from torch import nn
 
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
-from truncate_kit.models import Encoder, evaluating, truncate
+from truncate_kit.models.encoder import Encoder, evaluating
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.objectives import OBJECTIVES

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
+from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.errors import DataError
 from truncate_kit.files import local_path
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
@@ -19,6 +19,9 @@ from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResul
 from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
 from truncate_kit.models.pipeline import origin_of
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.saving import origin_of, save_encoder
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.seen import keys_of, merged, seen_before

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import bytes_of_rows, graph_files
@@ -24,6 +24,8 @@ from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models import Encoder
 from truncate_kit.models.truncation import keep_pieces, kept_pieces
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
 from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
 from truncate_kit.statistics import RESAMPLES, Array, draws, interval

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
+from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.types import PairSplits
 from truncate_kit.encode import Chunk, Encoded, EncodingWork
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts
 from truncate_kit.evaluation.graded import evaluate, spearman
@@ -34,7 +36,9 @@ from truncate_kit.methods.distill.result import (
 )
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
 from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts, held_out_places
-from truncate_kit.models import Batch, Encoder, encoder_digest, keep, truncate
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.encoder import Batch, Encoder
+from truncate_kit.models.truncation import keep, truncate
 from truncate_kit.parallel import Engine, Send, Sequential
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent

@@ -11,8 +11,9 @@ from truncate_kit.wording import counted
 from truncate_kit.workspace import Workspace, read_result
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.models import Encoder
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.data.types import PairSplits
+    from truncate_kit.models.encoder import Encoder
 
 NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
 SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
@@ -31,7 +32,7 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
     from truncate_kit.methods.distill.learning import teacher_of
     from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.methods.distill.texts import TextStore, held_out_places
-    from truncate_kit.models import load_encoder
+    from truncate_kit.models.loading import load_encoder
 
     result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name is not None:
@@ -72,7 +73,7 @@ def search_pairs_of(encoder: "Encoder", data: "RetrievalSet") -> "PairSplits":
 
 
 def _splits(encoder: "Encoder", halves: Sequence[Sequence[str]], name: str, note: str) -> "PairSplits":
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data.types import PairSplits
     from truncate_kit.methods.distill.frontier import own_pairs
 
     dev, test = (

@@ -12,8 +12,8 @@ from torch import Tensor
 from truncate_kit.analysis.cka import cka_matrix
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.methods.distill.result import LEADING, Blocks, SubsetScore, SubsetSearch
-from truncate_kit.models import Encoder, evaluating, keep, kept_config, length_batches, original_order
-from truncate_kit.models.encoder import BlockRunner
+from truncate_kit.models.encoder import BlockRunner, Encoder, evaluating, length_batches, original_order
+from truncate_kit.models.truncation import keep, kept_config
 from truncate_kit.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids

@@ -17,8 +17,8 @@ from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, p
 from truncate_kit.files import replacing
 from truncate_kit.methods.distill.result import TextCounts
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.models import Encoder, encoder_digest
-from truncate_kit.models.digest import Digest
+from truncate_kit.models.digest import Digest, encoder_digest
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from truncate_kit.data import PairSet, PairSplits, splits_for
+from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation.graded import spearman
 from truncate_kit.files import local_path
@@ -47,6 +48,10 @@ from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.models.layer_heads import read_layer_heads
 from truncate_kit.models.pipeline import origin_of
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
+from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.seen import keys_of, merged

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from truncate_kit.data import Overlap
+from truncate_kit.data.types import Overlap
 from truncate_kit.errors import UsageError
 from truncate_kit.naming import as_text
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
@@ -30,7 +30,7 @@ from truncate_kit.statistics import Span
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
 
 if TYPE_CHECKING:
-    from truncate_kit.models import Encoder
+    from truncate_kit.models.encoder import Encoder
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)

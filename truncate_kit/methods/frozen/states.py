@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import PairSet, PairSplits, PlacedPairs, distinct_texts, splits_for
+from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, distinct_texts
 from truncate_kit.errors import DataError
 from truncate_kit.files import run_lock
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.models import Encoder, encoder_digest
-from truncate_kit.models.digest import Digest
+from truncate_kit.models.digest import Digest, encoder_digest
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.progress import Progress, silent
 from truncate_kit.seen import seen_before

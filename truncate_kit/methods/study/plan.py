@@ -271,7 +271,8 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
 
 def _checked_depth(model: str, blocks: list[int]) -> int:
     """The depth of the model. Raises `UsageError` where it has no such blocks, or no model like it could hold them."""
-    from truncate_kit.models import kept_config, load_config  # bring torch, which plans and results do without
+    from truncate_kit.models.loading import load_config
+    from truncate_kit.models.truncation import kept_config
 
     if not blocks:
         raise UsageError(f"{model} has blocks = [].", hint="Name one or more, or leave out blocks.")

@@ -11,15 +11,10 @@ from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix, relative_layers, without_nan
 from truncate_kit.analysis.result import Estimator
-from truncate_kit.data import (
-    PairSplits,
-    RetrievalSet,
-    complete_splits,
-    load_pairs,
-    load_words,
-    read_retrieval,
-    read_texts,
-)
+from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
+from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
+from truncate_kit.data.texts import read_texts
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import DataError, DivergedError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.hardware import check_precision, select_device
@@ -39,8 +34,10 @@ from truncate_kit.methods.study.result import (
 )
 from truncate_kit.methods.tmft.result import scores_by_layer
 from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named
-from truncate_kit.models import Encoder, layers_held, load_encoder, paper_parameters, random_encoder, truncate
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import layers_held, paper_parameters, truncate
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import RECORDS_FILE, read_or_pass_over

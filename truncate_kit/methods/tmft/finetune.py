@@ -9,7 +9,9 @@ from statistics import fmean
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import predicted_drop
-from truncate_kit.data import PairSplits, RetrievalSet, splits_for
+from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.types import PairSplits
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker, Search
@@ -18,6 +20,9 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import Prior, TrialRunner, layers_named, layers_to_try
 from truncate_kit.models import Encoder, encoder_digest, save_encoder
 from truncate_kit.models.pipeline import origin_of
+from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.saving import origin_of, save_encoder
 from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.parallel import Engine

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from truncate_kit.errors import UsageError
 from truncate_kit.hardware import in_halves
-from truncate_kit.models import Batch, Encoder, evaluating, length_batches, original_order, truncate
+from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
+from truncate_kit.models.truncation import truncate
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids, Pairs

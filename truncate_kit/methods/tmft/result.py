@@ -15,7 +15,7 @@ from truncate_kit.statistics import LEVEL, Span, interval
 from truncate_kit.training.settings import TrainingSettings, Trial
 
 if TYPE_CHECKING:
-    from truncate_kit.models import Encoder
+    from truncate_kit.models.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class SweepResult(Result):
 
 def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
     """Return mean and sample standard deviation over the seeds of each layer."""
-    from truncate_kit.models import parameters_kept  # here, because results are read without torch
+    from truncate_kit.models.truncation import parameters_kept
 
     kept = parameters_kept(encoder.backbone.config)
     above = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]

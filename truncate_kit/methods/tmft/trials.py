@@ -12,8 +12,9 @@ import torch
 from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
 from truncate_kit.methods.tmft.result import Ranking
-from truncate_kit.models import Encoder, keep, layers_held, truncate, truncated_config
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import ConcatPooling
+from truncate_kit.models.truncation import keep, layers_held, truncate, truncated_config
 from truncate_kit.naming import numbers_named
 from truncate_kit.parallel import Engine, Lost, Send, Sequential, Steps
 from truncate_kit.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
