@@ -683,11 +683,9 @@ def combine(
     from truncate_kit.hardware import usable_cores
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
-    from truncate_kit.models import find_pooler_head, save_encoder
-    from truncate_kit.models.pipeline import origin_of
     from truncate_kit.methods.bert_lc.settings import CombineSettings
     from truncate_kit.models.loading import find_pooler_head
-    from truncate_kit.models.saving import origin_of, save_encoder
+    from truncate_kit.models.pipeline import origin_of, save_encoder
     from truncate_kit.store import output_folder
 
     has_width = settings.width != CombineSettings().width

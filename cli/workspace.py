@@ -124,10 +124,9 @@ class Workspace(Places):
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False
     ) -> tuple["PairSplits", DataSource]:
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
-        from truncate_kit.data import BUNDLED, is_retrieval_folder, load_pairs
-        from truncate_kit.report.project import data_sentences
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.retrieval import is_retrieval_folder
+        from truncate_kit.report.project import data_sentences
 
         source = DataSource(named, names_in(columns), scale_in(scale))
         if named is None:
@@ -160,9 +159,8 @@ class Workspace(Places):
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
-        from truncate_kit.data import complete_splits
-        from truncate_kit.report.project import overlap_warning
         from truncate_kit.data.pairs import complete_splits
+        from truncate_kit.report.project import overlap_warning
 
         found = self._noted(splits, complete_splits(splits))
         warning = overlap_warning(found.overlap)

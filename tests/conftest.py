@@ -96,7 +96,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def prompting(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that saves a tiny BERT with these sentence-transformers settings."""
     from truncate_kit.models.loading import load_encoder
-    from truncate_kit.models.saving import save_encoder
+    from truncate_kit.models.pipeline import save_encoder
 
     def saved(**settings: object) -> Path:
         folder = tmp_path_factory.mktemp("model") / "saved"

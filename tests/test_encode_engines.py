@@ -6,7 +6,7 @@ from truncate_kit.encode import encode_file
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.parallel import Sequential
 from truncate_kit.vectors import VectorFormat

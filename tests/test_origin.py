@@ -23,7 +23,7 @@ from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.origin import Origin, read_origin, was_trained
 from truncate_kit.seen import seen_among
 from truncate_kit.training.cutting import cut

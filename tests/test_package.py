@@ -12,7 +12,7 @@ from types import ModuleType
 import truncate_kit
 from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.training.cutting import CutResult
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,8 +12,7 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.states import layer_states
 
 TEXTS = sentences(12)

@@ -29,7 +29,7 @@ from truncate_kit.files import (
 from truncate_kit.models.digest import Digest, encoder_digest, folder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
 
 _SETTINGS = "settings"  # kind of the first line of a store

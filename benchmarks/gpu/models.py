@@ -14,7 +14,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.precisions import GRAPH_FILES, Precision
 

@@ -26,7 +26,7 @@ from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep
 
 if TYPE_CHECKING:

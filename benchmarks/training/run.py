@@ -36,7 +36,7 @@ from truncate_kit.data.types import PairSet
 from truncate_kit.files import write_json
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training import loop
 from truncate_kit.training.examples import Ids, Pairs, cosine_mse

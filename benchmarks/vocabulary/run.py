@@ -18,11 +18,9 @@ from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.texts import iter_texts
 from truncate_kit.data.types import PairSet
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.models import Encoder, load_encoder
-from truncate_kit.models.truncation import piece_ids
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.vocabulary import piece_ids
+from truncate_kit.models.truncation import piece_ids
 from truncate_kit.training.cutting import cut_vocabulary
 
 HERE = Path(__file__).parent

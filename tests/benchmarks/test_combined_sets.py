@@ -6,10 +6,8 @@ from scipy import stats
 from benchmarks.combine import sets
 from benchmarks.records import Records, published
 from tests.support.pairs import sentence_pairs
-from truncate_kit.data import find_sts
-from truncate_kit.methods.bert_lc.combine import Division
 from truncate_kit.data.suites import find_sts
-from truncate_kit.methods.bert_lc.combine import divide
+from truncate_kit.methods.bert_lc.combine import Division
 from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
 from truncate_kit.models.loading import load_encoder
 

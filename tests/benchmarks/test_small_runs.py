@@ -6,7 +6,7 @@ from benchmarks.frozen import run as frozen
 from benchmarks.records import Records
 from tests.support.pairs import make_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
 LABELS = ("entailment", "contradiction", "neutral")

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.models import load_encoder, save_encoder, truncate
-from truncate_kit.models.pipeline import origin_of
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit_cli.app import main
 

@@ -9,13 +9,11 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
-from truncate_kit.data import load_pairs
-from truncate_kit.methods.bert_lc.combine import Division, combined_encoder
 from truncate_kit.data.pairs import load_pairs
-from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
+from truncate_kit.methods.bert_lc.combine import Division, combined_encoder
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit_cli.app import main
 

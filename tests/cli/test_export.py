@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.commands import fails, run, run_both
 from tests.support.made_results import write_run
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 
 
 @pytest.fixture(scope="module")

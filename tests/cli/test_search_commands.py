@@ -16,7 +16,7 @@ from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.own_pairs import search_pairs_of
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.page import write_page
 from truncate_kit.results import FORMAT

@@ -11,12 +11,9 @@ from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.texts import TextStore
-from truncate_kit.models import encoder_digest, keep_words, load_encoder, truncate
-from truncate_kit.models.truncation import piece_ids
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import truncate
-from truncate_kit.models.vocabulary import keep_words, piece_ids
+from truncate_kit.models.truncation import keep_words, piece_ids, truncate
 from truncate_kit.results import FORMAT
 from truncate_kit.training.cutting import CutResult
 

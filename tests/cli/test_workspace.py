@@ -8,7 +8,7 @@ import pytest
 
 from truncate_kit.files import run_lock
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit_cli.app import main
 

@@ -2,11 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.data import PairSet, TextPair, load_pairs
-from truncate_kit.data.types import PairSplits
-from truncate_kit.report.project import data_sentences, overlap_warning
 from truncate_kit.data.pairs import load_pairs
-from truncate_kit.data.types import Overlap, PairSet, PairSplits, SharedPairs, TextPair
+from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.report.project import data_sentences, overlap_warning
 
 # set, train/dev, train/test, dev/test as (same order, either order), test sentences also in train, test sentences:
 # the table that comes with the evaluation data.

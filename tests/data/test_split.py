@@ -3,12 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from truncate_kit.data import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs, split_pairs
-from truncate_kit.errors import DataError
-from truncate_kit.report.project import data_sentences
 from truncate_kit.data.pairs import complete_splits, load_pairs, read_pairs, split_pairs
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.errors import DataError
+from truncate_kit.report.project import data_sentences
 
 PAIRS = PairSet(
     name="mine.csv",

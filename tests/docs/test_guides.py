@@ -31,10 +31,8 @@ from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.methods.distill import frontier as speed
-from truncate_kit.models import load_encoder
-from truncate_kit.models.truncation import keep_words
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.vocabulary import keep_words
+from truncate_kit.models.truncation import keep_words
 from truncate_kit.training import settings as configuration
 from truncate_kit_cli.app import app, main
 

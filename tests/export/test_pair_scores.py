@@ -18,7 +18,7 @@ from truncate_kit.export.int8 import Trials
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.tokenizer import padded
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]

@@ -17,9 +17,7 @@ from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.models import load_encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.report.card import contrastive_card
 from truncate_kit.report.page import read_run, write_page
 from truncate_kit.report.view import view_of
 from truncate_kit.seen import keys_of, pair_keys

@@ -13,8 +13,7 @@ from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelEr
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.truncation import keep, kept_config, truncate
 
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")

@@ -13,8 +13,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Dense
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import Dense, save_encoder
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]

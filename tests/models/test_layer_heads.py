@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.heads import make_heads, with_heads
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "not"]

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from tests.support.families import TEXTS, TINY_CONFIGS, tiny_tokenizer
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.models.loading import load_config, load_encoder, load_reader
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 
 WEIGHTS = "model.safetensors"
 DENSE = {"in_features": 16, "out_features": 16, "bias": False, "activation_function": "torch.nn.Identity"}

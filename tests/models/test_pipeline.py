@@ -18,7 +18,7 @@ from tests.support.families import TINY_CONFIGS
 from truncate_kit.errors import ModelError
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.tokenizer import position_limit
 from truncate_kit.models.truncation import truncate
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 from transformers import AutoModel, DebertaV2Config
 
-from truncate_kit.models import keep, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.models.families import DisentangledSelfAttention, NearAttention
 from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.positions import DisentangledSelfAttention, NearAttention
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep, truncate
 
 KINDS = {

@@ -10,7 +10,7 @@ from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
 from truncate_kit.models.families import FAMILIES
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import layers_held, parameters_kept, truncate, truncated_config
 
 

@@ -11,12 +11,10 @@ from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTra
 from tests.support.families import SPECIAL
 from tests.support.word_pieces import KINDS, make_splitting, sentences
 from truncate_kit.errors import ModelError
-from truncate_kit.models import encoder_digest, keep_words, load_encoder, save_encoder
-from truncate_kit.models.truncation import kept_pieces, piece_ids
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
-from truncate_kit.models.vocabulary import keep_words, kept_pieces, piece_ids
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.truncation import keep_words, kept_pieces, piece_ids
 
 TEXTS = sentences(12, 1)
 ODD = ["ƿ ☃ emoji 🙂", "x" * 120, "", "<added> <mask> [UNK] <unk>", "CAPSCAPS ka", "\t日本\u3000語 naïveß"]

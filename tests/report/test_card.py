@@ -11,8 +11,7 @@ from tests.support.heads import with_heads
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Dense
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import Dense, save_encoder
 from truncate_kit.report.card import ModelCard, onnxruntime_lines
 from truncate_kit.report.view import Table
 

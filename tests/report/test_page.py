@@ -25,8 +25,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import LAYER_POOLERS
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import LAYER_POOLERS, save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report import page as pages
 from truncate_kit.report.page import OWN_POOLINGS, PageReport, read_run, snippets, write_page

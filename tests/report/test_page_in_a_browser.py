@@ -12,7 +12,7 @@ from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profile import profile
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.report.page import write_page
 
 AXE = Path(__file__).parents[1] / "support/axe.min.js"

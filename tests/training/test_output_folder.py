@@ -15,7 +15,7 @@ from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.store import output_folder
 from truncate_kit.training.cutting import cut
 

@@ -53,7 +53,7 @@ from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep
 from truncate_kit.origin import read_origin, was_trained
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target

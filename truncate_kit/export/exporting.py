@@ -26,13 +26,10 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph, ends_normalized, fold_constants, with_normalization
 from truncate_kit.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.hardware import without_autocast
-from truncate_kit.models import Encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.models.pipeline import load_by_any_runtime, origin_of
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import load_by_any_runtime
-from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.pipeline import load_by_any_runtime, origin_of, save_encoder
 from truncate_kit.origin import model_digests
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent

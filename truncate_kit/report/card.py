@@ -26,11 +26,8 @@ from truncate_kit.training.settings import Trial
 from truncate_kit.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
-    from truncate_kit.models import Encoder
     from truncate_kit.data.types import PairSplits
     from truncate_kit.models.encoder import Encoder
-    from truncate_kit.training.cutting import CutResult
 
 _USAGE = "## Usage"
 _HEADS = (

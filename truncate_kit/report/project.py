@@ -7,7 +7,7 @@ from truncate_kit.report.view import Table, View
 from truncate_kit.wording import NONE, counted
 
 if TYPE_CHECKING:
-    from truncate_kit.data import Overlap, PairSplits
+    from truncate_kit.data.types import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.page import PageReport
     from truncate_kit.workspace import Contents, RunFolder

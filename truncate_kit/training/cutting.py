@@ -96,9 +96,7 @@ def cut(
         ModelError: Blocks do not rise, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from there.
     """
-    from truncate_kit.models import keep, save_encoder, truncate
-    from truncate_kit.models.pipeline import origin_of
-    from truncate_kit.models.saving import origin_of, save_encoder
+    from truncate_kit.models.pipeline import origin_of, save_encoder
     from truncate_kit.models.truncation import keep, truncate
     from truncate_kit.store import output_folder
 

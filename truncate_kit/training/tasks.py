@@ -8,10 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from truncate_kit.data import PairSet, PairSplits, RetrievalSet, TextPair, read_retrieval, splits_for
-from truncate_kit.data.retrieval import FEWEST_QUERIES, find_qrels, with_queries
 from truncate_kit.data.pairs import splits_for
-from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, has_qrels, read_retrieval, with_queries
+from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels, read_retrieval, with_queries
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt

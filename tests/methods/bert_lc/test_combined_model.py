@@ -18,7 +18,7 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.families import FAMILIES
 from truncate_kit.models.loading import find_pooler_head, load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]

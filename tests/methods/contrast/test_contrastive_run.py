@@ -19,7 +19,7 @@ from truncate_kit.methods.contrast.model import BareEvaluator, layer_weights, po
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.saving import save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.seen import pair_key, pair_keys, read_seen
 from truncate_kit.training.evaluators import PairEvaluator

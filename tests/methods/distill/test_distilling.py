@@ -25,8 +25,7 @@ from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import keep, truncate
-from truncate_kit.models.vocabulary import keep_words
+from truncate_kit.models.truncation import keep, keep_words, truncate
 from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.seen import keys_of, read_seen, unseen

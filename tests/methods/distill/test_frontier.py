@@ -16,11 +16,8 @@ from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
-from truncate_kit.models import keep, load_encoder, truncate
-from truncate_kit.models.truncation import keep_pieces, kept_pieces
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import keep, truncate
-from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
+from truncate_kit.models.truncation import keep, keep_pieces, kept_pieces, truncate
 from truncate_kit.progress import silent
 from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE

@@ -17,11 +17,9 @@ from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.priors import masked_head_digest
-from truncate_kit.models import Encoder, encoder_digest, save_encoder
-from truncate_kit.models.pipeline import origin_of
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.seen import keys_of, merged, seen_before

@@ -12,12 +12,10 @@ import numpy as np
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
-from truncate_kit.data import PairSplits, RetrievalSet, splits_for
-from truncate_kit.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
 from truncate_kit.files import local_path, unfinished
 from truncate_kit.hardware import QUIET, OtherWork
 from truncate_kit.methods.distill.frontier import TIMED_TEXTS, measure_frontier, side_by_side, timed_on, with_earlier
@@ -45,10 +43,10 @@ from truncate_kit.methods.distill.result import (
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget, DistillSettings
 from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
-from truncate_kit.models import Encoder, keep, keep_words, save_encoder
-from truncate_kit.models.pipeline import Normalize, origin_of
-from truncate_kit.origin import RESULT_FILES
 from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.pipeline import Normalize, origin_of, save_encoder
+from truncate_kit.models.truncation import keep, keep_words
+from truncate_kit.origin import RESULT_FILES
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen

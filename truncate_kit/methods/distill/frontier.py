@@ -22,10 +22,8 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
-from truncate_kit.models import Encoder
-from truncate_kit.models.truncation import keep_pieces, kept_pieces
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.vocabulary import keep_pieces, kept_pieces
+from truncate_kit.models.truncation import keep_pieces, kept_pieces
 from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
 from truncate_kit.statistics import RESAMPLES, Array, draws, interval

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.bench.quality import quality_difference
-from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
-from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PairSplits
 from truncate_kit.encode import Chunk, Encoded, EncodingWork
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts

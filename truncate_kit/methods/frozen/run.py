@@ -45,12 +45,9 @@ from truncate_kit.methods.frozen.states import (
     read_material,
 )
 from truncate_kit.methods.tmft.trials import parse_layers
-from truncate_kit.models import Encoder, LayerHeads, layers_held, save_encoder, truncate
-from truncate_kit.models.layer_heads import read_layer_heads
-from truncate_kit.models.pipeline import origin_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
-from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.progress import Progress, ProgressOption, reporter

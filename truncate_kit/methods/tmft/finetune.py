@@ -18,11 +18,9 @@ from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker, S
 from truncate_kit.methods.tmft.result import Certainty, Ranking, SweepResult, certainty, scores_by_layer
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import Prior, TrialRunner, layers_named, layers_to_try
-from truncate_kit.models import Encoder, encoder_digest, save_encoder
-from truncate_kit.models.pipeline import origin_of
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.saving import origin_of, save_encoder
+from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.naming import place_in_words
 from truncate_kit.origin import RESULT_FILES
 from truncate_kit.parallel import Engine
