@@ -42,9 +42,8 @@ from truncate_kit.methods.bert_lc.search import (
     search_states,
 )
 from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.models.layer_pooling import pool
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.layer_pooling import LayerPooling, Over
+from truncate_kit.models.layer_pooling import LayerPooling, Over, pool
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.states import iter_states
 from truncate_kit.models.truncation import truncate
