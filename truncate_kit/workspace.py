@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -234,15 +234,6 @@ class RunFolder(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFolder(Result):
-    """What commands keep beside models and runs, to make it once."""
-
-    path: str
-    what: str  # it is, in words
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Result):
     """What a workspace holds."""
 
@@ -254,13 +245,13 @@ class Contents(Result):
     graph_bytes: int = 0  # graphs that `bench` made and would make again
     vector_bytes: int = 0  # texts and vectors of full models that a finished distillation would compute again
     freed_bytes: int = 0  # removed by this call
-    kept: tuple[KeptFolder, ...] = ()
+    kept: dict[str, int] = field(default_factory=dict)  # bytes of folders that bench and distill fill, by their paths
 
     @property
     def other_bytes(self) -> int:
         """What lies in none of the models, runs and kept folders: results, figures, notes."""
-        parts: tuple[ModelFolder | RunFolder | KeptFolder, ...] = (*self.models, *self.runs, *self.kept)
-        return self.file_bytes - sum(part.file_bytes for part in parts)
+        models, runs = (model.file_bytes for model in self.models), (run.file_bytes for run in self.runs)
+        return self.file_bytes - sum(models) - sum(runs) - sum(self.kept.values())
 
     @property
     def spare_bytes(self) -> int:
@@ -272,12 +263,20 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """List what is in the workspace now; a workspace inside it counts as other files."""
     below, runs = _below(workspace), _runs(workspace)
     models = {path.parent for path in workspace.folder.glob("*/config.json")}
-    inside = {*models, *runs, workspace.graphs, workspace.distillation}
-    kinds = {workspace.graphs: "graphs that bench made", workspace.distillation: "what distill learns from"}
+    kept = (workspace.graphs, workspace.distillation)
+    inside = {*models, *runs, *kept}
     reports = (path for path in below if path.suffix in (".json", ".md", ".csv", ".png", ".html"))
     return Contents(
         folder=str(workspace.folder),
-        models=tuple(map(_described_model, sorted(models))),
+        models=tuple(
+            ModelFolder(
+                path=str(folder),
+                origin="" if (origin := read_origin(folder)) is None else origin.words,
+                file_bytes=_size(folder),
+                graphs=tuple(sorted(path.name for path in folder.glob("*.onnx"))),
+            )
+            for folder in sorted(models)
+        ),
         runs=tuple(map(_described_run, runs)),
         reports=tuple(
             str(path.relative_to(workspace.folder))
@@ -289,11 +288,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
         graph_bytes=sum(map(_size, _graphs(workspace))),
         vector_bytes=_size(workspace.distillation) if _is_distilled(workspace) else 0,
         freed_bytes=freed_bytes,
-        kept=tuple(
-            KeptFolder(path=str(folder), what=what, file_bytes=size)
-            for folder, what in kinds.items()
-            if not folder.is_symlink() and (size := _size(folder))
-        ),
+        kept={str(folder): size for folder in kept if not folder.is_symlink() and (size := _size(folder))},
     )
 
 
@@ -302,16 +297,6 @@ def _below(workspace: Workspace) -> list[Path]:
     others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
     found = workspace.folder.rglob("*")
     return sorted(path for path in found if not others or others.isdisjoint((path, *path.parents)))
-
-
-def _described_model(folder: Path) -> ModelFolder:
-    origin = read_origin(folder)
-    return ModelFolder(
-        path=str(folder),
-        origin="" if origin is None else origin.words,
-        file_bytes=_size(folder),
-        graphs=tuple(sorted(path.name for path in folder.glob("*.onnx"))),
-    )
 
 
 def clean(workspace: Workspace) -> Contents:
@@ -326,30 +311,22 @@ def clean(workspace: Workspace) -> Contents:
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     before = _size(workspace.folder)
-    with run_lock(workspace.folder), _study_lock(workspace):
-        _remove_spare(workspace)
+    # A study holds its folder alone: others work in the workspace meanwhile.
+    study = run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
+    with run_lock(workspace.folder), study:
+        for folder in [workspace.folder, *(path for path in _below(workspace) if _is_own_folder(path))]:
+            remove_leftovers(folder)
+        for graph in _graphs(workspace):
+            shutil.rmtree(graph, ignore_errors=True)
+        with suppress(OSError):  # something else lies in it
+            workspace.graphs.rmdir()
+        if _is_distilled(workspace):
+            shutil.rmtree(workspace.distillation, ignore_errors=True)
+        for run in _runs(workspace):
+            with run_lock(run):
+                for path in _spare(run):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
     return contents(workspace, freed_bytes=before - _size(workspace.folder))
-
-
-def _remove_spare(workspace: Workspace) -> None:
-    """Remove what `clean` removes of a workspace whose lock is held."""
-    for folder in [workspace.folder, *(path for path in _below(workspace) if _is_own_folder(path))]:
-        remove_leftovers(folder)
-    for graph in _graphs(workspace):
-        shutil.rmtree(graph, ignore_errors=True)
-    with suppress(OSError):  # something else lies in it
-        workspace.graphs.rmdir()
-    if _is_distilled(workspace):
-        shutil.rmtree(workspace.distillation, ignore_errors=True)
-    for run in _runs(workspace):
-        with run_lock(run):
-            for path in _spare(run):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _study_lock(workspace: Workspace) -> AbstractContextManager[None]:
-    """Hold the folder of a study, which holds it alone: others work in the workspace meanwhile."""
-    return run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
 
 
 def _is_own_folder(path: Path) -> bool:

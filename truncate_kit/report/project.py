@@ -1,5 +1,6 @@
 """Views of what a workspace holds, of what fits on this machine, and sentences on the pairs that a command takes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.precisions import GRAPH_FILES
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from truncate_kit.report.page import PageReport
     from truncate_kit.workspace import Contents, RunFolder
 
+_KEPT = {"graphs": "graphs that bench made", "distillation": "what distill learns from"}
 # What whole sets of scores may be instead, said and not decided.
 _CODES: dict[frozenset[float], str] = {
     frozenset({0, 1}): "All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase.",
@@ -63,7 +65,7 @@ def view_contents(found: "Contents") -> View:
         graphs = ", ".join(precisions.get(name, name) for name in model.graphs) or NONE
         rows.append(row(model.path, model.file_bytes, graphs, model.origin or NONE))
     rows += [row(run.path, run.file_bytes, NONE, _progress(run)) for run in found.runs]
-    rows += [row(kept.path, kept.file_bytes, NONE, kept.what) for kept in found.kept]
+    rows += [row(path, size, NONE, _KEPT[Path(path).name]) for path, size in found.kept.items()]
     tables = []
     if rows:
         rows.append(("other files", _megabytes(found.other_bytes), NONE, "results, figures, notes"))
