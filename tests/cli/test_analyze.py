@@ -181,10 +181,10 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--estimator", "unbiased"), "Unknown estimator 'unbiased'"),
-        (("--kernel", "cosine"), "Unknown kernel 'cosine'"),
+        (("--estimator", "unbiased"), "--estimator 'unbiased' is not known"),
+        (("--kernel", "cosine"), "--kernel 'cosine' is not known"),
         (("--pooling", "sum"), "no pooling 'sum'"),
-        (("--max-texts", "2"), "2 texts are too few"),
+        (("--max-texts", "2"), "--max-texts 2 is too small"),
         (("--reference", "./nowhere"), "no model folder"),
         (("--texts", "nowhere.txt"), "nowhere.txt"),
         (("--columns", "score"), "1 column named where three are needed"),

@@ -10,24 +10,17 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit.files import is_there, replacing, write_text
-from truncate_kit.methods.bert_lc.result import CombinationReport
-from truncate_kit.methods.contrast.settings import ContrastiveResult
-from truncate_kit.methods.distill.result import DistillResult, taught_by
-from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.naming import miniature_path, place_in_words
 from truncate_kit.origin import Method, Origin
-from truncate_kit.report.distillation import sizes_table
 from truncate_kit.report.project import overlap_warning
-from truncate_kit.report.training import sweep_table
 from truncate_kit.report.view import Table, view_of
-from truncate_kit.results import VERSION, Result
-from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.settings import Trial
+from truncate_kit.results import VERSION
 from truncate_kit.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
 
 if TYPE_CHECKING:
     from truncate_kit.data.types import PairSplits
     from truncate_kit.models.encoder import Encoder
+    from truncate_kit.training.settings import Trial
 
 _USAGE = "## Usage"
 _HEADS = (
@@ -106,7 +99,7 @@ class ModelCard:
 
 
 def card_text(
-    result: Result, encoder: "Encoder", origin: Origin, trial: Trial | None = None, pairs: "PairSplits | None" = None
+    result: Any, encoder: "Encoder", origin: Origin, trial: "Trial | None" = None, pairs: "PairSplits | None" = None
 ) -> str:
     """Write the card of a model that a method made.
 
@@ -121,9 +114,14 @@ def card_text(
     place, data, scores = place_in_words(origin.layer, origin.blocks), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place.partition(" ")
     table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences]
-    if isinstance(result, DistillResult):
+    kind = type(result).__name__  # to import no more than the result's own module
+    if kind == "DistillResult":
+        from truncate_kit.report.distillation import sizes_table
+
         table = sizes_table(result)
-    if isinstance(result, SweepResult) and trial is not None and pairs is not None:
+    if kind == "SweepResult" and trial is not None and pairs is not None:
+        from truncate_kit.report.training import sweep_table
+
         table = sweep_table(result, marked=trial.layer)
         sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
         data = f"{result.data} ({sizes} pairs)"
@@ -153,15 +151,22 @@ def card_text(
     ).text(encoder)
 
 
-def _training(result: Result, encoder: "Encoder") -> dict[str, str]:
+def _training(result: Any, encoder: "Encoder") -> dict[str, str]:
     """Say what only results of one method have to say of how the model was made."""
-    if isinstance(result, SweepResult):
+    kind = type(result).__name__
+    if kind not in ("SweepResult", "DistillResult", "ContrastiveResult", "CombinationReport"):
+        return {}
+    from truncate_kit.training.objectives import OBJECTIVES
+
+    if kind == "SweepResult":
         training, objective = result.training, OBJECTIVES[result.training.objective].card
         return {
             "Layers": f"their mean: {listed(encoder.combination)}" if encoder.combination else "",
             "Training": f"{objective}; batch {training.batch_size}, {training.precision}",
         }
-    if isinstance(result, DistillResult):
+    if kind == "DistillResult":
+        from truncate_kit.methods.distill.result import taught_by
+
         settings, student, source = result.settings, result.student, taught_by(result.settings)
         learned = (
             f"1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, peak "
@@ -172,17 +177,15 @@ def _training(result: Result, encoder: "Encoder") -> dict[str, str]:
         elif student.as_it_came:
             learned = f"None that is kept: learning from {source} made it worse."
         return {"Training": learned}
-    if isinstance(result, ContrastiveResult):
+    if kind == "ContrastiveResult":
         weight = result.settings.hard_negative_weight
         objective = f"{OBJECTIVES[result.settings.objective].card}, temperature {result.settings.temperature:g}"
         return {"Training": objective + (f", own negatives weighted by {weight:g}" if weight else "")}
-    if isinstance(result, CombinationReport):
-        over = "maximum" if result.settings.over == "max" else "mean"
-        norm = ", after a copy of the model's final norm" if getattr(encoder.pooler, "norm", None) is not None else ""
-        head = ", through the trained pooler head" if result.settings.head else ""
-        combined = f"{over} of {layers_in_words(result.chosen)} (0 = embeddings){head}"
-        return {"Pooling": f"{combined}; of each layer {_TOKENS[encoder.pooling]}{norm}"}
-    return {}
+    over = "maximum" if result.settings.over == "max" else "mean"
+    norm = ", after a copy of the model's final norm" if getattr(encoder.pooler, "norm", None) is not None else ""
+    head = ", through the trained pooler head" if result.settings.head else ""
+    combined = f"{over} of {layers_in_words(result.chosen)} (0 = embeddings){head}"
+    return {"Pooling": f"{combined}; of each layer {_TOKENS[encoder.pooling]}{norm}"}
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:

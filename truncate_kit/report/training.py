@@ -1,15 +1,12 @@
 """Views of what fine-tuning, contrastive training, frozen heads, combining layers and cutting left."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from truncate_kit.analysis.drop import NOT_PREDICTED
-from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
-from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
-from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.naming import blocks_in_words, place_in_words
 from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import (
@@ -29,22 +26,29 @@ from truncate_kit.report.view import (
     View,
     ring,
 )
-from truncate_kit.statistics import Span
-from truncate_kit.training.cutting import CutResult, VocabularyCut
-from truncate_kit.training.settings import Trial
 from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, listed, points
+
+if TYPE_CHECKING:
+    from truncate_kit.methods.bert_lc.result import CombinationReport
+    from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
+    from truncate_kit.methods.frozen.settings import FrozenReport
+    from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
+    from truncate_kit.statistics import Span
+    from truncate_kit.training.cutting import CutResult, VocabularyCut
+    from truncate_kit.training.settings import Trial
 
 CODES = (
     "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."
 )
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
-_STEPS = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
 _LONGEST = 60  # characters of a sentence in a table or beside its row
 
 
 def view_sweep(result: SweepResult) -> View:
     """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
+    from truncate_kit.analysis.drop import NOT_PREDICTED
+
     notes, sentences = [], [result.choice]
     if result.prediction is not None:
         notes.append(result.prediction.sentence)
@@ -179,6 +183,8 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
 
 def pooling_words(settings: ContrastiveSettings) -> str:
     """Say how a sentence vector was made in training, and whether it still is."""
+    from truncate_kit.methods.contrast.settings import TABLE_2
+
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
         words = f"layer-wise attention ({over}{', with the last CLS' if settings.last_cls else ''}"
@@ -246,6 +252,8 @@ def _shortened(text: str) -> str:
 
 def view_frozen(report: FrozenReport) -> View:
     """Show the scores of heads over frozen states, and where the saved ones err most."""
+    from truncate_kit.methods.frozen.settings import AUTOENCODER
+
     layer, notes = report.chosen_layer, []
     if (losses := report.reconstruction) is not None:
         notes.append(
@@ -297,6 +305,9 @@ def _steps(report: FrozenReport) -> Table:
 
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
     """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
+    from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
+
+    colors = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
     name, unit = f"{Path(report.model).name}, frozen: {{}} ({report.data})", "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
     series = [Series(blocks, report.states, "states as they are", VERMILION)]
@@ -306,7 +317,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
-            series.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", _STEPS[step]))
+            series.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
     best = report.score(report.chosen_step, report.chosen_layer, "test").mean
     levels = ((best, "all blocks together, chosen heads", INK),)
     title = name.format("similarity by each block alone")
@@ -330,7 +341,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
         series = []
         for step, layers in report.steps.items():
             spans = {layer: report.score(step, layer, "test") for layer in layers}
-            series.append(_means(step, spans, report.num_seeds, "seed", _STEPS[step]))
+            series.append(_means(step, spans, report.num_seeds, "seed", colors[step]))
         title = name.format("heads on the lowest blocks only")
         plots.append(Plot("depths", title, "blocks kept", unit, series, whole=True, file="blocks"))
     return plots
@@ -408,6 +419,8 @@ def _combination_notes(report: CombinationReport) -> list[str]:
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
     """Draw the best combination of each size, and what leaving out each layer changes."""
+    from truncate_kit.methods.bert_lc.result import LAST
+
     name = f"{Path(report.model).name}: {{}} ({report.data})"
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()
