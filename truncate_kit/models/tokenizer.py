@@ -1,6 +1,5 @@
 """From texts to token ids, the same for an encoder in torch and for its exported graph."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,7 +93,7 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 def usable_length(*limits: int | None) -> int:
     """Return the smallest of the limits that is one (tokenizers write 10³⁰ for "none"); 512 if none is."""
-    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000 and math.isfinite(limit)]
+    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
@@ -16,6 +16,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
 from truncate_kit.models.digest import encoder_digest
+from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.families import FAMILIES
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -58,13 +59,6 @@ def test_reloaded_by_sentence_transformers_it_is_the_mean_over_those_layers(tiny
     torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_cut_above_its_highest_layer_with_no_upper_weight(tiny_folder, tmp_path):
-    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 1)), tmp_path / "m")
-    weights = load_file(tmp_path / "m/model.safetensors")
-    assert {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")} == {0}
-    assert AutoConfig.from_pretrained(tmp_path / "m").num_hidden_layers == 1
-
-
 @pytest.mark.parametrize("pooling", ["cls", "last"])
 def test_other_poolings(tiny_folder, pooling, tmp_path):
     save_encoder(combined_encoder(load_encoder(tiny_folder("roberta"), pooling=pooling), (0, 3)), tmp_path / "m")
@@ -73,17 +67,6 @@ def test_other_poolings(tiny_folder, pooling, tmp_path):
     torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), found, atol=1e-5, rtol=1e-4)
     if pooling == "cls":
         torch.testing.assert_close(found, plain(tiny_folder("roberta"), (0, 3), "cls"), atol=1e-5, rtol=1e-4)
-
-
-def test_through_the_trained_head(tiny_folder, tmp_path):
-    head = find_pooler_head(tiny_folder("bert"), required=True)
-    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), head=head), tmp_path / "m")
-    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
-    dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
-    with torch.no_grad():
-        expected = torch.tanh(dense(plain(tiny_folder("bert"), (1, 2))))
-    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "layers", "fused"), [("bert", (1, 2), 2), ("deberta-v2", (0, 1), 0)])
@@ -132,23 +115,6 @@ def test_what_no_ordinary_folder_can_hold(tiny_folder):
 )
 def test_only_what_sentence_transformers_lacks_needs_code_of_ours(tiny_folder, name, layers, over, own):
     assert (combined_encoder(load_encoder(tiny_folder(name)), layers, over=over).pooler is not None) == own
-
-
-def test_which_layers_are_combined_and_how_is_part_of_a_model(tiny_folder):
-    """Neither trials of a sweep nor rows of encoded texts go on under another combination."""
-    encoder = load_encoder(tiny_folder("bert"))
-    ways = [((0, 3), "mean"), ((1, 3), "mean"), ((0, 3), "max"), ((1, 3), "max"), ((3,), "mean")]
-    models = [combined_encoder(encoder, layers, over=over) for layers, over in ways]
-    assert len({encoder_digest(model) for model in models}) == 5
-    assert encoder_digest(combined_encoder(encoder, (1, 3), over="max")) == encoder_digest(models[3])
-
-
-def test_truncating_further_drops_the_combination(tiny_folder):
-    lean = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2))
-    assert truncate(lean, 2).combination == (0, 2)
-    lower = truncate(lean, 1)
-    assert lower.combination is None
-    assert not lower.backbone.config.output_hidden_states
 
 
 def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder, tmp_path):

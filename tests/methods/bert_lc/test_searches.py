@@ -47,27 +47,6 @@ def test_every_subset_is_scored_as_the_plain_way_does(layers, pairs, up_to, thre
     check_best_subsets(found, plain_scores(states, first, second, targets, up_to), layers, up_to)
 
 
-def test_all_131071_subsets_of_17_layers():
-    states, first, second, targets = random_states(17, 8, seed=3)
-    targets = np.arange(8.0)[np.argsort(np.argsort(targets, kind="stable"), kind="stable")]
-    found = search_exact(pair_grams(states, first, second), RankCorrelation(targets), up_to=17)
-    # All of them at once: indicator vectors times states, then ranks by two argsorts (no two values are alike).
-    masks = np.arange(1, 2**17)
-    chosen = torch.tensor(masks[:, None] >> np.arange(17) & 1, dtype=torch.float64)
-    together = torch.einsum("sl,lnd->snd", chosen, states.double())
-    cosines = torch.cosine_similarity(together[:, first], together[:, second], dim=2)
-    ranks = cosines.argsort(dim=1).argsort(dim=1).double()
-    scores = 1 - 6 * ((ranks - torch.tensor(targets)) ** 2).sum(dim=1) / (8 * 63)
-    assert found.count == 2**17 - 1
-    assert found.best.score == pytest.approx(float(scores.max()), abs=1e-12)
-    sizes = np.bitwise_count(masks)
-    for size in range(1, 18):
-        at_best = masks[(scores.numpy() > found.by_size[size - 1].score - 1e-9) & (sizes == size)]
-        assert found.by_size[size - 1].mask == at_best.min()  # few values are possible for eight pairs: many ties
-    for layer in range(17):
-        assert found.without[layer].score == pytest.approx(float(scores[masks >> layer & 1 == 0].max()), abs=1e-12)
-
-
 def test_sizes_are_capped_where_every_subset_is_too_much():
     assert [count_subsets(13, 13), count_subsets(25, 4)] == [8191, 25 + 300 + 2300 + comb(25, 4)]
     assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 7, 4, 2]

@@ -19,13 +19,15 @@ from truncate_kit.hardware import bf16_instructions
 from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts
 from truncate_kit.methods.distill.distilling import distill
-from truncate_kit.methods.distill.learning import AgreementEvaluator, Learning, held_out_scores
-from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, SubsetScore, best_tryout
+from truncate_kit.methods.distill.learning import Learning, held_out_scores
+from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep, keep_words, truncate
+from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
+from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.seen import keys_of, read_seen, unseen
@@ -130,19 +132,6 @@ def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path, monkeypat
             assert "Other processes took 72% of this machine" in notes_of(result)
     assert "Other processes" not in notes_of(run(busy)[0])
     assert not run(busy)[1]
-
-
-def test_every_size_has_its_agreement_with_an_interval(full, learned):
-    out, result = learned
-    store = TextStore(out / "distillation/texts")
-    ids = store.ids_at(np.random.default_rng(0).permutation(len(store))[:42][21:])
-    reported = AgreementEvaluator(ids, full.encode_ids(ids))
-    for row in result.candidates:
-        model = load_encoder(out / "lean") if row.blocks == result.chosen else keep(full, row.blocks)
-        wanted = reported.agreement(model)
-        assert row.agreement.correlation == pytest.approx(wanted.correlation, abs=0.1)
-        assert row.agreement.overlap == pytest.approx(wanted.overlap, abs=1)
-        assert row.agreement.low <= row.agreement.correlation <= row.agreement.high
 
 
 def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
@@ -305,15 +294,6 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path
     torch.testing.assert_close(torch.from_numpy(vectors[3]).float(), expected, atol=2e-3, rtol=2e-3)
 
 
-def test_where_enough_texts_are_short_these_are_tried_as_they_are(full, learned):
-    store = TextStore(learned[0] / "distillation/texts")
-    order, vectors = np.random.default_rng(0).permutation(len(store)), np.zeros((len(store), 1), np.float16)
-    found, places, same = few_texts(full, store, order, vectors)
-    assert found is store
-    assert same is vectors
-    assert places.tolist() == order[store.lengths()[order] <= FEW_TOKENS][: len(order) // 10].tolist()
-
-
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp_path, monkeypatch):
     texts, options = made_texts(500), {"budget": Budget(blocks="2"), "settings": SHORT}  # 25 of them choose
     exact = {one.blocks: one.score for one in distill(tiny, texts, out=tmp_path / "all", **options).search.leading}
@@ -327,18 +307,6 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp
     assert [one.untrained for one in tried] == pytest.approx([exact[one.blocks] for one in tried], abs=1e-3)
     searched = {row.blocks: row.score for row in result.search.best}
     assert result.candidates[0].untrained != searched[result.candidates[0].blocks]
-
-
-def test_what_is_tried_out_is_compared_by_its_nearest_texts(full, learned, tmp_path):
-    work = a_learning(full, learned[0], tmp_path)
-    with work.runs.open():
-        student, _ = work._taught((1, 3), few=True)
-        found = work.try_out(SubsetScore(blocks=(1, 3), score=0.0))
-        agreement = work.evaluator.agreement(student)
-        assert (found.overlap, found.low) == (agreement.overlap, agreement.low)
-        assert found.learned == work.evaluator.score(student)[0]
-        better = work.try_out(SubsetScore(blocks=(2, 4), score=100.0))  # learning has made it worse
-        assert better.overlap == work.evaluator.agreement(keep(full, (2, 4))).overlap
 
 
 def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):

@@ -138,17 +138,6 @@ def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now()
     assert with_earlier(now, []) == now
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 3), (1e9, 7)])
-def test_all_take_turns_more_often_where_that_takes_little(seconds, rounds, monkeypatch):
-    for name, value in (("ROUNDS", 3), ("MOST_ROUNDS", 7), ("SECONDS", seconds)):
-        monkeypatch.setattr(frontier, name, value)
-    heard, shown = [], []
-    runs = [lambda name=name: heard.append(name) for name in "ab"]
-    frontier.side_by_side(runs, 12, reference=0, progress=lambda *step: shown.append(step))
-    assert "".join(heard) == "ab" * (1 + rounds)  # the first round warms up
-    assert shown[-1] == ("Timing", 3, 3)
-
-
 def test_speedups_have_the_interval_of_a_bootstrap_over_rounds():
     """Against one that draws by itself; a round that was slow for all says nothing of their factor."""
     draw = random.Random(1)

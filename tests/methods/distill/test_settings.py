@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.errors import UsageError
-from truncate_kit.methods.distill.distilling import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.distilling import graph_within, marked, within_limit
 from truncate_kit.methods.distill.result import Candidate, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 
@@ -41,12 +41,6 @@ def test_a_list_of_one_block_names_it_and_a_number_does_not():
     assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)
     assert Budget(blocks="1..3,6").named_blocks == (1, 2, 3, 6)
     assert (Budget().kind, Budget().points, Budget(within=0.5).points) == ("within", 1.0, 0.5)
-
-
-@pytest.mark.parametrize("values", [{"layer": 1}, {"similarity": float("nan")}, {"warmup": 1.0}, {"precision": "fp8"}])
-def test_settings_that_make_no_sense(values):
-    with pytest.raises(UsageError):
-        DistillSettings(**values)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +83,6 @@ def test_the_most_blocks_that_a_budget_allows(values, size):
 def test_a_budget_that_nothing_meets(values):
     with pytest.raises(UsageError, match=r"1 to 3 blocks, are up to 4.0 times .* 4.0 megabytes or more"):
         within_limit(ROWS, Budget(**values))
-
-
-def test_where_nothing_holds_the_closest_candidate_is_taken_and_no_other_blocks():
-    learned = {(2, 3): 99.0, (1,): 80.0, (1, 2): 90.0, (1, 2, 3): 90.0}
-    assert closest(ROWS[:-1], learned) == (1, 2)
 
 
 def a_graph(blocks, precision, dims, score, speed, megabytes):

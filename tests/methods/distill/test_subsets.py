@@ -2,15 +2,12 @@
 
 import itertools
 import math
-import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.support.families import make_tiny
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
 from truncate_kit.data.pairs import BUNDLED, load_pairs
@@ -92,21 +89,6 @@ def test_a_search_that_is_long_is_announced(bert, seconds, announced, monkeypatc
     assert (found.exact, found.num_texts, len(heard.said)) == (True, None, announced)
 
 
-def test_a_first_score_that_takes_long_makes_no_search_long(bert, monkeypatch):
-    evaluator = evaluator_of(bert)
-    score_of, spent = evaluator.score_of, []
-
-    def slow_at_first(rows):
-        spent.append(0.0 if spent else 20_000.0)
-        return score_of(rows)
-
-    # A clock of which hours are spent in the first score, so that no test has to wait for a slow processor.
-    monkeypatch.setattr(evaluator, "score_of", slow_at_first)
-    monkeypatch.setattr(subsets, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(spent)))
-    assert subsets.plan_search(bert, evaluator, beam=4) == (evaluator, None, "")
-    assert spent[0] == 20_000
-
-
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(bert, monkeypatch):
     evaluator, heard = evaluator_of(bert, 90), Heard()
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 40)
@@ -133,20 +115,6 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(ber
     assert (least.exact, least.num_texts) == (False, 40)
     assert "and by a beam of 1, and takes" in heard.said[0]
     assert least.best[-1].score == pytest.approx(100)
-
-
-def test_what_a_beam_costs_is_known_before(tmp_path, monkeypatch):
-    encoder = load_encoder(make_tiny("bert", tmp_path / "deep", blocks=9))
-    monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
-    run, runs = subsets._Tree.run, []
-    monkeypatch.setattr(subsets._Tree, "run", lambda self, *given: runs.append(given) or run(self, *given))
-    monkeypatch.setattr(subsets, "baseline_blocks", lambda *_: {})
-    for beam in (1, 2, 8):
-        runs.clear()
-        tried = search_subsets(encoder, evaluator_of(encoder), beam=beam).tried
-        expected, most = subsets.beam_cost(9, beam)
-        assert 0.5 * most <= tried <= most
-        assert 0.7 * len(runs) <= expected <= 2 * len(runs)
 
 
 def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(bert, monkeypatch):

@@ -113,7 +113,6 @@ class RankCorrelation:
         return np.einsum("rn,rn->r", places, ranks), np.einsum("rn,rn->r", places, places)
 
 
-@dataclass(frozen=True, slots=True)
 class PairGrams:
     """Quadratic forms of n pairs (a, b) over L' layers, float64, (3, L', L', n).
 
@@ -124,17 +123,9 @@ class PairGrams:
         cos(mean of a over D, mean of b over D) = Σ a_l·b_m / √(Σ a_l·a_m · Σ b_l·b_m), sums over l, m ∈ D.
     """
 
-    forms: Floats
-
-    @property
-    def num_layers(self) -> int:
-        """L'."""
-        return int(self.forms.shape[1])
-
-    @property
-    def num_pairs(self) -> int:
-        """n."""
-        return int(self.forms.shape[3])
+    def __init__(self, forms: Floats) -> None:
+        self.forms = forms
+        self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
         """Return the forms of some of the pairs, in the order given."""

@@ -1,6 +1,6 @@
 """Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -136,12 +136,6 @@ def graph_within(frontier: Frontier, budget: Budget, needed: float | None) -> Fr
     return max(
         fitting, key=lambda one: (round(one.score, 2), one.texts_per_second, -one.dims, -one.megabytes), default=None
     )
-
-
-def closest(candidates: Sequence[Candidate], learned: Mapping[Blocks, float]) -> Blocks:
-    """Return the candidate with the highest score after learning, the smaller of equals; others are left aside."""
-    known = [row.blocks for row in candidates if row.blocks in learned]
-    return max(known, key=lambda blocks: (learned[blocks], -len(blocks)))
 
 
 def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:
@@ -333,7 +327,8 @@ class Distillation(Learning):
                 low = middle + 1
         if best is None:
             tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
-            return closest(candidates[:-1], tried), False
+            known = [row.blocks for row in candidates[:-1] if row.blocks in tried]
+            return max(known, key=lambda blocks: (tried[blocks], -len(blocks))), False
         return best, True
 
     def _settled(self, row: Candidate) -> Candidate:
