@@ -15,10 +15,8 @@ from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder, norm_settings
-from truncate_kit.models.digest import encoder_digest
-from truncate_kit.models import load_encoder, save_encoder, truncate
 from truncate_kit.models.families import FAMILIES
-from truncate_kit.models.loading import find_pooler_head, load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 

@@ -22,12 +22,10 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.learning import Learning, held_out_scores
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.texts import FEW_TOKENS, FEWEST_TEXTS, TextStore, few_texts
+from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep, keep_words, truncate
-from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
-from truncate_kit.models import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.seen import keys_of, read_seen, unseen
