@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.errors import UsageError, known_name
 from truncate_kit.evaluation.suite import SUITES, SuiteReport, SuiteRun, measured_digest
-from truncate_kit.evaluation.transfer import FEWEST_ROWS
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named
 from truncate_kit.origin import read_origin
@@ -96,10 +95,8 @@ def analyze(
 
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    queries = None if only_texts else workspace.queries(data)
-    if queries is not None:
-        refuse("graded pairs", columns=columns, scale=scale)
-    else:
+    queries = None if only_texts else workspace.queries(data, columns, scale)
+    if queries is None:
         refuse("a retrieval folder", search_metric=search_metric)
     searched = None if queries is None else read_retrieval(queries, split=split, **given(metric=search_metric))
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
@@ -188,7 +185,7 @@ def evaluate(
     fractions: str | None = data_option(
         None,
         "With --suite transfer: shares of the training rows, such as 0.1,0.5,1. Where a class is too small for its "
-        f"share, rows are drawn at random; fewer than {FEWEST_ROWS} are left out.",
+        "share, rows are drawn at random; fewer than 8 are left out.",
     ),
     quick: bool = data_option(False, "With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick"),
     head: bool = layers_option(
@@ -242,9 +239,7 @@ def evaluate(
 
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    queries = None if suite is not None or tasks else workspace.queries(data)
-    if queries is not None:
-        refuse("graded pairs", columns=columns, scale=scale)
+    queries = None if suite is not None or tasks else workspace.queries(data, columns, scale)
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, threads, device)
     used = "torch"
@@ -500,8 +495,7 @@ def _scored_on(
     from truncate_kit.seen import seen_among, unseen_queries
 
     (data, columns, scale), ours = named, [str(lean or workspace.lean), *([] if full is None else [str(full)])]
-    if (queries := workspace.queries(data)) is not None:
-        refuse("graded pairs", columns=columns, scale=scale)
+    if (queries := workspace.queries(data, columns, scale)) is not None:
         found, chosen = unseen_queries(read_retrieval(queries), *ours)
         workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]

@@ -138,8 +138,7 @@ def export(
     if own_model and all(one is None for one in named) and (own := own_pairs_of(workspace)) is not None:
         workspace.note(*data_sentences(own))
         unlabelled = own
-    elif (queries := workspace.queries(data)) is not None:
-        refuse("graded pairs", columns=columns, scale=scale)
+    elif (queries := workspace.queries(data, columns, scale)) is not None:
         unlabelled = read_retrieval(queries)
         texts_of(unlabelled)
     scored, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)

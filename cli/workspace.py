@@ -11,7 +11,7 @@ from truncate_kit.workspace import DataSource, ModelSource
 from truncate_kit.workspace import Workspace as Places
 
 from .console import note, say
-from .options import names_in, scale_in
+from .options import names_in, refuse, scale_in
 
 if TYPE_CHECKING:
     from truncate_kit.data.types import PairSplits
@@ -140,22 +140,26 @@ class Workspace(Places):
         self.note(*data_sentences(splits))
         return splits, source
 
-    def queries(self, named: str | None) -> str | None:
-        """The folder of a retrieval set that is named, else that of the last command, where that took one; says so."""
+    def queries(self, named: str | None, columns: str | None, scale: str | None) -> str | None:
+        """The folder of a retrieval set that is named, else that of the last command, where that took one; says so.
+
+        Raises `UsageError` for columns or a scale of such a set, which has neither.
+        """
         from truncate_kit.data.retrieval import is_retrieval_folder
 
-        last = self.remembered().queries
-        if named is not None:
-            return named if is_retrieval_folder(named) else None
-        if last is None:
+        found = self.remembered().queries if named is None else named if is_retrieval_folder(named) else None
+        if found is None:
             return None
-        if not is_retrieval_folder(last):
+        refuse("graded pairs", columns=columns, scale=scale)
+        if named is not None:
+            return found
+        if not is_retrieval_folder(found):
             raise UsageError(
-                f"{last}, whose queries the last command took, is no longer there.",
+                f"{found}, whose queries the last command took, is no longer there.",
                 hint="Name other data, or the folder where it is now.",
             )
-        self.note(f"Data: {last}, as in the last command (name other data to change it).")
-        return last
+        self.note(f"Data: {found}, as in the last command (name other data to change it).")
+        return found
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """With train, dev and test, which are taken out of a set that lacks them; says so."""

@@ -4,13 +4,12 @@ import math
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
 from truncate_kit.data.types import PlacedPairs, TextPair, check_ranks, distinct_texts
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
@@ -20,6 +19,9 @@ from truncate_kit.results import Amounts, Result
 from truncate_kit.seen import seen_pairs
 from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
+
+if TYPE_CHECKING:
+    from truncate_kit.data.suites import StsSet
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -172,6 +174,8 @@ class StsReport(SuiteReport):
 
 def run_sts(run: SuiteRun) -> StsReport:
     """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
+    from truncate_kit.data.suites import find_sts, read_trained_pairs
+
     sets, name = find_sts(run.data), run.options["seen"]
     seen = seen_pairs(run.model) if name is None else read_trained_pairs(name)
     if seen is not None and name is None:
@@ -192,7 +196,7 @@ def run_sts(run: SuiteRun) -> StsReport:
 
 def score_sts(
     encoder: TextEncoder,
-    sets: Sequence[StsSet],
+    sets: "Sequence[StsSet]",
     *,
     model: str,
     runtime: str = "torch",
@@ -239,7 +243,7 @@ def score_sts(
     )
 
 
-def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
+def _score(one: "StsSet", cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
     try:
         found = correlate(cosines, [pair.target for pair in one.pairs])
     except DataError as error:
