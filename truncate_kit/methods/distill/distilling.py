@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.types import PairSplits
@@ -408,6 +407,8 @@ def find_aim(
     check_budget(budget, encoder)  # looking for a drop takes a minute
     drop = None
     with suppress(TruncateKitError):
+        from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
+
         drop = predicted_drop(encoder, list(islice(texts, ANALYSED_TEXTS)), max_length=max_length)
     if drop is None or not drop.falls or not drop.from_layer:
         return None, None

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.analysis.profile import predicted_drop
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.types import PairSplits
@@ -153,6 +152,8 @@ def sweep_prediction(
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
         return None
+    from truncate_kit.analysis.profile import predicted_drop
+
     return predicted_drop(encoder, train.texts(), pairs=train.pairs, max_length=max_length)
 
 
