@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.bench.run import describe_machine
+from truncate_kit.core.files import write_json, write_text
 from truncate_kit.data.types import PairSet, PairSplits
-from truncate_kit.files import write_json, write_text
 from truncate_kit.report.chart import write_figure
 from truncate_kit.report.view import LAYERS
 

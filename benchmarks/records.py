@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import read_rows
+from truncate_kit.core.files import write_text
 from truncate_kit.data.types import PairSplits
-from truncate_kit.files import write_text
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.store import RunStore, run_key
+from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
 

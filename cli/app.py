@@ -14,8 +14,8 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from truncate_kit.errors import UsageError
-from truncate_kit.results import VERSION
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.results import VERSION
 
 PANELS = {
     "Main jobs": ("analyze", "finetune", "distill", "export", "bench", "demo"),
@@ -143,10 +143,11 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     """Return the classes of what each command prints with --json; `demo` has no --json."""
     from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.bench.bench_report import BenchReport
+    from truncate_kit.core.workspace import Contents
     from truncate_kit.doctor import Diagnosis
-    from truncate_kit.encode import EncodedFile
     from truncate_kit.evaluation.graded import ModelScore
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalScore
+    from truncate_kit.export.encode import EncodedFile
     from truncate_kit.export.record import ExportReport
     from truncate_kit.methods.bert_lc.result import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult
@@ -156,7 +157,6 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.methods.tmft.result import SweepResult
     from truncate_kit.report.page import PageReport, report_kinds
     from truncate_kit.training.cutting import CutResult
-    from truncate_kit.workspace import Contents
 
     return {
         "analyze": [LayerProfile],
@@ -182,7 +182,7 @@ def schema_text(command: str) -> str:
     """Return the JSON Schema of what a command prints with --json, made from its result classes."""
     import json
 
-    from truncate_kit.results import json_schema
+    from truncate_kit.core.results import json_schema
 
     return json.dumps(json_schema(command, result_kinds()[command]), indent=1)
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from truncate_kit.errors import NO_FOLDER, TruncateKitError
-from truncate_kit.wording import harmless, harmless_json
+from truncate_kit.core.errors import NO_FOLDER, TruncateKitError
+from truncate_kit.core.wording import harmless, harmless_json
 
 from .options import in_options
 
 if TYPE_CHECKING:
-    from truncate_kit.progress import Progress, TrialWatcher
+    from truncate_kit.core.progress import Progress, TrialWatcher
+    from truncate_kit.core.results import Result
     from truncate_kit.report.view import Table
-    from truncate_kit.results import Result
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer, names are
@@ -84,7 +84,7 @@ def _in_lines(text: str, stream: TextIO) -> str:
 
 def print_json(result: "Result") -> None:
     """Print the result as one JSON document, with the version of the format; `--json-schema` says what is in it."""
-    from truncate_kit.results import FORMAT
+    from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
     text = json.dumps(values, indent=2, ensure_ascii=not _is_unicode(sys.stdout), allow_nan=False)
@@ -188,7 +188,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
     """Draw progress on stderr when that is a terminal."""
-    from truncate_kit.progress import Bars, silent
+    from truncate_kit.core.progress import Bars, silent
 
     yield silent if quiet or VERBOSITY.quiet else Bars(_above_bars)
 
@@ -196,12 +196,12 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
 @contextmanager
 def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWatcher"]:
     """Draw trials as bars and say what becomes of each. Raises `MissingExtraError` without TensorBoard."""
-    from truncate_kit.progress import Bars, TrialWatcher
+    from truncate_kit.core.progress import Bars, TrialWatcher
 
     with contextlib.ExitStack() as stack:
         beside = None
         if tensorboard:
-            from truncate_kit.progress import TensorboardLog
+            from truncate_kit.core.progress import TensorboardLog
 
             beside = stack.enter_context(TensorboardLog(out / "tensorboard"))
         hidden = quiet or VERBOSITY.quiet
@@ -233,7 +233,7 @@ _OS_HINTS = {
 
 def describe(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of whatever escaped a command."""
-    from truncate_kit.hardware import is_out_of_memory
+    from truncate_kit.core.hardware import is_out_of_memory
 
     if isinstance(error, TruncateKitError):
         return str(error), error.hint, EXIT_PROBLEM

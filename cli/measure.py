@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.errors import UsageError, known_name
+from truncate_kit.core.errors import UsageError, known_name
+from truncate_kit.core.files import local_path
+from truncate_kit.core.naming import blocks_named
+from truncate_kit.core.origin import read_origin
+from truncate_kit.core.results import file_for, first_free
+from truncate_kit.core.settings import numbers
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.workspace import DataSource, read_result
 from truncate_kit.evaluation.suite import SUITES, SuiteReport, SuiteRun, measured_digest
 from truncate_kit.files import local_path
 from truncate_kit.naming import blocks_named
@@ -17,6 +24,7 @@ from truncate_kit.results import file_for, first_free
 from truncate_kit.settings import numbers
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.workspace import DataSource, read_result
+from truncate_kit.evaluation.transfer import FEWEST_ROWS
 
 from . import options
 from .console import progress_bar, show
@@ -87,11 +95,11 @@ def analyze(
         refuse("--data", columns=columns, scale=scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
     from truncate_kit.analysis.result import LayerProfile
+    from truncate_kit.core.naming import default_reference
     from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.seen import seen_among
     from truncate_kit.data.texts import iter_texts
     from truncate_kit.models.loading import load_encoder
-    from truncate_kit.naming import default_reference
-    from truncate_kit.seen import seen_among
 
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
@@ -273,8 +281,8 @@ def _fractions(text: str | None) -> tuple[float, ...] | None:
 def _search(run: Evaluated, split: str | None, form: VectorFormat) -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
-    from truncate_kit.seen import seen_among
 
     data = read_retrieval(run.data, split=split)
     run.workspace.note(seen_among(data, run.name), *note_of_searched(run.name, run.encoder, data))
@@ -287,10 +295,10 @@ def _search(run: Evaluated, split: str | None, form: VectorFormat) -> None:
 
 def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: VectorFormat) -> "ModelScore":
     """Score a split, by default the one to measure on; say where the model was chosen on the same pairs."""
+    from truncate_kit.core.vectors import StoredVectors
+    from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.graded import ModelScore
     from truncate_kit.evaluation.graded import evaluate as score
-    from truncate_kit.seen import seen_among
-    from truncate_kit.vectors import StoredVectors
 
     pairs = splits.split(split)
     run.workspace.note(seen_among(pairs, run.name))
@@ -402,10 +410,10 @@ def compare(
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import compare as run
     from truncate_kit.evaluation.retrieval import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
-    from truncate_kit.seen import seen_among
 
     from .console import note, say
 
@@ -455,7 +463,7 @@ def bench(
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.backends import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
-    from truncate_kit.hardware import select_device
+    from truncate_kit.core.hardware import select_device
 
     select_device(device)  # before anything is loaded
     kept = options.kept(layer, blocks)
@@ -492,7 +500,7 @@ def _scored_on(
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """Return what no model here has seen of the pairs, or a retrieval set, and the texts of either."""
     from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.seen import seen_among, unseen_queries
+    from truncate_kit.data.seen import seen_among, unseen_queries
 
     (data, columns, scale), ours = named, [str(lean or workspace.lean), *([] if full is None else [str(full)])]
     if (queries := workspace.queries(data, columns, scale)) is not None:

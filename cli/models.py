@@ -10,12 +10,12 @@ from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.errors import DataError, UsageError
-from truncate_kit.files import local_path
-from truncate_kit.origin import read_origin
-from truncate_kit.precisions import check_target
-from truncate_kit.vectors import VectorFormat
-from truncate_kit.workspace import ModelSource
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.files import local_path
+from truncate_kit.core.origin import read_origin
+from truncate_kit.core.precisions import check_target
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.workspace import ModelSource
 
 from . import options
 from .console import progress_bar, show
@@ -250,7 +250,7 @@ def encode(
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
-    from truncate_kit.encode import encode_file, gives_unit_vectors
+    from truncate_kit.export.encode import encode_file, gives_unit_vectors
     from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
     from truncate_kit.export.runtime import OnnxEncoder
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 import truncate_kit
-from truncate_kit.errors import TruncateKitError, UsageError, known_name
-from truncate_kit.files import local_path
-from truncate_kit.naming import blocks_named
-from truncate_kit.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
+from truncate_kit.core.errors import TruncateKitError, UsageError, known_name
+from truncate_kit.core.files import local_path
+from truncate_kit.core.naming import blocks_named
+from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
 
 if TYPE_CHECKING:
-    from truncate_kit.parallel import Engine
+    from truncate_kit.core.parallel import Engine
 
 WORKSPACE = Path("exported")
 OTHER_NAMES = {
@@ -303,7 +303,7 @@ class Machine:
 
     def open(self) -> "Engine":
         """Return the engine, to be used in a `with` block; what is not there is said on entering it."""
-        from truncate_kit.parallel import Processes, RayCluster, Sequential
+        from truncate_kit.core.parallel import Processes, RayCluster, Sequential
 
         if self.engine == "ray":
             gpus = float(self.on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
@@ -324,7 +324,7 @@ class Push:
         if self.push_to is None:
             refuse("--push-to", public=self.public)
             return
-        from truncate_kit.pushing import check_hub_name
+        from truncate_kit.export.pushing import check_hub_name
 
         check_hub_name(self.push_to)
 
@@ -332,7 +332,7 @@ class Push:
         """Upload the folder where that was asked for; return a sentence of where it went."""
         if self.push_to is None:
             return None
-        from truncate_kit.pushing import push_folder
+        from truncate_kit.export.pushing import push_folder
 
         done = push_folder(folder, self.push_to, public=self.public)
         return f"Pushed: {done.url} ({'private' if done.private else 'public'}), commit {done.commit}."
@@ -373,7 +373,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 def use_threads(threads: int | None) -> None:
     """Let torch use this number of threads; None leaves its choice. Raises `UsageError`."""
     if threads is not None:
-        from truncate_kit.hardware import check_threads
+        from truncate_kit.core.hardware import check_threads
 
         check_threads(threads)
         import torch

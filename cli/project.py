@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 
 from . import options
 from .console import EXIT_PROBLEM, note, progress_bar, say, show, watching
@@ -26,8 +26,8 @@ def demo(
     / "demo",  # of its own: what the user has made in the usual one stays
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
+    from truncate_kit.core.naming import DEFAULT_MINIATURE
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
-    from truncate_kit.naming import DEFAULT_MINIATURE
     from truncate_kit.report.page import write_page
 
     from .measure import analyze, bench
@@ -149,8 +149,8 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
-    from truncate_kit.workspace import clean as remove_spare
-    from truncate_kit.workspace import contents
+    from truncate_kit.core.workspace import clean as remove_spare
+    from truncate_kit.core.workspace import contents
 
     if run is not None and folder not in (options.WORKSPACE, run):
         raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.errors import ColumnsError, DataError, ModelError, UsageError, known_name
-from truncate_kit.files import unfinished
-from truncate_kit.naming import blocks_named, place_in_words
-from truncate_kit.settings import TRAINING, setting
-from truncate_kit.workspace import DataSource, LearnedSource, ModelSource
+from truncate_kit.core.errors import ColumnsError, DataError, ModelError, UsageError, known_name
+from truncate_kit.core.files import unfinished
+from truncate_kit.core.naming import blocks_named, place_in_words
+from truncate_kit.core.settings import TRAINING, setting
+from truncate_kit.core.workspace import DataSource, LearnedSource, ModelSource
 
 from . import options
 from .console import progress_bar, show, watching
@@ -31,6 +31,7 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from truncate_kit.core.progress import Progress
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.triplets import TripletSet
     from truncate_kit.data.types import PairSet, PairSplits
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from truncate_kit.methods.priors import WordPrior
     from truncate_kit.methods.tmft.settings import SweepSettings
     from truncate_kit.models.encoder import Encoder
-    from truncate_kit.progress import Progress
     from truncate_kit.training.distributed import Group
     from truncate_kit.training.objectives import Objective
     from truncate_kit.training.settings import TrainingSettings
@@ -679,14 +679,14 @@ def combine(
     as_json: options.Json = False,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
+    from truncate_kit.core.hardware import usable_cores
     from truncate_kit.data.types import PairSplits
-    from truncate_kit.hardware import usable_cores
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.methods.bert_lc.settings import CombineSettings
     from truncate_kit.models.loading import find_pooler_head
     from truncate_kit.models.pipeline import origin_of, save_encoder
-    from truncate_kit.store import output_folder
+    from truncate_kit.models.store import output_folder
 
     has_width = settings.width != CombineSettings().width
     if settings.search == "exact" or not settings.has_grams:

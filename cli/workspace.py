@@ -4,11 +4,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import DataError, UsageError
-from truncate_kit.files import run_lock
-from truncate_kit.origin import read_origin
-from truncate_kit.workspace import DataSource, ModelSource
-from truncate_kit.workspace import Workspace as Places
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.files import run_lock
+from truncate_kit.core.origin import read_origin
+from truncate_kit.core.workspace import DataSource, ModelSource
+from truncate_kit.core.workspace import Workspace as Places
 
 from .console import note, say
 from .options import names_in, refuse, scale_in
@@ -55,7 +55,7 @@ class Workspace(Places):
             how = f" ({', '.join(read)})" if read else ""
             self.note(f"Model: {last.name}{how}, as in the last command (name another one to change it).")
             return source
-        from truncate_kit.naming import DEFAULT_MINIATURE
+        from truncate_kit.core.naming import DEFAULT_MINIATURE
 
         if not or_miniature:
             raise UsageError(
@@ -96,7 +96,7 @@ class Workspace(Places):
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
-        from truncate_kit.hardware import check_precision
+        from truncate_kit.core.hardware import check_precision
         from truncate_kit.models.loading import dropped_head, load_encoder
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
@@ -174,7 +174,7 @@ class Workspace(Places):
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
         """What none of the models was trained on; says so where that is a part of `splits`."""
-        from truncate_kit.seen import unseen
+        from truncate_kit.data.seen import unseen
 
         for model in models:
             splits = self._noted(splits, unseen(splits, model))

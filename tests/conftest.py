@@ -15,7 +15,7 @@ from tests.support.shared import shared_part
 
 if TYPE_CHECKING:
     from tests.support.kept_vectors import KeptVectors
-    from truncate_kit.parallel import Processes
+    from truncate_kit.core.parallel import Processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -139,7 +139,7 @@ def drawn() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def two_processes() -> Iterator["Processes"]:
     """An engine whose processes stay for the next test."""
-    from truncate_kit.parallel import Processes
+    from truncate_kit.core.parallel import Processes
 
     with Processes(2) as engine:
         yield engine

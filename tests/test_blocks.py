@@ -2,8 +2,8 @@
 
 import pytest
 
-from truncate_kit.errors import UsageError
-from truncate_kit.naming import blocks_in_words, blocks_named, place_in_words
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.naming import blocks_in_words, blocks_named, place_in_words
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit import doctor, hardware
+from truncate_kit import doctor
+from truncate_kit.core import hardware
+from truncate_kit.core.errors import UsageError
 from truncate_kit.doctor import CPU, CUDA, Diagnosis, Request, diagnose, known_extras
-from truncate_kit.errors import UsageError
 from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.encode import EncodedFile, encode_file
-from truncate_kit.errors import DataError, FileProblemError, UsageError
+from truncate_kit.core.errors import DataError, FileProblemError, UsageError
+from truncate_kit.core.files import run_lock
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.export.encode import EncodedFile, encode_file
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.files import run_lock
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.vectors import VectorFormat
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7

@@ -2,14 +2,14 @@
 
 import pytest
 
-from truncate_kit.encode import encode_file
+from truncate_kit.core.parallel import Sequential
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.export.encode import encode_file
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.parallel import Sequential
-from truncate_kit.vectors import VectorFormat
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from truncate_kit import errors
+from truncate_kit.core import errors
 
 MADE = {
     errors.MissingExtraError: ("ray", "ray"),

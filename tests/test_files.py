@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from truncate_kit.errors import FileProblemError
-from truncate_kit.files import (
+from truncate_kit.core.errors import FileProblemError
+from truncate_kit.core.files import (
     is_there,
     local_path,
     name_without_folders,
@@ -73,7 +73,7 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, rights):
 
 def test_one_process_per_folder(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from truncate_kit.files import run_lock\n"
+        "import sys; from pathlib import Path; from truncate_kit.core.files import run_lock\n"
         "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

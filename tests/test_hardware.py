@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from truncate_kit.errors import DeviceError
-from truncate_kit.hardware import (
+from truncate_kit.core.errors import DeviceError
+from truncate_kit.core.hardware import (
     INSTRUCTIONS,
     bf16_instructions,
     check_precision,
@@ -30,7 +30,7 @@ def test_another_processor_is_set_by_one_variable(flags, bf16, int8, wide, monke
     monkeypatch.setenv(INSTRUCTIONS, flags)
     assert instructions() == frozenset(flags.split(",")) - {""}
     assert (bf16_instructions(CPU), int8_instructions(), has_avx512()) == (bf16, int8, wide)
-    code = "from truncate_kit.hardware import int8_instructions; print(int8_instructions())"
+    code = "from truncate_kit.core.hardware import int8_instructions; print(int8_instructions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(int8)
 

@@ -10,6 +10,8 @@ from tests.support.commands import run, run_both
 from tests.support.files import pairs_file
 from tests.support.pairs import TEXTS, make_pairs
 from truncate_kit.bench.run import Subject, compare_training
+from truncate_kit.core.origin import Origin, read_origin, was_trained
+from truncate_kit.data.seen import seen_among
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.data.types import PairSplits
 from truncate_kit.export.exporting import export_onnx
@@ -24,8 +26,6 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.origin import Origin, read_origin, was_trained
-from truncate_kit.seen import seen_among
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.settings import TrainingSettings
 

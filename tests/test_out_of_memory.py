@@ -9,7 +9,7 @@ import torch
 
 from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
-from truncate_kit.hardware import in_halves, is_out_of_memory, say_halved
+from truncate_kit.core.hardware import in_halves, is_out_of_memory, say_halved
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import layer_states
 

@@ -8,8 +8,7 @@ import truncate_kit
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit import SweepSettings, finetune, profile
-from truncate_kit.models.loading import load_encoder
-from truncate_kit.progress import (
+from truncate_kit.core.progress import (
     Bars,
     PlannedTrial,
     ProgressOption,
@@ -20,6 +19,7 @@ from truncate_kit.progress import (
     silent,
     watcher_of,
 )
+from truncate_kit.models.loading import load_encoder
 
 
 class Terminal(io.StringIO):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from truncate_kit.errors import FileProblemError
-from truncate_kit.results import FORMAT, Result, digest_of_values, read_or_pass_over, sealed
+from truncate_kit.core.errors import FileProblemError
+from truncate_kit.core.results import FORMAT, Result, digest_of_values, read_or_pass_over, sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

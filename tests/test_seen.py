@@ -10,10 +10,13 @@ import pytest
 from tests.support.files import pairs_file, words_folder
 from tests.support.pairs import WORDS, make_pairs
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.seen import NO_KEYS, keys_of, pair_key, pair_keys, read_seen, seen_by, write_seen
+from truncate_kit.core.workspace import Workspace
 from truncate_kit.data.pairs import load_pairs, split_pairs
 from truncate_kit.data.retrieval import read_retrieval, with_queries
+from truncate_kit.data.seen import seen_among, seen_before, seen_pairs, unseen, unseen_queries
 from truncate_kit.data.types import PairSplits, TextPair
-from truncate_kit.errors import DataError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
@@ -22,25 +25,10 @@ from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.seen import (
-    NO_KEYS,
-    keys_of,
-    pair_key,
-    pair_keys,
-    read_seen,
-    seen_among,
-    seen_before,
-    seen_by,
-    seen_pairs,
-    unseen,
-    unseen_queries,
-    write_seen,
-)
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.evaluators import choosing_queries
 from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.training.tasks import Teacher
-from truncate_kit.workspace import Workspace
 
 PAIRS = make_pairs(30)
 ONCE = TrainingSettings(epochs=1)

@@ -10,18 +10,18 @@ import pytest
 from tests.support.commands import fails
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.backends import BenchSettings
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.hardware import check_threads
+from truncate_kit.core.parallel import Processes
+from truncate_kit.core.settings import Bounds, first_seeds, shown
 from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.parallel import Processes
-from truncate_kit.settings import Bounds, first_seeds, shown
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 
 HUGE = 10**30

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from truncate_kit.core.statistics import draw_counts, draws, interval, rank_correlations, tied
 from truncate_kit.methods.bert_lc.search import RankCorrelation
-from truncate_kit.statistics import draw_counts, draws, interval, rank_correlations, tied
 
 
 def _ranks(values):

@@ -8,11 +8,11 @@ from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
+from truncate_kit.core.progress import TensorboardLog
 from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.progress import TensorboardLog
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.vectors import PRECISIONS, StoredVectors, VectorFormat
 from truncate_kit.data.pairs import read_pairs
-from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.vectors import PRECISIONS, StoredVectors, VectorFormat
 
 VECTORS = torch.randn((50, 20), generator=torch.Generator().manual_seed(0))
 

@@ -8,15 +8,15 @@ import pytest
 
 from tests.support.made_results import a_distillation, write_run
 from tests.support.pairs import make_pairs
+from truncate_kit.core.errors import DivergedError, FileProblemError, UsageError
+from truncate_kit.core.files import run_lock
+from truncate_kit.core.workspace import ModelSource, Workspace, clean, contents
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DivergedError, FileProblemError, UsageError
-from truncate_kit.files import run_lock
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.store import RunStore
+from truncate_kit.models.store import RunStore
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.workspace import ModelSource, Workspace, clean, contents
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 

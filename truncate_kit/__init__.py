@@ -7,7 +7,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from truncate_kit.results import DRAWERS, VERSION
+from truncate_kit.core.results import DRAWERS, VERSION
 
 __version__ = VERSION
 
@@ -24,18 +24,20 @@ _NAMES = {  # by module
     "analysis.streaming": "StreamedCKA",
     "bench.backends": "BenchSettings",
     "bench.bench_report": "BenchReport",
+    "core.errors": "TruncateKitError",
+    "core.parallel": "Processes RayCluster",
+    "core.vectors": "VectorFormat",
     "data.pairs": "complete_splits load_pairs read_pairs",
     "data.retrieval": "read_retrieval",
     "data.suites": "find_sts find_transfer",
     "data.texts": "read_texts",
     "data.triplets": "load_triplets raw_texts",
     "doctor": "diagnose",
-    "encode": "encode_file",
-    "errors": "TruncateKitError",
     "evaluation.classifiers": "score_transfer",
     "evaluation.graded": "Evaluation evaluate score_sts",
     "evaluation.mteb": "MtebComparison MtebReport evaluate_mteb",
     "evaluation.retrieval": "RetrievalComparison compare RetrievalScore evaluate_retrieval score_retrieval",
+    "export.encode": "encode_file",
     "export.exporting": "export_onnx",
     "export.record": "ExportReport",
     "export.runtime": "OnnxEncoder",
@@ -64,10 +66,8 @@ _NAMES = {  # by module
     "models.pipeline": "save_encoder",
     "models.states": "layer_states",
     "models.truncation": "keep keep_words paper_parameters parameters_kept truncate",
-    "parallel": "Processes RayCluster",
     "training.settings": "AdaptationSettings TrainingSettings",
     "training.tasks": "read_judged",
-    "vectors": "VectorFormat",
 }
 _PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 

@@ -15,10 +15,10 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from truncate_kit import hardware
-from truncate_kit.errors import TruncateKitError, UsageError, first_line, known_name
-from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
-from truncate_kit.results import Result
+from truncate_kit.core import hardware
+from truncate_kit.core.errors import TruncateKitError, UsageError, first_line, known_name
+from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
+from truncate_kit.core.results import Result
 
 DEVICES = ("cpu", "cuda")
 RUNTIMES = ("torch", "onnx")

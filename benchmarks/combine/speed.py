@@ -24,7 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.hardware import OtherWork
+from truncate_kit.core.hardware import OtherWork
 from truncate_kit.methods.bert_lc.search import RankCorrelation, ScoredSubset, pair_grams, search_exact
 
 RESULTS = Path(__file__).parent / "results.json"

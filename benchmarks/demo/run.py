@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import COMMAND, machine, new_parser
-from truncate_kit.files import write_json
+from truncate_kit.core.files import write_json
 
 HERE = Path(__file__).parent
 STEPS = ("1 of 5", "2 of 5", "3 of 5", "4 of 5", "What truncation gained", "5 of 5")

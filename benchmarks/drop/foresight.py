@@ -30,8 +30,8 @@ from benchmarks.records import Records
 from truncate_kit.analysis.drop import LEAST_RANK
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
+from truncate_kit.core.naming import default_reference
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.naming import default_reference
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"

@@ -31,6 +31,9 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
+from truncate_kit.core.files import write_json
+from truncate_kit.core.hardware import OtherWork
+from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.types import PairSet
 from truncate_kit.evaluation.graded import evaluate
@@ -38,13 +41,10 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport
 from truncate_kit.export.runtime import OnnxEncoder, token_batches
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.files import write_json
-from truncate_kit.hardware import OtherWork
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
-from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.report.measuring import view_export
 from truncate_kit.training.kernels import linear, onednn_pays
 

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.frozen.run import first_pairs, random_gpt2
 from benchmarks.records import Records, published
+from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.data.texts import read_texts
 from truncate_kit.data.types import PairSplits
@@ -40,7 +41,6 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import view_of
-from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "path.jsonl"

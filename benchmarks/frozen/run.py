@@ -17,6 +17,7 @@ from transformers import GPT2Config, GPT2Model
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
+from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.data.texts import read_texts
 from truncate_kit.data.types import PairSplits
@@ -30,7 +31,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import view_of
-from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
 REPORTS = Records(HERE / "reports.jsonl")

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
 
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.core.errors import TruncateKitError
+from truncate_kit.core.precisions import GRAPH_FILES, Precision
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.precisions import GRAPH_FILES, Precision
 
 LENGTHS = Path(__file__).with_name("lengths.json")
 

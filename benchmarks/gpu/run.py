@@ -38,11 +38,11 @@ from truncate_kit.bench.backends import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
 from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, make_runner
 from truncate_kit.bench.timing import interleaved
+from truncate_kit.core.files import write_json
+from truncate_kit.core.hardware import bf16_instructions, usable_cores
+from truncate_kit.core.precisions import GRAPH_FILES, Precision
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.files import write_json
-from truncate_kit.hardware import bf16_instructions, usable_cores
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.view import view_of
 
 HERE = Path(__file__).parent

@@ -18,13 +18,13 @@ from statistics import fmean
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of, span, training_rows
 from benchmarks.records import Records, published
+from truncate_kit.core.results import Result
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import RetrievalReport, score_retrieval
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.results import Result
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "retrieval.jsonl"

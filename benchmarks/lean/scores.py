@@ -6,8 +6,9 @@ from pathlib import Path
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.data.suites import find_sts
-from truncate_kit.evaluation.graded import TextEncoder, score_sts
+from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.evaluation.retrieval import compare
+from truncate_kit.evaluation.suite import TextEncoder
 
 MEAN_OF = ("STS12", "STS14", "STS15", "SICK-R")
 SEARCHED = {"trecqa": "trecqa-test", "cranfield": "cranfield"}

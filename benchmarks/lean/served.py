@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.types import PairSet
 from truncate_kit.evaluation.graded import evaluate
@@ -25,7 +26,6 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs, side_by_side
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.wording import counted
 
 ROWS = Path(__file__).parent / "served.csv"
 TEXTS = 256

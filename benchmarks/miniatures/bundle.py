@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from benchmarks.common import new_parser
-from truncate_kit.files import replacing, write_json
+from truncate_kit.core.files import replacing, write_json
 
 MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
 RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}

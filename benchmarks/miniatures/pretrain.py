@@ -47,7 +47,7 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.miniatures.bundle import RUNS
 from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_lines
 from benchmarks.miniatures.objectives import CausalEvaluator, CausalTexts, ElectraEvaluator, ElectraHeads, electra_loss
-from truncate_kit.files import replacing, write_json
+from truncate_kit.core.files import replacing, write_json
 from truncate_kit.methods.priors import MaskedEvaluator, MaskedTexts, load_masked_head
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder

@@ -26,6 +26,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
+from truncate_kit.core.precisions import Precision
+from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.data.types import PairSplits, TextPair
 from truncate_kit.methods.tmft.ranking import RankingOrder
@@ -33,8 +35,6 @@ from truncate_kit.methods.tmft.ranking import rank as rank_layers
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layers_held, truncate
-from truncate_kit.precisions import Precision
-from truncate_kit.progress import silent
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings

@@ -18,7 +18,7 @@ import typer
 
 from benchmarks.common import COMMAND, machine, new_parser
 from truncate_kit.bench.timing import interleaved
-from truncate_kit.files import write_json
+from truncate_kit.core.files import write_json
 
 
 def rivals(folder: Path) -> dict[str, list[str]]:

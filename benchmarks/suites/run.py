@@ -15,11 +15,11 @@ import torch
 import transformers
 
 from benchmarks.common import new_parser, numbers, print_table
+from truncate_kit.core.results import Result
 from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import StsReport, score_sts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.results import Result
 
 HERE = Path(__file__).parent
 # sentence-transformers/all-MiniLM-L6-v2, MTEB

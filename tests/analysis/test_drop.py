@@ -8,7 +8,7 @@ import torch
 from truncate_kit.analysis.cka import compare_layers
 from truncate_kit.analysis.drop import predict_drop
 from truncate_kit.analysis.streaming import StateScores
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 
 # CKA to a BERT of the same shape, as published with the miniatures.
 DISCRIMINATOR = (0.99, 0.95, 0.92, 0.89, 0.85, 0.81, 0.66, 0.57, 0.50)

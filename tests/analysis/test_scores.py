@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from truncate_kit.analysis.streaming import StateScores, TokenScores
-from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.core.errors import DataError, ModelError, UsageError
 
 
 @pytest.fixture(scope="module")

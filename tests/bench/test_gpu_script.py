@@ -9,7 +9,7 @@ from benchmarks.gpu import figure
 from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.hardware import INSTRUCTIONS, bf16_instructions
+from truncate_kit.core.hardware import INSTRUCTIONS, bf16_instructions
 from truncate_kit.models.loading import load_encoder
 
 FEW = {

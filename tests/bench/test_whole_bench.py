@@ -17,20 +17,20 @@ from truncate_kit.bench.quality import PairsEvaluator
 from truncate_kit.bench.run import Subject
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.runners import OnnxRunner, PeerRunner
+from truncate_kit.core.errors import DeviceError, ModelError, UsageError
+from truncate_kit.core.hardware import INSTRUCTIONS
+from truncate_kit.core.results import file_for
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.data.types import PairSet, TextPair
-from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
-from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_config, load_encoder, random_encoder
 from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.truncation import truncate, truncated_config
 from truncate_kit.report.view import view_of
-from truncate_kit.results import file_for
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 

@@ -21,7 +21,7 @@ from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.records import Records
 from tests.support.trials import read_trials
 from truncate_kit.methods.contrast.settings import TABLE_2
-from truncate_kit.store import RunStore
+from truncate_kit.models.store import RunStore
 from truncate_kit.training.settings import Trial
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -11,10 +11,10 @@ from tests.support.files import kept_in
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
+from truncate_kit.core.results import FORMAT
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.view import view_of
-from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 
 

@@ -12,7 +12,7 @@ import torch
 import typer.main
 
 from truncate_kit import __version__
-from truncate_kit.errors import LayerOutOfRangeError
+from truncate_kit.core.errors import LayerOutOfRangeError
 from truncate_kit_cli.app import _BEGIN_ANEW, COMMANDS, PANELS, app, examples, main
 from truncate_kit_cli.console import describe
 

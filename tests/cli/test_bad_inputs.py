@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.support.commands import fails
-from truncate_kit.errors import ModelError
+from truncate_kit.core.errors import ModelError
 from truncate_kit.models.loading import load_encoder
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(f"the cat {n},a dog {n},{n % 6}\n" for n in range(30))

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from tests.support.files import kept_in
+from truncate_kit.core.results import FORMAT
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.retrieval import judged_folder, retrieval_folder
+from truncate_kit.core.files import run_lock
 from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.files import run_lock
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import write_page

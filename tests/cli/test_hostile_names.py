@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.commands import run_both
 from tests.support.files import pairs_file
-from truncate_kit.wording import harmless
+from truncate_kit.core.wording import harmless
 
 # A closing tag has a slash, which no name of a file has; tests/report has those.
 EVIL = (
@@ -51,7 +51,7 @@ def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path, drawn):
 
 
 def test_json_has_them_escaped_and_reads_the_same(capfd):
-    from truncate_kit.workspace import DataSource
+    from truncate_kit.core.workspace import DataSource
     from truncate_kit_cli.console import print_json
 
     name = "a\x1b[2J\u202eb\x9b\u2028größer \udcff"

@@ -8,13 +8,13 @@ from tests.support.commands import fails, run, run_both
 from tests.support.files import kept_in
 from tests.support.mteb_tasks import mteb_package, sts_task
 from tests.support.pairs import make_pairs
+from truncate_kit.core.results import FORMAT
+from truncate_kit.core.workspace import Workspace
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import suite_reports
 from truncate_kit.report.view import view_of
-from truncate_kit.results import FORMAT
-from truncate_kit.workspace import Workspace
 
 NAMES = ("STSBenchmark", "SICK-R")
 PAIRS = make_pairs(40).pairs

@@ -29,7 +29,7 @@ def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, t
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     console.prepare_streams()
     print("3 × 4", flush=True)
-    from truncate_kit.workspace import DataSource
+    from truncate_kit.core.workspace import DataSource
     from truncate_kit_cli.console import print_json
 
     print_json(DataSource(name="größer × kleiner"))

@@ -8,8 +8,8 @@ import pytest
 import typer
 import typer.main
 
-from truncate_kit.errors import UsageError
-from truncate_kit.settings import LAYERS, Bounds, check_settings, names, seeds_setting, setting
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.settings import LAYERS, Bounds, check_settings, names, seeds_setting, setting
 from truncate_kit_cli.app import COMMANDS, app
 from truncate_kit_cli.options import command, in_options, speak_for
 

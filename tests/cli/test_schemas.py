@@ -19,7 +19,7 @@ from tests.support.made_results import (
     an_export,
     some_heads,
 )
-from truncate_kit.results import FORMAT
+from truncate_kit.core.results import FORMAT
 from truncate_kit_cli.app import app, result_kinds, schema_text
 
 MADE = {

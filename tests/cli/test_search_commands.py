@@ -11,6 +11,8 @@ from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.core.results import FORMAT
+from truncate_kit.core.workspace import Workspace
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
@@ -19,8 +21,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.page import write_page
-from truncate_kit.results import FORMAT
-from truncate_kit.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from truncate_kit.files import run_lock
+from truncate_kit.core.files import run_lock
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate

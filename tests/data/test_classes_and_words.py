@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
+from truncate_kit.core.errors import DataError, RowError
 from truncate_kit.data.pairs import complete_splits, load_pairs, splits_for
-from truncate_kit.errors import DataError, RowError
 from truncate_kit.report.project import data_sentences
 
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import hub_name, is_hub_name, load_pairs
-from truncate_kit.errors import DataError
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """

@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from truncate_kit.core.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.data.pairs import load_pairs, read_pairs
 from truncate_kit.data.types import TextPair
-from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.report.project import data_sentences
 
 ROWS = [

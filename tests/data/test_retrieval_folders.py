@@ -6,8 +6,8 @@ import lzma
 import pytest
 
 from tests.support.retrieval import write_lines
+from truncate_kit.core.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
-from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 CORPUS = [
     {"_id": "d1", "title": "A title", "text": " one text "},

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from truncate_kit.core.errors import ColumnsError, DataError
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.data.suites import find_sts, find_transfer, read_trained_pairs
-from truncate_kit.errors import ColumnsError, DataError
 
 PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
 

@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from truncate_kit.core.errors import ColumnsError, DataError, RowError
 from truncate_kit.data.pairs import load_pairs, read_pairs
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"

@@ -6,8 +6,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from truncate_kit.core.errors import ColumnsError, DataError, RowError
 from truncate_kit.data.triplets import Triplet, load_triplets, raw_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
 NLI = [

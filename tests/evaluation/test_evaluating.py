@@ -10,13 +10,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import searching
 from truncate_kit.evaluation.retrieval import RetrievalScore, evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES, SearchVectors, search
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.vectors import VectorFormat
 
 
 @pytest.fixture(scope="module")

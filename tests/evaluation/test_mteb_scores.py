@@ -10,9 +10,9 @@ import torch
 from tests.support.mteb_tasks import aggregate_task, mteb_package, retrieval_task, sts_task
 from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.core.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.mteb import MtebEncoder, MtebReport, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.types import TextPair
-from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.graded import StsReport, score_sts
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose

@@ -10,8 +10,8 @@ import torch
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.suites import LabelledSet
-from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.classifiers import (
     Task,
     accuracies,
@@ -22,7 +22,7 @@ from truncate_kit.evaluation.classifiers import (
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.store import RunStore
+from truncate_kit.models.store import RunStore
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import save_graph, set_mask
 from truncate_kit.export.runtime import OnnxEncoder

@@ -12,8 +12,9 @@ from onnx import numpy_helper
 from scipy import stats
 
 from tests.support.families import TINY_CONFIGS, WORDS
+from truncate_kit.core.errors import DeviceError, ModelError, UsageError
+from truncate_kit.core.hardware import INSTRUCTIONS, multiplies_narrow
 from truncate_kit.data.types import PairSet, TextPair
-from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.check import check_graph, odd_inputs
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import save_graph
@@ -23,7 +24,6 @@ from truncate_kit.export.record import check_runnable, read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph, fold_constants
-from truncate_kit.hardware import INSTRUCTIONS, multiplies_narrow
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.truncation import truncate
 

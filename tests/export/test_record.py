@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.records import INVARIANCE, QUANTIZED, TASK
-from truncate_kit.errors import DeviceError, FileProblemError, ModelError
+from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import (
     ExportReport,

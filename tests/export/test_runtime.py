@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.pairs import WORDS, make_pairs
+from truncate_kit.core.seen import keys_of, pair_keys
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate
@@ -20,7 +21,6 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import read_run, write_page
 from truncate_kit.report.view import view_of
-from truncate_kit.seen import keys_of, pair_keys
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Teacher
 

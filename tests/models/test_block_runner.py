@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.families import TINY_CONFIGS
-from truncate_kit.errors import LayerNotHeldError
+from truncate_kit.core.errors import LayerNotHeldError
 from truncate_kit.models.encoder import BlockRunner
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep

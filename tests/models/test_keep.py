@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_tiny
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder

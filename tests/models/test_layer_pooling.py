@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.families import PLAIN_POOLING
 from tests.support.heads import with_heads
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from tests.support.families import TEXTS, TINY_CONFIGS, tiny_tokenizer
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.models.loading import load_config, load_encoder, load_reader
 from truncate_kit.models.pipeline import save_encoder
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
+from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError
 from truncate_kit.models.families import FAMILIES
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder

@@ -11,9 +11,9 @@ import torch
 
 from tests.support.processes import Program
 from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
-from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.core.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.core.parallel import Lost, Processes, Steps
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.parallel import Lost, Processes, Steps
 
 WEIGHTS = torch.tensor([5, 3])
 
@@ -87,7 +87,7 @@ def test_what_a_task_logs_is_logged_here(two_processes, caplog):
     sent = []
     assert len(list(two_processes.run(Squares(WEIGHTS), [LOGGED, 1], sent.append))) == 2
     assert [record.getMessage() for record in caplog.records] == ["Not enough memory for a batch of 400."]
-    assert caplog.records[0].name == "truncate_kit.hardware"
+    assert caplog.records[0].name == "truncate_kit.core.hardware"
     assert all(isinstance(message, Steps | tuple) for message in sent)
 
 
@@ -115,7 +115,7 @@ def test_more_processes_than_gpus_are_refused():
 
 _LONG = """
 from tests.support.squares import Squares
-from truncate_kit.parallel import Processes
+from truncate_kit.core.parallel import Processes
 import sys, torch
 with Processes(int(sys.argv[1])) as engine:
     for _ in engine.run(Squares(torch.tensor([5, 3]), seconds=0.3), range(1, 1000), print):

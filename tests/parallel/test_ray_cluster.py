@@ -20,15 +20,15 @@ from tests.support.commands import refused, run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
-from truncate_kit.encode import encode_file
-from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.core.errors import DeviceError, TruncateKitError, UsageError
+from truncate_kit.core.parallel import Lost, RayCluster, Steps
+from truncate_kit.core.progress import TrialWatcher
+from truncate_kit.export.encode import encode_file
 from truncate_kit.methods.distill.learning import teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.parallel import Lost, RayCluster, Steps
-from truncate_kit.progress import TrialWatcher
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")

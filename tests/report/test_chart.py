@@ -16,8 +16,8 @@ from tests.support.made_results import (
     some_heads,
 )
 from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.methods.contrast.settings import LayerWeights
-from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.chart import inline_svg, write_figures, write_plots
 from truncate_kit.report.measuring import _marker
 from truncate_kit.report.view import Plot, Series, view_of

@@ -21,7 +21,8 @@ from tests.support.made_results import (
 )
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.workspace import DataSource, Workspace
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.distill.result import HeldOutScores
 from truncate_kit.models.loading import load_encoder
@@ -30,7 +31,6 @@ from truncate_kit.models.truncation import truncate
 from truncate_kit.report import page as pages
 from truncate_kit.report.page import OWN_POOLINGS, PageReport, read_run, snippets, write_page
 from truncate_kit.training.cutting import CutResult
-from truncate_kit.workspace import DataSource, Workspace
 from truncate_kit_cli.app import main
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from truncate_kit.core.results import unsealed
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.results import unsealed
 
 NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 PHRASES = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]

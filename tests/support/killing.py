@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from tests.support.processes import Program
-from truncate_kit.results import Journal
+from truncate_kit.core.results import Journal
 from truncate_kit.training.settings import WORD_EPOCHS
 
 _STUDY = """

@@ -17,6 +17,8 @@ from truncate_kit.bench.bench_report import (
     ScoredPairs,
     Timing,
 )
+from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
+from truncate_kit.core.results import Result
 from truncate_kit.data.types import overlap_of
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
@@ -37,8 +39,6 @@ from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.methods.tmft.result import Certainty, LayerScores, Ranking, SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
-from truncate_kit.origin import ORIGIN_FILE, RESULT_FILES, Origin
-from truncate_kit.results import Result
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings, Trial
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.errors import TruncateKitError
-from truncate_kit.parallel import Steps
+from truncate_kit.core.errors import TruncateKitError
+from truncate_kit.core.parallel import Steps
 
 DEADLY, WRONG, ODD, LOGGED = 100, 200, 300, 400
 
@@ -50,7 +50,7 @@ class Squares:
         if number == ODD:
             raise OddError(1, 2)
         if number == LOGGED:
-            logging.getLogger("truncate_kit.hardware").warning("Not enough memory for a batch of %d.", number)
+            logging.getLogger("truncate_kit.core.hardware").warning("Not enough memory for a batch of %d.", number)
         for step in range(1, 4):
             send(Steps(f"number {number}", step, 3))
         send(("squared", number))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from truncate_kit.results import Journal
+from truncate_kit.core.results import Journal
 from truncate_kit.training.settings import Trial
 
 

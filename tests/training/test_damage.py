@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from truncate_kit.errors import FileProblemError
+from truncate_kit.core.errors import FileProblemError
+from truncate_kit.core.results import FORMAT, Journal, Result, sealed
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.results import FORMAT, Journal, Result, sealed
-from truncate_kit.store import RunStore, StoredRows
+from truncate_kit.models.store import RunStore, StoredRows
 from truncate_kit.training.loop import read_checkpoint, write_checkpoint
 from truncate_kit.training.settings import Trial
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
-from truncate_kit.hardware import bf16_instructions
+from truncate_kit.core.hardware import bf16_instructions
 from truncate_kit.methods.priors import adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings

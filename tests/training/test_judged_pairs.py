@@ -8,13 +8,13 @@ import torch
 
 from tests.support.retrieval import judged_folder, write_lines
 from tests.support.training import SHORT, without_dropout
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.retrieval import read_retrieval, with_queries
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.data.seen import seen_among, unseen_queries
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.seen import seen_among, unseen_queries
 from truncate_kit.training.evaluators import choosing_queries
 from truncate_kit.training.examples import TEMPERATURE
 from truncate_kit.training.tasks import LabelledTask, Teacher, read_judged

@@ -3,7 +3,7 @@
 from tests.support.distributed import in_two_processes
 
 _PROGRAM = """
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.training.distributed import joined
 
 try:

@@ -9,8 +9,8 @@ from transformers import BertConfig
 from tests.support.families import TINY_CONFIGS, make_tiny
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.triplets import Triplet, TripletSet, raw_texts
-from truncate_kit.errors import DataError, UsageError
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings

@@ -6,9 +6,9 @@ import multiprocessing
 import pytest
 
 from tests.support.pairs import word_splits
+from truncate_kit.core.errors import FileProblemError, UsageError
+from truncate_kit.core.files import run_lock
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.errors import FileProblemError, UsageError
-from truncate_kit.files import run_lock
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
@@ -16,7 +16,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.store import output_folder
+from truncate_kit.models.store import output_folder
 from truncate_kit.training.cutting import cut
 
 

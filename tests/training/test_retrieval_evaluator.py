@@ -8,8 +8,8 @@ import torch
 
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.errors import DataError
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings

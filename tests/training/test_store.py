@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.support.trials import read_trials
-from truncate_kit.errors import FileProblemError
+from truncate_kit.core.errors import FileProblemError
+from truncate_kit.core.results import FORMAT, Journal
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.results import FORMAT, Journal
-from truncate_kit.store import RunStore, run_key
+from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.training.settings import Trial, trial_name
 
 KEY = "0" * 64

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from math import exp, log2
 from statistics import median
 
-from truncate_kit.errors import UsageError, undefined_cka
-from truncate_kit.results import Result
+from truncate_kit.core.errors import UsageError, undefined_cka
+from truncate_kit.core.results import Result
 
 # Far more than the interval of CKA on some hundred texts, and less than half of the drops seen (0.25 to 0.7).
 CKA_DROP = 0.15

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import UsageError, not_finite, too_few_texts, undefined_cka
+from truncate_kit.core.errors import UsageError, not_finite, too_few_texts, undefined_cka
 
 # States that differ between texts by less than this share of their length differ by float32 rounding only.
 ROUNDING = 1e-5

@@ -21,9 +21,13 @@ from truncate_kit.analysis.drop import DropPrediction, predict_drop
 from truncate_kit.analysis.hsic import outlier_dimensions
 from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, Curve, LayerProfile, Row, called
 from truncate_kit.analysis.streaming import LayerStateScores, LayerTokenScores, StateScores, StreamedCKA, TokenScores
+from truncate_kit.core.errors import DataError, UsageError, too_few_texts
+from truncate_kit.core.naming import default_reference
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
+from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.wording import FEWEST_COMPARED, counted
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PlacedPairs, TextPair, distinct_texts
-from truncate_kit.errors import DataError, UsageError, too_few_texts
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.searching import (
     DOCUMENT_PROMPTS,
@@ -39,10 +43,6 @@ from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import StateBatch, iter_states_together, layer_states
 from truncate_kit.models.truncation import keep, parameters_kept
-from truncate_kit.naming import default_reference
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.settings import listed_texts
-from truncate_kit.wording import FEWEST_COMPARED, counted
 
 SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once
 

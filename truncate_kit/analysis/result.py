@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
 from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
-from truncate_kit.results import Result
-from truncate_kit.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
 
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode

@@ -31,8 +31,8 @@ from truncate_kit.analysis.hsic import (
     unbiased_from_sums,
     unit_scale,
 )
-from truncate_kit.errors import LayerOutOfRangeError, UsageError, too_few_texts
-from truncate_kit.results import Result
+from truncate_kit.core.errors import LayerOutOfRangeError, UsageError, too_few_texts
+from truncate_kit.core.results import Result
 
 # Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200.
 BUFFERED_TEXTS = 2048

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from truncate_kit.errors import UsageError
-from truncate_kit.hardware import check_threads
-from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, Precision
-from truncate_kit.results import Result
-from truncate_kit.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.hardware import check_threads
+from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
 
 if TYPE_CHECKING:
     import torch

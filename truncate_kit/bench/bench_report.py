@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from truncate_kit.naming import place_in_words
-from truncate_kit.results import Amounts, Measurement, Result
-from truncate_kit.wording import counted
+from truncate_kit.core.naming import place_in_words
+from truncate_kit.core.results import Amounts, Measurement, Result
+from truncate_kit.core.wording import counted
 
 Role = Literal["lean", "full"]
 SPEARMAN = "Spearman"

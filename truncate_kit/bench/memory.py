@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.progress import Progress
+from truncate_kit.core.progress import Progress
 
 if TYPE_CHECKING:
     from truncate_kit.bench.run import Contestants

@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
 from truncate_kit.bench.runners import Runner
+from truncate_kit.core.seen import numbers_of
+from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import is_bundled
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PairSet, TextPair, pairs_fingerprint
-from truncate_kit.evaluation.graded import correlate, evaluate
+from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.seen import numbers_of
-from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.evaluators import RetrievalEvaluator
-from truncate_kit.wording import counted
 
 # Of one contestant: its score in points, and the similarity of each pair or the score of each query.
 Score = tuple[float, Array]
@@ -58,40 +58,19 @@ def quality_difference(
     level: float = LEVEL,
     seed: int = 0,
 ) -> QualityDifference:
-    """Compare Spearman (× 100) of the similarities of both models with the same targets: lean − full, with an interval.
-
-    Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models, and all rows
-    of one pair together, for they say the same.
-
-    Args:
-        backend: in which both ran, for the result.
-        lean: similarities of the lean model.
-        full: similarities of the full model.
-        targets: what both are compared with.
-        numbers: of each row its pair, as `numbers_of` gives them; None where none repeats another.
-        resamples: number of draws.
-        level: of the interval.
-        seed: of the draws.
-
-    Raises:
-        DataError: a correlation is not defined.
-    """
-    found = [correlate(cosines, targets) for cosines in (lean, full)]
-    numbers = np.arange(len(targets)) if numbers is None else numbers
-    num_pairs = int(numbers.max()) + 1
-    counts = draw_counts(num_pairs, resamples, seed)[:, numbers]
-    differences = 100 * np.subtract(*(rank_correlations(one.cosines, targets, counts) for one in found))
-    defined = differences[np.isfinite(differences)]
-    low, high = interval(defined, level)
+    """Compare both models by `paired_difference`, in one backend."""
+    scores, (low, high), drawn, num_pairs = paired_difference(
+        lean, full, targets, numbers=numbers, resamples=resamples, level=level, seed=seed
+    )
     return QualityDifference(
         backend=backend,
-        lean=found[0].spearman,
-        full=found[1].spearman,
-        difference=found[0].spearman - found[1].spearman,
+        lean=scores[0],
+        full=scores[1],
+        difference=scores[0] - scores[1],
         low=low,
         high=high,
         level=level,
-        resamples=len(defined),
+        resamples=drawn,
         seed=seed,
         num_pairs=num_pairs,
     )

@@ -39,25 +39,25 @@ from truncate_kit.bench.runners import (
     random_ids,
 )
 from truncate_kit.bench.timing import spread, time_shape, time_texts
+from truncate_kit.core.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
+from truncate_kit.core.files import digest_of
+from truncate_kit.core.hardware import OtherWork, bf16_instructions, processor_name, select_device
+from truncate_kit.core.origin import read_origin, was_trained
+from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.doctor import installed_version
-from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.trace import build_graph
-from truncate_kit.files import digest_of
-from truncate_kit.hardware import OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.origin import read_origin, was_trained
-from truncate_kit.precisions import GRAPH_FILES, Precision, Target
-from truncate_kit.progress import Progress, silent
 
 Found = TypeVar("Found")
 LENGTHS = (16, 128)

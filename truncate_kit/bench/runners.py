@@ -12,13 +12,13 @@ from torch import Tensor
 
 from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.bench_report import Key
-from truncate_kit.errors import DeviceError, ModelError, TruncateKitError, first_line, require
+from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
+from truncate_kit.core.hardware import bf16_instructions, check_precision, is_out_of_memory
+from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, bound_to, cuda_providers, open_session, repeated
-from truncate_kit.hardware import bf16_instructions, check_precision, is_out_of_memory
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded
-from truncate_kit.precisions import PRECISIONS
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")

@@ -9,6 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line
+from truncate_kit.core.files import is_there
+from truncate_kit.core.wording import counted
 from truncate_kit.data.tables import (
     COMPRESSIONS,
     PAIR_FORMATS,
@@ -22,9 +25,6 @@ from truncate_kit.data.tables import (
     table_from_arrow,
 )
 from truncate_kit.data.types import SHARES, SPLIT_NAMES, PairSet, PairSplits, ScaleSource, TextPair
-from truncate_kit.errors import DataError, UsageError, errors_only, first_line
-from truncate_kit.files import is_there
-from truncate_kit.wording import counted
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from truncate_kit.core.errors import DataError, RowError, UsageError, known_name
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
     COMPRESSIONS,
@@ -23,8 +25,6 @@ from truncate_kit.data.tables import (
     read_table,
 )
 from truncate_kit.data.texts import read_texts
-from truncate_kit.errors import DataError, RowError, UsageError, known_name
-from truncate_kit.wording import counted
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}

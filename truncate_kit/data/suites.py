@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import find_split_files, read_pairs
 from truncate_kit.data.tables import (
     COMPRESSIONS,
@@ -18,7 +19,6 @@ from truncate_kit.data.tables import (
     stem_of,
 )
 from truncate_kit.data.types import TextPair, pairs_in_rows
-from truncate_kit.errors import DataError
 
 # Set → pairs of the published test set, all subsets together, and the names its folder or file may have (written
 # without hyphens, in lower case).

@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
-from truncate_kit.files import is_there
-from truncate_kit.wording import counted
+from truncate_kit.core.errors import ColumnsError, DataError, RowError, first_line
+from truncate_kit.core.files import is_there
+from truncate_kit.core.wording import counted
 
 PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_FORMAT = ".txt"

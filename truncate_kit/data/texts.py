@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator
 from itertools import chain
 from pathlib import Path
 
+from truncate_kit.core.errors import ColumnsError, DataError, RowError
 from truncate_kit.data.tables import (
     TEXT_FORMAT,
     find_text_column,
@@ -12,7 +13,6 @@ from truncate_kit.data.tables import (
     iter_tables,
     opened_text,
 )
-from truncate_kit.errors import ColumnsError, DataError, RowError
 
 
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.settings import listed_texts
 from truncate_kit.data.pairs import read_tables
 from truncate_kit.data.tables import (
     CLASSES,
@@ -17,8 +19,6 @@ from truncate_kit.data.tables import (
     find_triplet_columns,
 )
 from truncate_kit.data.types import pairs_in_rows
-from truncate_kit.errors import DataError
-from truncate_kit.settings import listed_texts
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}

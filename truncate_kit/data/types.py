@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Literal, NamedTuple
 
-from truncate_kit.errors import DataError, UsageError
-from truncate_kit.results import Result
-from truncate_kit.wording import counted
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.results import Result
+from truncate_kit.core.wording import counted
 
 ScaleSource = Literal["given", "inferred", "known"]
 TextTuple = tuple[str, str]

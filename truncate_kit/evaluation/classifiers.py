@@ -26,10 +26,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_test_split
 from torch import Tensor, nn
 
+from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.wording import counted
+from truncate_kit.data.seen import seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
-from truncate_kit.errors import DataError, ModelError
-from truncate_kit.evaluation.graded import TextEncoder, check_finite_vectors, encode_distinct
-from truncate_kit.evaluation.suite import SuiteRun
+from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
+from truncate_kit.evaluation.suite import SuiteRun, TextEncoder
 from truncate_kit.evaluation.transfer import (
     FEWEST_ROWS,
     KINDS,
@@ -46,10 +49,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.states import iter_states, layer_states
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.seen import seen_pairs
-from truncate_kit.store import RunStore
-from truncate_kit.wording import counted
+from truncate_kit.models.store import RunStore
 
 Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]

@@ -5,32 +5,29 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from torch import Tensor
 
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.origin import read_origin
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import Amounts, Result
+from truncate_kit.core.statistics import LEVEL, RESAMPLES, draw_counts, interval, rank_correlations, tied
+from truncate_kit.core.vectors import one_row_each, similarities
+from truncate_kit.data.seen import seen_pairs
+from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
 from truncate_kit.data.types import PlacedPairs, TextPair, check_ranks, distinct_texts
-from truncate_kit.errors import DataError, UsageError
-from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
-from truncate_kit.origin import read_origin
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.results import Amounts, Result
-from truncate_kit.seen import seen_pairs
-from truncate_kit.statistics import rank_correlations, tied
-from truncate_kit.vectors import Rows, one_row_each, similarities
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, TextEncoder
 
 if TYPE_CHECKING:
     from truncate_kit.data.suites import StsSet
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
-
-
-class TextEncoder(Protocol):
-    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
-
-    def encode(self, texts: Sequence[str]) -> Rows:
-        """Vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +137,45 @@ def check_finite_vectors(vectors: Tensor) -> Tensor:
             hint="Check the model: its weights may hold NaN, or overflow in half precision.",
         )
     return vectors
+
+
+def paired_difference(
+    lean: Sequence[float],
+    full: Sequence[float],
+    targets: Sequence[float],
+    *,
+    numbers: NDArray[np.int64] | None = None,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> tuple[tuple[float, float], tuple[float, float], int, int]:
+    """Compare Spearman (× 100) of the similarities of two models with the same targets.
+
+    The interval of lean − full is a percentile interval of a paired bootstrap: pairs are drawn with replacement, the
+    same for both models, and all rows of one pair together, for they say the same.
+
+    Args:
+        lean: Similarities of the lean model.
+        full: Similarities of the full model.
+        targets: What both are compared with.
+        numbers: Of each row its pair, as `numbers_of` gives them; None where none repeats another.
+        resamples: Number of draws.
+        level: Of the interval.
+        seed: Of the draws.
+
+    Returns:
+        Both scores, the ends of the interval, the number of draws with a defined difference, and the number of pairs.
+
+    Raises:
+        DataError: A correlation is not defined.
+    """
+    found = [correlate(cosines, targets) for cosines in (lean, full)]
+    numbers = np.arange(len(targets)) if numbers is None else numbers
+    num_pairs = int(numbers.max()) + 1
+    counts = draw_counts(num_pairs, resamples, seed)[:, numbers]
+    differences = 100 * np.subtract(*(rank_correlations(one.cosines, targets, counts) for one in found))
+    defined = differences[np.isfinite(differences)]
+    return (found[0].spearman, found[1].spearman), interval(defined, level), len(defined), num_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.errors import DataError, UsageError, errors_only, first_line, require
+from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line, require
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import Amounts, Result
 from truncate_kit.evaluation.suite import SuiteReport
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.results import Amounts, Result
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-    from truncate_kit.evaluation.graded import TextEncoder
+    from truncate_kit.evaluation.suite import TextEncoder
 
 _BLOCK = 256  # pairs compared at a time, all with all
 _NEAR = 5  # names of tasks in a hint

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from truncate_kit.core.errors import UsageError, require
+from truncate_kit.core.hardware import check_threads
+from truncate_kit.core.origin import read_origin
+from truncate_kit.core.progress import ProgressOption, reporter, silent
+from truncate_kit.core.results import Amounts, Result
+from truncate_kit.core.settings import Bounds, check_number
+from truncate_kit.core.vectors import VectorFormat, VectorPrecision
+from truncate_kit.core.wording import longer_texts
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
-from truncate_kit.errors import UsageError, require
-from truncate_kit.evaluation.graded import TextEncoder
+from truncate_kit.data.seen import seen_among
 from truncate_kit.evaluation.searching import (
     QUERY_PROMPTS,
     TOP,
@@ -28,15 +35,7 @@ from truncate_kit.evaluation.searching import (
     search,
     side_prompt,
 )
-from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
-from truncate_kit.hardware import check_threads
-from truncate_kit.origin import read_origin
-from truncate_kit.progress import ProgressOption, reporter, silent
-from truncate_kit.results import Amounts, Result
-from truncate_kit.seen import seen_among
-from truncate_kit.settings import Bounds, check_number
-from truncate_kit.vectors import VectorFormat, VectorPrecision
-from truncate_kit.wording import longer_texts
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, TextEncoder
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 _LISTS = Bounds(1, 1_000_000)

@@ -9,16 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import Bounds, check_number
+from truncate_kit.core.statistics import RESAMPLES, draws, interval
+from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import RetrievalSet, SearchMetric
-from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation.graded import TextEncoder, encode_distinct
+from truncate_kit.evaluation.graded import encode_distinct
+from truncate_kit.evaluation.suite import TextEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize
-from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result
-from truncate_kit.settings import Bounds, check_number
-from truncate_kit.statistics import RESAMPLES, draws, interval
-from truncate_kit.vectors import VectorFormat
 
 Found = NDArray[np.int64]
 """Places of the documents found, best first, −1 where there are no more: (queries, top)."""

@@ -3,23 +3,30 @@
 Importing this imports no torch: the command line reads names and options from the rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from truncate_kit.files import local_path
-from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Measurement
+from truncate_kit.core.files import local_path
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.results import Measurement
 
 if TYPE_CHECKING:
-    from truncate_kit.evaluation.graded import TextEncoder
+    from truncate_kit.core.vectors import Rows
+
+
+class TextEncoder(Protocol):
+    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
+
+    def encode(self, texts: Sequence[str]) -> "Rows":
+        """Vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 def measured_digest(model: str) -> str | None:
     """Return the SHA-256 of weights, configuration and modules in the folder of that name; None if there is none."""
-    from truncate_kit.origin import model_digest
+    from truncate_kit.core.origin import model_digest
 
     folder = local_path(model)
     return model_digest(folder) if folder.is_dir() else None
@@ -60,7 +67,7 @@ class SuiteRun:
         progress: Called after each part of the work.
     """
 
-    encoder: "TextEncoder"
+    encoder: TextEncoder
     model: str
     runtime: str
     data: str

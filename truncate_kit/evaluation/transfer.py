@@ -6,9 +6,9 @@ from math import ceil
 from statistics import fmean
 from typing import Literal, get_args
 
+from truncate_kit.core.results import Amounts, Result
+from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.evaluation.suite import SuiteReport
-from truncate_kit.results import Amounts, Result
-from truncate_kit.settings import SEED, TEXTS, Bounds, check_settings, setting
 
 Layers = tuple[int, ...]
 Kind = Literal["as_is", "cls", "last", "last_four", "random", "combined"]

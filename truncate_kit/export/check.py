@@ -9,19 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.core.errors import ModelError, failed_check, first_line
+from truncate_kit.core.hardware import usable_cores
+from truncate_kit.core.precisions import PRECISIONS, Precision
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.wording import counted
 from truncate_kit.data.types import PairSet, PlacedPairs
-from truncate_kit.errors import ModelError, failed_check, first_line
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES, Feeds
 from truncate_kit.export.record import Invariance, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder, open_session
 from truncate_kit.export.trace import WithScores, ends_normalized
-from truncate_kit.hardware import usable_cores
 from truncate_kit.models.encoder import Encoder, evaluating
 from truncate_kit.models.tokenizer import padded
-from truncate_kit.precisions import PRECISIONS, Precision
-from truncate_kit.progress import Progress, silent
-from truncate_kit.wording import counted
 
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
 # At lengths of thousands a batch of 17 needs tens of GB where attention is not fused: such lengths run alone.

@@ -6,8 +6,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, failed_check, require
+from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
+from truncate_kit.core.hardware import without_autocast
+from truncate_kit.core.origin import model_digests
+from truncate_kit.core.precisions import GRAPH_FILES, Target
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import VERSION
 from truncate_kit.data.types import PairSet
-from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check, require
 from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
 from truncate_kit.export.graph import (
     FUSED_ATTENTION,
@@ -24,16 +30,10 @@ from truncate_kit.export.record import REPORT_FILE, ExportReport, read_exports, 
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph, ends_normalized, fold_constants, with_normalization
-from truncate_kit.files import digest_of, local_path, name_without_folders, replacing
-from truncate_kit.hardware import without_autocast
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import load_by_any_runtime, origin_of, save_encoder
-from truncate_kit.origin import model_digests
-from truncate_kit.precisions import GRAPH_FILES, Target
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.results import VERSION
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.errors import cannot_write, require
+from truncate_kit.core.errors import cannot_write, require
+from truncate_kit.core.precisions import GRAPH_FILES, Precision
 from truncate_kit.export.settings import EMBED_LIMIT
 from truncate_kit.models.families import Family
-from truncate_kit.precisions import GRAPH_FILES, Precision
 
 Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from truncate_kit.errors import failed_check, require
+from truncate_kit.core.errors import failed_check, require
 from truncate_kit.export.graph import Feeds, watching
 from truncate_kit.export.int8 import quantizable
 from truncate_kit.models.families import Family

@@ -20,17 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.core.errors import DataError, failed_check, require
+from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.wording import in_points
 from truncate_kit.data.types import PairSet
-from truncate_kit.errors import DataError, failed_check, require
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Feeds, Watch, save_graph, watching
 from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.tokenizer import TextReader, padded
-from truncate_kit.progress import Progress, silent
-from truncate_kit.wording import in_points
 
 Array = NDArray[np.float32]
 _SCOPES = "pkg.torch.onnx.name_scopes"

@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.errors import DeviceError, FileProblemError, ModelError
-from truncate_kit.files import digest_of
-from truncate_kit.hardware import multiplies_narrow
-from truncate_kit.origin import MODULES, digest_in, is_weights, model_digests
-from truncate_kit.precisions import (
+from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError
+from truncate_kit.core.files import digest_of
+from truncate_kit.core.hardware import multiplies_narrow
+from truncate_kit.core.origin import MODULES, digest_in, is_weights, model_digests
+from truncate_kit.core.precisions import (
     EXPORT_RECORD,
     GRAPH_FILES,
     PRECISIONS,
@@ -23,7 +23,7 @@ from truncate_kit.precisions import (
     other_graph,
     precisions_for,
 )
-from truncate_kit.results import Result, sealed, unsealed
+from truncate_kit.core.results import Result, sealed, unsealed
 
 REPORT_FILE = EXPORT_RECORD
 # Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO.

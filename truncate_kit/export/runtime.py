@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.errors import DeviceError, ModelError, UsageError, first_line, known_name, require
+from truncate_kit.core.errors import DeviceError, ModelError, UsageError, first_line, known_name, require
+from truncate_kit.core.files import local_path
+from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
+from truncate_kit.core.settings import BATCH, check_number, listed_texts
+from truncate_kit.core.vectors import Rows, paired_rows
 from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
-from truncate_kit.files import local_path
-from truncate_kit.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import LayerHeads
@@ -25,8 +27,6 @@ from truncate_kit.models.loading import load_encoder, load_reader
 from truncate_kit.models.model_folder import check_unreplaced, state_of
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.tokenizer import TextReader, padded
-from truncate_kit.settings import BATCH, check_number, listed_texts
-from truncate_kit.vectors import Rows, paired_rows
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.precisions import Precision, Target, check_target
-from truncate_kit.results import Result
-from truncate_kit.settings import MACHINE, RESULTS, Bounds, check_settings, setting
+from truncate_kit.core.precisions import Precision, Target, check_target
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
 
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import ModelError, errors_only, first_line, require
+from truncate_kit.core.errors import ModelError, errors_only, first_line, require
+from truncate_kit.core.precisions import Target
 from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES
 from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.pipeline import Normalize
-from truncate_kit.precisions import Target
 
 LENGTH = 7  # of the texts that are traced, at most
 

@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
+from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import Result
+from truncate_kit.core.seen import Keys, keys_of
+from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DataError, ModelError
 from truncate_kit.models.digest import Digest
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.models.model_folder import quiet_transformers, resolve
 from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import truncate
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.results import Result
-from truncate_kit.seen import Keys, keys_of
-from truncate_kit.settings import listed_texts
-from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, SingleTexts
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings, word_training
 from truncate_kit.training.tasks import LabelledTask
-from truncate_kit.wording import counted
 
 
 class _GivenStates(nn.Module):

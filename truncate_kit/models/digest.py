@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from truncate_kit.core.origin import settings_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.tokenizer import TextReader
-from truncate_kit.origin import settings_of
 
 # Fields of a tokenizer that neither vectors nor training depend on; its maximum length is the encoder's.
 _TOKENIZER_BOOKKEEPING = {

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.errors import ModelError, known_name
-from truncate_kit.hardware import in_halves
+from truncate_kit.core.errors import ModelError, known_name
+from truncate_kit.core.hardware import in_halves
+from truncate_kit.core.seen import NO_KEYS, Keys
+from truncate_kit.core.settings import BATCH, check_number
+from truncate_kit.core.vectors import Rows, paired_rows
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
 from truncate_kit.models.tokenizer import TextReader, padded
-from truncate_kit.seen import NO_KEYS, Keys
-from truncate_kit.settings import BATCH, check_number
-from truncate_kit.vectors import Rows, paired_rows
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling

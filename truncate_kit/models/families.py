@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
 
-from truncate_kit.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

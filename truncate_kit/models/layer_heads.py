@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import ModelError, known_name
+from truncate_kit.core.errors import ModelError, known_name
 from truncate_kit.models.model_folder import read_module
 
 ScoreKind = Literal["exp", "sigmoid"]

@@ -12,9 +12,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from truncate_kit.errors import ModelError, UsageError, first_line, known_name
-from truncate_kit.files import local_path, read_json
-from truncate_kit.hardware import select_device
+from truncate_kit.core.errors import ModelError, UsageError, first_line, known_name
+from truncate_kit.core.files import local_path, read_json
+from truncate_kit.core.hardware import select_device
+from truncate_kit.core.origin import was_trained
+from truncate_kit.core.seen import read_seen
 from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
@@ -26,8 +28,6 @@ from truncate_kit.models.model_folder import (
 )
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
 from truncate_kit.models.tokenizer import TextReader, load_tokenizer, position_limit, usable_length
-from truncate_kit.origin import was_trained
-from truncate_kit.seen import read_seen
 
 # How a model hands over what it has computed, and what computes it: no part of the model itself.
 _CALLING = (

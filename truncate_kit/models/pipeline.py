@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import ModelError, TruncateKitError
-from truncate_kit.files import local_path, read_json, replacing, write_json
+from truncate_kit.core.errors import ModelError, TruncateKitError
+from truncate_kit.core.files import local_path, read_json, replacing, write_json
+from truncate_kit.core.origin import ORIGIN_FILE, Method, Origin, model_digests, versions
+from truncate_kit.core.precisions import EXPORT_RECORD, GRAPH_FILES
+from truncate_kit.core.seen import write_seen
 from truncate_kit.models import layer_pooling
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler
@@ -34,9 +37,6 @@ from truncate_kit.models.model_folder import (
     read_weights,
     write_module,
 )
-from truncate_kit.origin import ORIGIN_FILE, Method, Origin, model_digests, versions
-from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
-from truncate_kit.seen import write_seen
 
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder: sentence-transformers has no such code

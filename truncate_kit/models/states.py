@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.hardware import in_halves
+from truncate_kit.core.hardware import in_halves
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.settings import listed_texts
 from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evaluating, length_batches
 from truncate_kit.models.layer_pooling import PoolingMode, pool
 from truncate_kit.models.truncation import truncate
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.settings import listed_texts
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
 WINDOW_TEXTS = 16_384

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from truncate_kit.errors import ModelError, first_line
+from truncate_kit.core.errors import ModelError, first_line
+from truncate_kit.core.settings import listed_texts
 from truncate_kit.models.families import family_of
 from truncate_kit.models.model_folder import quiet_transformers
-from truncate_kit.settings import listed_texts
 
 _MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
 _TOKENIZER_FILES = (

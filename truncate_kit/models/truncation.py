@@ -19,13 +19,13 @@ import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit.core.settings import listed_texts
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.model_folder import quiet_transformers
 from truncate_kit.models.tokenizer import load_tokenizer
-from truncate_kit.settings import listed_texts
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:

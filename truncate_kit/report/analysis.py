@@ -6,10 +6,10 @@ from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.analysis.result import LayerProfile, called
+from truncate_kit.core.naming import blocks_in_words
+from truncate_kit.core.wording import NONE, listed, number
 from truncate_kit.data.retrieval import SEARCH_METRICS
-from truncate_kit.naming import blocks_in_words
 from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Plot, Series, Table, View
-from truncate_kit.wording import NONE, listed, number
 
 
 def view_profile(profile: LayerProfile) -> View:

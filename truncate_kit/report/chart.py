@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from truncate_kit.files import replacing
+from truncate_kit.core.files import replacing
+from truncate_kit.core.wording import harmless
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
-from truncate_kit.wording import harmless
 
 ABREAST = 3  # panels of a figure
 TIP = "tip: "  # begins the id of a mark that says the rest of it under the mouse

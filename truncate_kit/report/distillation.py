@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Any
 from truncate_kit.hardware import QUIET
 from truncate_kit.naming import blocks_in_words
 from truncate_kit.precisions import PRECISIONS
+from truncate_kit.core.hardware import QUIET
+from truncate_kit.core.naming import blocks_in_words
+from truncate_kit.core.precisions import PRECISIONS
+from truncate_kit.core.wording import counted, in_points, listed, longer_texts, with_interval
+from truncate_kit.methods.distill.result import (
+    NEAR,
+    Agreement,
+    DistillResult,
+    Frontier,
+    FrontierPoint,
+    TextCounts,
+    taught_by,
+)
+from truncate_kit.report.training import vocabulary_sentences
 from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring
-from truncate_kit.wording import counted, in_points, listed, longer_texts, with_interval
 
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.result import Agreement, DistillResult, Frontier, FrontierPoint, TextCounts

@@ -14,21 +14,24 @@ from truncate_kit.bench.bench_report import (
     ScoredPairs,
     percentile,
 )
+from truncate_kit.core.naming import place_in_words
+from truncate_kit.core.precisions import PRECISIONS
+from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 from truncate_kit.export.record import ExportReport
 from truncate_kit.naming import place_in_words
 from truncate_kit.precisions import PRECISIONS
+from truncate_kit.report.distillation import rough_speeds
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
-from truncate_kit.vectors import PRECISIONS as VECTOR_PRECISIONS
-from truncate_kit.vectors import VectorFormat
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 
 if TYPE_CHECKING:
-    from truncate_kit.encode import EncodedFile
     from truncate_kit.evaluation.graded import ModelScore, StsReport
     from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
     from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
     from truncate_kit.evaluation.searching import Estimate
     from truncate_kit.evaluation.transfer import Kind, TransferPoint, TransferReport, TransferScore
+    from truncate_kit.export.encode import EncodedFile
 
 _WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 _COMPARED = {

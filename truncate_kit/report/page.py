@@ -18,27 +18,27 @@ from markupsafe import Markup, escape
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.errors import ModelError, UsageError, first_line
+from truncate_kit.core.errors import ModelError, UsageError, first_line
+from truncate_kit.core.files import digest_of, local_path, write_text
+from truncate_kit.core.naming import miniature_path
+from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
+from truncate_kit.core.results import VERSION, Result, files_at
+from truncate_kit.core.wording import capitalized, counted, harmless, too_few
+from truncate_kit.core.workspace import DataSource, Workspace, read_result
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.suite import SUITES, SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
-from truncate_kit.files import digest_of, local_path, write_text
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.naming import miniature_path
-from truncate_kit.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import agreement_in_words, rough_speeds
 from truncate_kit.report.measuring import against_table, bench_plot, compared_in, gain_in, measured, measures
 from truncate_kit.report.view import Table, View, view_of
-from truncate_kit.results import VERSION, Result, files_at
 from truncate_kit.training.cutting import CutResult
-from truncate_kit.wording import capitalized, counted, harmless, too_few
-from truncate_kit.workspace import DataSource, Workspace, read_result
 
 MOST_BYTES = 6 * 2**20  # what a mail server lets through
 PAIRS = "PAIRS.csv"  # in commands, for what only the user can name

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.precisions import GRAPH_FILES
+from truncate_kit.core.precisions import GRAPH_FILES
+from truncate_kit.core.wording import NONE, counted
 from truncate_kit.report.view import Table, View
-from truncate_kit.wording import NONE, counted
 
 if TYPE_CHECKING:
+    from truncate_kit.core.workspace import Contents, RunFolder
     from truncate_kit.data.types import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.page import PageReport
-    from truncate_kit.workspace import Contents, RunFolder
 
 _KEPT = {"graphs": "graphs that bench made", "distillation": "what distill learns from"}
 # What whole sets of scores may be instead, said and not decided.

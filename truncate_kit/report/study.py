@@ -9,7 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.files import write_text
+from truncate_kit.core.files import write_text
+from truncate_kit.core.wording import counted, in_markdown
 from truncate_kit.methods.study.plan import figure_name
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.report.training import layer_series, points_of
@@ -28,7 +29,6 @@ from truncate_kit.report.view import (
     Table,
     View,
 )
-from truncate_kit.wording import counted, in_markdown
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 _MEASURES = {"dev": "published_dev", "dev_pearson": "published_dev_pearson", "test": "published"}

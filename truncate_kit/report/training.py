@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.naming import blocks_in_words, place_in_words
+from truncate_kit.analysis.drop import NOT_PREDICTED
+from truncate_kit.core.naming import blocks_in_words, place_in_words
+from truncate_kit.core.statistics import Span
+from truncate_kit.core.wording import NONE, capitalized, counted, layers_in_words, listed, points
+from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
+from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
+from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
+from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import (
     BLUE,
@@ -27,6 +35,8 @@ from truncate_kit.report.view import (
     ring,
 )
 from truncate_kit.wording import NONE, capitalized, counted, layers_in_words, listed, points
+from truncate_kit.training.cutting import CutResult, VocabularyCut
+from truncate_kit.training.settings import Trial
 
 if TYPE_CHECKING:
     from truncate_kit.methods.bert_lc.result import CombinationReport

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import Any, Self, TypeVar
 
-from truncate_kit.wording import NONE, in_markdown, number
+from truncate_kit.core.wording import NONE, in_markdown, number
 
 Row = TypeVar("Row")
 Cell = str | float | None

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.files import local_path
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.results import Result
+from truncate_kit.core.files import local_path
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.results import Result
 
 if TYPE_CHECKING:
     from truncate_kit.models.encoder import Encoder
@@ -97,8 +97,8 @@ def cut(
         UsageError: `encoder` comes from there.
     """
     from truncate_kit.models.pipeline import origin_of, save_encoder
+    from truncate_kit.models.store import output_folder
     from truncate_kit.models.truncation import keep, truncate
-    from truncate_kit.store import output_folder
 
     out, lean, blocks, vocabulary = local_path(out), encoder, None, None
     if isinstance(kept, int):

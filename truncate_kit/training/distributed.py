@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from truncate_kit.errors import DeviceError, TruncateKitError
-from truncate_kit.hardware import select_device, without_autocast
+from truncate_kit.core.errors import DeviceError, TruncateKitError
+from truncate_kit.core.hardware import select_device, without_autocast
 
 Item = TypeVar("Item")
 

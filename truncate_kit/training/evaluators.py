@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.retrieval import FEWEST_QUERIES, SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PairSet, PlacedPairs
-from truncate_kit.errors import DataError
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.searching import (
     DOCUMENT_PROMPTS,
@@ -28,7 +29,6 @@ from truncate_kit.evaluation.searching import (
     side_prompt,
 )
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.examples import Ids
 
 

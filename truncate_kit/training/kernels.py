@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from truncate_kit.hardware import has_avx512, processor_maker
+from truncate_kit.core.hardware import has_avx512, processor_maker
 
 LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneDNN takes what it saves
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import DivergedError, FileProblemError
-from truncate_kit.files import replacing
-from truncate_kit.hardware import give_back, is_out_of_memory, say_halved
+from truncate_kit.core.errors import DivergedError, FileProblemError
+from truncate_kit.core.files import replacing
+from truncate_kit.core.hardware import give_back, is_out_of_memory, say_halved
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.results import FORMAT
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.progress import Progress, silent
-from truncate_kit.results import FORMAT
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Examples

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from truncate_kit.data.types import PairSet, PairSplits

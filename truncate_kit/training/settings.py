@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from truncate_kit.errors import DivergedError
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
-from truncate_kit.results import Result
-from truncate_kit.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
-from truncate_kit.settings import EPOCHS as EPOCHS_ALLOWED
+from truncate_kit.core.errors import DivergedError
+from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
+from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED
+from truncate_kit.core.wording import counted
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, SEARCH, Objective, described
-from truncate_kit.wording import counted
 
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
 _NORM = Bounds(0, math.inf, whole=False, above=True)

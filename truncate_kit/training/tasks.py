@@ -8,13 +8,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.settings import WEIGHT, Bounds, check_number
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels, read_retrieval, with_queries
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
-from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.settings import WEIGHT, Bounds, check_number
 from truncate_kit.training.evaluators import (
     RetrievalEvaluator,
     VectorEvaluator,
@@ -25,7 +26,6 @@ from truncate_kit.training.evaluators import (
 )
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs
 from truncate_kit.training.objectives import OBJECTIVES, find_objective
-from truncate_kit.wording import counted
 
 
 class Task(Protocol):

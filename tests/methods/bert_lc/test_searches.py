@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
-from truncate_kit.errors import DataError, ModelError
+from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.methods.bert_lc.search import (
     STEP,
     BestSubsets,

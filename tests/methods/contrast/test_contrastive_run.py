@@ -11,9 +11,10 @@ from sentence_transformers import SentenceTransformer
 from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
 from tests.support.pairs import make_pairs, word_triplets
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, UsageError
+from truncate_kit.core.seen import pair_key, pair_keys, read_seen
 from truncate_kit.data.triplets import Triplet, TripletSet
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.model import BareEvaluator, layer_weights, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.running import finetune_contrastive
@@ -21,7 +22,6 @@ from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveResult, 
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.seen import pair_key, pair_keys, read_seen
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.objectives import objective_names
 

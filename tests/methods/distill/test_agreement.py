@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from truncate_kit.errors import DataError
+from truncate_kit.core.errors import DataError
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.result import NEAR
 

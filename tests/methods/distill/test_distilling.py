@@ -11,11 +11,14 @@ from scipy.stats import spearmanr
 from tests.support.families import make_tiny
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.core.hardware import bf16_instructions
+from truncate_kit.core.progress import silent
+from truncate_kit.core.seen import keys_of, read_seen
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.data.seen import unseen
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.hardware import bf16_instructions
 from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts
 from truncate_kit.methods.distill.distilling import distill
@@ -25,11 +28,9 @@ from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import keep, keep_words, truncate
-from truncate_kit.progress import silent
 from truncate_kit.report.distillation import view_distillation
-from truncate_kit.seen import keys_of, read_seen, unseen
-from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.evaluators import PairEvaluator, RetrievalEvaluator
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.methods.distill import frontier
@@ -17,9 +18,8 @@ from truncate_kit.methods.distill.result import Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import keep, keep_pieces, kept_pieces, truncate
-from truncate_kit.progress import silent
-from truncate_kit.store import RunStore
 from truncate_kit.training.distributed import ALONE
 
 

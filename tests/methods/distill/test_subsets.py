@@ -10,8 +10,8 @@ import torch
 
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
+from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.data.pairs import BUNDLED, load_pairs
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.errors import DataError
+from truncate_kit.core.errors import DataError
 from truncate_kit.methods.distill import learning as teacher
 from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts

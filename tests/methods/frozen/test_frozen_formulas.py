@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.frozen.heads import (
     HELD_OUT,
     BlockAutoencoders,

@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
+from truncate_kit.core.errors import DataError, ModelError, UsageError
+from truncate_kit.core.results import Journal
+from truncate_kit.core.seen import pair_keys, read_seen
 from truncate_kit.data.types import PairSet, PairSplits, TextPair, overlap_of
-from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -26,8 +28,6 @@ from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, c
 from truncate_kit.methods.frozen.states import nli_scores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.results import Journal
-from truncate_kit.seen import pair_keys, read_seen
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from tests.support.adapting import TEXTS, gradients_and_adaptation
 from tests.support.distributed import assert_same, in_two_processes, tiny_without_dropout
+from truncate_kit.core.results import Journal
 from truncate_kit.methods.priors import AdaptationResult
-from truncate_kit.results import Journal
 from truncate_kit.training.distributed import ALONE
 
 _WORKER = """

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM
 
 from tests.support.adapting import TEXTS
 from tests.support.training import without_dropout
-from truncate_kit.errors import DataError, ModelError
+from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.methods.priors import (
     IGNORED,
     HiddenWords,

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import Place, check_published, read_published
 from truncate_kit.methods.study.running import run_study

@@ -14,8 +14,10 @@ from PIL import Image
 from tests.support.files import pairs_file
 from tests.support.killing import killed
 from tests.support.pairs import make_pairs
+from truncate_kit.core.errors import DataError, FileProblemError, ModelError, UsageError
+from truncate_kit.core.progress import TrialWatcher
+from truncate_kit.core.wording import points
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
@@ -24,13 +26,11 @@ from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
 from truncate_kit.report.training import points_of
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
-from truncate_kit.wording import points
 from truncate_kit_cli.app import main
 from truncate_kit_cli.console import show
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.support.files import pairs_file
+from truncate_kit.core.errors import UsageError
 from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.errors import UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune

@@ -6,13 +6,13 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.cka import cka
 from tests.support.files import pairs_file
+from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study import page
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.study.plan import figure_name, read_study
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow
 from truncate_kit.methods.tmft.result import LayerScores

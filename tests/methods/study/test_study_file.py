@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import words_folder
-from truncate_kit.errors import DataError, DeviceError, UsageError
-from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.core.errors import DataError, DeviceError, UsageError
+from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, read_study
 from truncate_kit.methods.study.result import check_published, published_name, read_published

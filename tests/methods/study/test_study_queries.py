@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.files import pairs_file
 from tests.support.retrieval import judged_folder
+from truncate_kit.core.errors import UsageError
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.errors import UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.finetune import finetune

@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
+from truncate_kit.core.statistics import DRAWS
 from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.result import (
@@ -19,7 +20,6 @@ from truncate_kit.methods.tmft.result import (
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words, sweep_table
-from truncate_kit.statistics import DRAWS
 from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask

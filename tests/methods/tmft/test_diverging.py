@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.files import pairs_file
 from tests.support.pairs import make_pairs
+from truncate_kit.core.errors import DivergedError
+from truncate_kit.core.files import is_unfinished
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DivergedError
-from truncate_kit.files import is_unfinished
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
@@ -20,7 +20,7 @@ from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.store import RunStore
+from truncate_kit.models.store import RunStore
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask
 from truncate_kit_cli.app import main

@@ -10,6 +10,9 @@ import torch
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.core.parallel import Sequential
+from truncate_kit.core.progress import TrialWatcher
+from truncate_kit.core.results import Journal
 from truncate_kit.methods.tmft import ranking as exits
 from truncate_kit.methods.tmft.choosing import STRATEGIES
 from truncate_kit.methods.tmft.finetune import finetune
@@ -17,9 +20,6 @@ from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.parallel import Sequential
-from truncate_kit.progress import TrialWatcher
-from truncate_kit.results import Journal
 from truncate_kit.training.tasks import LabelledTask
 
 LAYERS = (0, 1, 2, 3)

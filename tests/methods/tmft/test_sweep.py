@@ -18,8 +18,9 @@ from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import predicted_drop
+from truncate_kit.core.errors import FileProblemError, UsageError
+from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
-from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune, sweep_prediction
@@ -29,7 +30,6 @@ from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.models.truncation import parameters_kept, truncate
-from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.training import sweep_table
 from truncate_kit.training.settings import TrainingSettings
 
@@ -139,7 +139,7 @@ from pathlib import Path
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from truncate_kit.models import load_encoder
-from truncate_kit.progress import TrialWatcher
+from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 class Shown(TrialWatcher):

@@ -12,12 +12,12 @@ from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.pairs import make_pairs, word_splits
 from tests.support.training import SHORT
+from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.types import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.progress import TrialWatcher
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit_cli.app import main
 

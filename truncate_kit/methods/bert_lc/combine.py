@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.core.hardware import check_threads
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.wording import FEWEST_COMPARED, counted
 from truncate_kit.data.pairs import split_pairs
 from truncate_kit.data.types import PairSet, PlacedPairs, TextPair
-from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
-from truncate_kit.hardware import check_threads
 from truncate_kit.methods.bert_lc.result import (
     CLS,
     LAST,
@@ -47,8 +49,6 @@ from truncate_kit.models.layer_pooling import LayerPooling, Over, pool
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.states import iter_states
 from truncate_kit.models.truncation import truncate
-from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.wording import FEWEST_COMPARED, counted
 
 RANDOM_DRAWS = 100
 _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from truncate_kit.core.results import Result
+from truncate_kit.core.statistics import Span
 from truncate_kit.methods.bert_lc.settings import CombineSettings
-from truncate_kit.results import Result
-from truncate_kit.statistics import Span
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
 CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from truncate_kit.core.errors import DataError, ModelError, not_finite
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.types import check_ranks
-from truncate_kit.errors import DataError, ModelError, not_finite
 from truncate_kit.models.pipeline import Dense
-from truncate_kit.progress import Progress, silent
 
 Floats = NDArray[np.float64]
 Masks = NDArray[np.int64]

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.errors import UsageError
-from truncate_kit.results import Result
-from truncate_kit.settings import DATA, LAYERS, Bounds, check_settings, setting
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import DATA, LAYERS, Bounds, check_settings, setting
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head
 from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.training.distributed import ALONE, Group

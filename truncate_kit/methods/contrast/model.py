@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
 from truncate_kit.models.encoder import Encoder, evaluating
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling

@@ -9,10 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.files import local_path
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
+from truncate_kit.core.seen import keys_of, merged
+from truncate_kit.core.statistics import standard_deviation
+from truncate_kit.data.seen import seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.data.types import PairSet, PairSplits
-from truncate_kit.errors import DataError
-from truncate_kit.files import local_path
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
@@ -20,11 +25,7 @@ from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import origin_of, save_encoder
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.seen import keys_of, merged, seen_before
-from truncate_kit.statistics import standard_deviation
-from truncate_kit.store import RunStore, output_folder, run_key
+from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids

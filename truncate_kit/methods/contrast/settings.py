@@ -3,10 +3,10 @@
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
-from truncate_kit.errors import UsageError
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
-from truncate_kit.results import Result
-from truncate_kit.settings import (
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import (
     BATCH,
     DATA,
     EPOCHS,

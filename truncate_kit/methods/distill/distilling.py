@@ -11,12 +11,19 @@ from typing import Any, cast
 import numpy as np
 
 from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
+from truncate_kit.core.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
+from truncate_kit.core.files import local_path, unfinished
+from truncate_kit.core.hardware import QUIET, OtherWork
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.parallel import Engine
+from truncate_kit.core.progress import ProgressOption, reporter
+from truncate_kit.core.seen import NO_KEYS, Keys, keys_of, merged, query_keys
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.seen import without_seen
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
-from truncate_kit.files import local_path, unfinished
-from truncate_kit.hardware import QUIET, OtherWork
 from truncate_kit.methods.distill.frontier import TIMED_TEXTS, measure_frontier, side_by_side, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import (
     Learning,
@@ -44,16 +51,11 @@ from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, s
 from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, origin_of, save_encoder
+from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_words
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.parallel import Engine
-from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
-from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import check_queries, choosing_queries, scored_as
-from truncate_kit.wording import counted
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation

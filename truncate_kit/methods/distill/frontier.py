@@ -13,8 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.core.errors import ModelError
+from truncate_kit.core.precisions import Precision, precisions_for
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.statistics import RESAMPLES, Array, draws, interval
 from truncate_kit.data.types import PairSet, TextPair
-from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
@@ -24,9 +27,6 @@ from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.truncation import keep_pieces, kept_pieces
-from truncate_kit.precisions import Precision, precisions_for
-from truncate_kit.progress import Progress, silent
-from truncate_kit.statistics import RESAMPLES, Array, draws, interval
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 

@@ -12,13 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from truncate_kit.bench.quality import quality_difference
+from truncate_kit.core.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts
+from truncate_kit.core.parallel import Engine, Send, Sequential
+from truncate_kit.core.precisions import GRAPH_FILES
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.seen import numbers_of
+from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
+from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.wording import counted
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PairSplits
-from truncate_kit.encode import Chunk, Encoded, EncodingWork
-from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts
-from truncate_kit.evaluation.graded import evaluate, spearman
+from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
 from truncate_kit.evaluation.searching import estimated
+from truncate_kit.export.encode import Chunk, Encoded, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
@@ -37,13 +43,8 @@ from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
 from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts, held_out_places
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Batch, Encoder
+from truncate_kit.models.store import RunStore, StoredRows
 from truncate_kit.models.truncation import keep, truncate
-from truncate_kit.parallel import Engine, Send, Sequential
-from truncate_kit.precisions import GRAPH_FILES
-from truncate_kit.progress import Progress, silent
-from truncate_kit.seen import numbers_of
-from truncate_kit.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
-from truncate_kit.store import RunStore, StoredRows
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import (
     Evaluator,
@@ -56,8 +57,6 @@ from truncate_kit.training.evaluators import (
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.vectors import VectorFormat
-from truncate_kit.wording import counted
 
 
 class AgreementEvaluator(VectorEvaluator):
@@ -175,17 +174,17 @@ def held_out_scores(
         return None
     cosines = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
     numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
-    paired = quality_difference("torch", cosines[0], cosines[1], data.test.scores(), numbers=numbers)
+    scores, (low, high), _, num_pairs = paired_difference(cosines[0], cosines[1], data.test.scores(), numbers=numbers)
     return HeldOutScores(
         data=data.test.name,
         metric="Spearman × 100",
-        lean=paired.lean,
-        full=paired.full,
+        lean=scores[0],
+        full=scores[1],
         mixed=None,
-        difference=paired.difference,
-        low=paired.low,
-        high=paired.high,
-        num_compared=paired.num_pairs,
+        difference=scores[0] - scores[1],
+        low=low,
+        high=high,
+        num_compared=num_pairs,
     )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import DataError, TruncateKitError
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.wording import counted
-from truncate_kit.workspace import Workspace, read_result
+from truncate_kit.core.errors import DataError, TruncateKitError
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.wording import counted
+from truncate_kit.core.workspace import Workspace, read_result
 
 if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet

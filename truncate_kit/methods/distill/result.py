@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from truncate_kit.core.precisions import Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.wording import too_few
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.precisions import Precision
-from truncate_kit.results import Result
 from truncate_kit.training.cutting import VocabularyCut
-from truncate_kit.wording import too_few
 
 Blocks = tuple[int, ...]
 NEAR = 10

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from truncate_kit.errors import UsageError
-from truncate_kit.naming import as_text, blocks_named
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
-from truncate_kit.results import Result
-from truncate_kit.settings import (
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.naming import as_text, blocks_named
+from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import (
     BATCH,
     DATA,
     EPOCHS,

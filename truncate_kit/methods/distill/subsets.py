@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
+from truncate_kit.core.wording import counted, lasting
 from truncate_kit.methods.distill.result import LEADING, Blocks, SubsetScore, SubsetSearch
 from truncate_kit.models.encoder import BlockRunner, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import keep, kept_config
-from truncate_kit.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import precision
-from truncate_kit.wording import counted, lasting
 
 EXACT_DEPTH = 12
 """Deepest model of which every subset is tried: 4,095 of them."""

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.errors import DataError
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.files import replacing
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.wording import counted
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.files import replacing
 from truncate_kit.methods.distill.result import TextCounts
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids
-from truncate_kit.wording import counted
 
 FEWEST_TEXTS = 200
 FEWEST_HELD_OUT = 42

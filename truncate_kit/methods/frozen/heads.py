@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from truncate_kit.core.files import replacing
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.evaluation.graded import Evaluation, correlate
-from truncate_kit.files import replacing
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.methods.frozen.states import StatePairs, moments, take_states
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, LayerHeads, PairScore, ScoreKind
 from truncate_kit.models.model_folder import WEIGHTS_FILE, write_module
-from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
 
 _EVALUATED = 512  # states at a time

@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.files import local_path
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
+from truncate_kit.core.seen import keys_of, merged
+from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.types import PairSet, PairSplits
-from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation.graded import spearman
-from truncate_kit.files import local_path
 from truncate_kit.methods.frozen.heads import (
     BlockAutoencoders,
     PairsEvaluator,
@@ -48,14 +52,10 @@ from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.models.pipeline import origin_of, save_encoder
+from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.seen import keys_of, merged
-from truncate_kit.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import DivergedTrials
-from truncate_kit.wording import counted
 
 MODEL_FOLDER = "frozen"
 _AUTOENCODERS = "autoencoders"  # their record in the store

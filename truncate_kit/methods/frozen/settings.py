@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from truncate_kit.data.types import Overlap
-from truncate_kit.errors import UsageError
-from truncate_kit.naming import as_text
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
-from truncate_kit.results import Result
-from truncate_kit.settings import (
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.naming import as_text
+from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import (
     BATCH,
     EPOCHS,
     LAYERS,
@@ -26,7 +25,8 @@ from truncate_kit.settings import (
     setting,
     whole_numbers,
 )
-from truncate_kit.statistics import Span
+from truncate_kit.core.statistics import Span
+from truncate_kit.data.types import Overlap
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
 
 if TYPE_CHECKING:

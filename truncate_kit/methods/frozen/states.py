@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.files import run_lock
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.seen import seen_before
 from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, distinct_texts
-from truncate_kit.errors import DataError
-from truncate_kit.files import run_lock
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.states import layer_states
-from truncate_kit.progress import Progress, silent
-from truncate_kit.seen import seen_before
-from truncate_kit.store import StoredRows
+from truncate_kit.models.store import StoredRows
 
 CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
+from truncate_kit.core.errors import DataError, UsageError, first_line
+from truncate_kit.core.results import Result
 from truncate_kit.data.tables import opened_text
-from truncate_kit.errors import DataError, UsageError, first_line
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.result import LayerScores
-from truncate_kit.results import Result
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0

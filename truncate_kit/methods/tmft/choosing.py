@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from truncate_kit.core.wording import in_points
 from truncate_kit.training.settings import trial_name
-from truncate_kit.wording import in_points
 
 if TYPE_CHECKING:
     from truncate_kit.methods.tmft.ranking import Scores

@@ -8,11 +8,19 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.profile import predicted_drop
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.files import local_path
+from truncate_kit.core.naming import place_in_words
+from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.parallel import Engine
+from truncate_kit.core.progress import WatchOption, watcher_of
+from truncate_kit.core.seen import NO_KEYS, keys_of, merged, query_keys
+from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.seen import seen_before
 from truncate_kit.data.types import PairSplits
-from truncate_kit.errors import UsageError
-from truncate_kit.files import local_path
 from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker, Search
 from truncate_kit.methods.tmft.result import Certainty, Ranking, SweepResult, certainty, scores_by_layer
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -20,18 +28,12 @@ from truncate_kit.methods.tmft.trials import Prior, TrialRunner, layers_named, l
 from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import origin_of, save_encoder
-from truncate_kit.naming import place_in_words
-from truncate_kit.origin import RESULT_FILES
-from truncate_kit.parallel import Engine
-from truncate_kit.progress import WatchOption, watcher_of
-from truncate_kit.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
-from truncate_kit.store import RunStore, output_folder, run_key
+from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.evaluators import choosing_queries, scored_as
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask, Teacher
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this probability on, or this confidence if there is none
 

@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.errors import UsageError
-from truncate_kit.hardware import in_halves
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.hardware import in_halves
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import truncate
-from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.loop import TrainingRun

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.naming import as_text
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
 from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES
-from truncate_kit.naming import as_text
-from truncate_kit.results import Result
-from truncate_kit.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
 
 _POINTS = Bounds(0, 100, whole=False)
 _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in PICK_RULES.values() if row.within)

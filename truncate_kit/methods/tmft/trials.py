@@ -9,22 +9,22 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from truncate_kit.errors import DivergedError, UsageError
+from truncate_kit.core.errors import DivergedError, UsageError
+from truncate_kit.core.naming import numbers_named
+from truncate_kit.core.parallel import Engine, Lost, Send, Sequential, Steps
+from truncate_kit.core.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
+from truncate_kit.core.seen import Keys
+from truncate_kit.core.wording import counted
 from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
 from truncate_kit.methods.tmft.result import Ranking
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import ConcatPooling
+from truncate_kit.models.store import Checkpoints, RunStore
 from truncate_kit.models.truncation import keep, layers_held, truncate, truncated_config
-from truncate_kit.naming import numbers_named
-from truncate_kit.parallel import Engine, Lost, Send, Sequential, Steps
-from truncate_kit.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
-from truncate_kit.seen import Keys
-from truncate_kit.store import Checkpoints, RunStore
 from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
 from truncate_kit.training.tasks import Task
-from truncate_kit.wording import counted
 
 
 class Prior(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.errors import (
+from truncate_kit.core.errors import (
     DataError,
     DivergedError,
     FileProblemError,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
-from truncate_kit.errors import require
-from truncate_kit.wording import counted
+from truncate_kit.core.errors import require
+from truncate_kit.core.wording import counted
 
 _logger = logging.getLogger(__name__)
 

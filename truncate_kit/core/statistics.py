@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.results import Result
+from truncate_kit.core.results import Result
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from truncate_kit.wording import counted, harmless
+from truncate_kit.core.wording import counted, harmless
 
 Name = TypeVar("Name", bound=str)
 NO_FOLDER = "A file stands where a folder is needed: name another place as `out`."

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.results import Result
-from truncate_kit.settings import Bounds, check_settings, setting
-from truncate_kit.wording import counted
+from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import Bounds, check_settings, setting
+from truncate_kit.core.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,21 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from truncate_kit.core.errors import DataError, ModelError, UsageError, cannot_write
+from truncate_kit.core.files import digest_of, local_path, run_lock, write_json
+from truncate_kit.core.parallel import Engine, Send, Sequential
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
+from truncate_kit.core.results import Result
+from truncate_kit.core.settings import STEPS, check_number
+from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.texts import iter_rows
-from truncate_kit.errors import DataError, ModelError, UsageError, cannot_write
 from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.trace import ends_normalized
-from truncate_kit.files import digest_of, local_path, run_lock, write_json
 from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, read_pipeline
-from truncate_kit.parallel import Engine, Send, Sequential
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.results import Result
-from truncate_kit.settings import STEPS, check_number
-from truncate_kit.store import StoredRows
-from truncate_kit.vectors import VectorFormat
+from truncate_kit.models.store import StoredRows
 
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
 _ROWS = "vectors.npy"

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 
 DEFAULT_MINIATURE = "mini-electra-discriminator"
 DEFAULT_REFERENCE = "mini-bert"
 
-_FOLDER = Path(__file__).parent / "models/miniatures"
+_FOLDER = Path(__file__).parents[1] / "models/miniatures"
 _MOST = 10_000  # numbers of a range; no model is as deep
 
 

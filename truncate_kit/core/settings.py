@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from truncate_kit.errors import UsageError
+from truncate_kit.core.errors import UsageError
 
 _SHOWN = 24  # characters of a value in a message
 DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machine", "Results"

@@ -5,10 +5,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from truncate_kit.files import digest_of, local_path, read_json, real_path
-from truncate_kit.naming import place_in_words
-from truncate_kit.results import Result, digest_of_values, read_or_pass_over
-from truncate_kit.wording import layers_in_words
+from truncate_kit.core.files import digest_of, local_path, read_json, real_path
+from truncate_kit.core.naming import place_in_words
+from truncate_kit.core.results import Result, digest_of_values, read_or_pass_over
+from truncate_kit.core.wording import layers_in_words
 
 CONFIG, MODULES = "config.json", "modules.json"
 _WEIGHTS = (".safetensors", ".bin")

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from truncate_kit.errors import UsageError, cannot_write
-from truncate_kit.files import (
+from truncate_kit.core.errors import UsageError, cannot_write
+from truncate_kit.core.files import (
     local_path,
     real_path,
     remove_leftovers,
@@ -26,11 +26,11 @@ from truncate_kit.files import (
     unfinished,
     write_text,
 )
+from truncate_kit.core.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
 from truncate_kit.models.digest import Digest, encoder_digest, folder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
 
 _SETTINGS = "settings"  # kind of the first line of a store
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
 
-from truncate_kit.errors import FileProblemError, cannot_write, first_line
-from truncate_kit.files import local_path, write_text
+from truncate_kit.core.errors import FileProblemError, cannot_write, first_line
+from truncate_kit.core.files import local_path, write_text
 
 VERSION = "0.1.0"  # of the package
 FORMAT = 2

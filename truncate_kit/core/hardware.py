@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from truncate_kit.errors import DeviceError, UsageError
-from truncate_kit.settings import Bounds, check_number
+from truncate_kit.core.errors import DeviceError, UsageError
+from truncate_kit.core.settings import Bounds, check_number
 
 if TYPE_CHECKING:
     import torch

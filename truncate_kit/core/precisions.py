@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from truncate_kit.errors import UsageError, known_name
+from truncate_kit.core.errors import UsageError, known_name
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]

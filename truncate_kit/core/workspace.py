@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from truncate_kit.errors import UsageError
-from truncate_kit.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
-from truncate_kit.naming import miniature_path
-from truncate_kit.origin import RESULT_FILES, read_origin
-from truncate_kit.results import RECORDS_FILE, Journal, Result, read_or_pass_over
+from truncate_kit.core.errors import UsageError
+from truncate_kit.core.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
+from truncate_kit.core.naming import miniature_path
+from truncate_kit.core.origin import RESULT_FILES, read_origin
+from truncate_kit.core.results import RECORDS_FILE, Journal, Result, read_or_pass_over
 
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second

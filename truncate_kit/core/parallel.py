@@ -29,9 +29,9 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 
-from truncate_kit.errors import DeviceError, UsageError, first_line, require
-from truncate_kit.hardware import check_threads, select_device
-from truncate_kit.settings import Bounds, check_number
+from truncate_kit.core.errors import DeviceError, UsageError, first_line, require
+from truncate_kit.core.hardware import check_threads, select_device
+from truncate_kit.core.settings import Bounds, check_number
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a worker that was asked to end
 RUNS = 4  # a task whose worker dies is run again, at most three times

@@ -1,0 +1,1 @@
+"""What all rooms stand on: errors, files, results, settings, progress, words, statistics, origins, trials' journal."""
