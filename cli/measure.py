@@ -24,6 +24,8 @@ from truncate_kit.results import file_for, first_free
 from truncate_kit.settings import numbers
 from truncate_kit.vectors import VectorFormat
 from truncate_kit.workspace import DataSource, read_result
+from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, measured_digest
 from truncate_kit.evaluation.transfer import FEWEST_ROWS
 
 from . import options

@@ -11,7 +11,8 @@ import typer.main
 
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
-from truncate_kit.evaluation.suite import SUITES, Suite, SuiteReport
+from truncate_kit.evaluation.registry import SUITES, Suite
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.report.page import read_run, sections
 from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites
 from truncate_kit_cli.app import app, schema_text

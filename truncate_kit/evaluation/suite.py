@@ -1,11 +1,7 @@
-"""The evaluation suites, one row each, and what all take and give: a run of a model on some data, and a report.
-
-Importing this imports no torch: the command line reads names and options from the rows.
-"""
+"""What every evaluation suite takes and gives: a run of a model on some data, and a report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -76,60 +72,3 @@ class SuiteRun:
     work: Path | None = None
     note: Callable[[str], None] = lambda text: None
     progress: Progress = silent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
-    """One suite.
-
-    Attributes:
-        data: What `data` names, in words.
-        options: Parameters of `evaluate` that no other suite has.
-        report_class: The class of its report, as `module:name` of this folder.
-        function: What scores, in the same way; importing it imports what it needs.
-        by_cosine: Whether it searches by the cosine of vectors, which leaves out the score that heads have learnt.
-    """
-
-    data: str
-    options: tuple[str, ...]
-    report_class: str
-    function: str
-    by_cosine: bool = False
-
-    def report(self) -> type[SuiteReport]:
-        """Return the class of its report."""
-        found: type[SuiteReport] = _named(self.report_class)
-        return found
-
-    def run(self, run: SuiteRun) -> SuiteReport:
-        """Score the model."""
-        report: SuiteReport = _named(self.function)(run)
-        return report
-
-
-def _named(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(f"{__package__}.{module}"), name)
-
-
-SUITES = {
-    "sts": Suite(
-        data="the folder that holds its sets",
-        options=("seen",),
-        report_class="graded:StsReport",
-        function="graded:run_sts",
-    ),
-    "transfer": Suite(
-        data="the folder that holds its sets",
-        options=("fractions", "quick", "head"),
-        report_class="transfer:TransferReport",
-        function="classifiers:run_transfer",
-    ),
-    "retrieval": Suite(
-        data="a file of queries and answers",
-        options=("corpus",),
-        report_class="retrieval:RetrievalReport",
-        function="retrieval:run_retrieval",
-        by_cosine=True,
-    ),
-}

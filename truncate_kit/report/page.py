@@ -26,7 +26,8 @@ from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.wording import capitalized, counted, harmless, too_few
 from truncate_kit.core.workspace import DataSource, Workspace, read_result
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
-from truncate_kit.evaluation.suite import SUITES, SuiteReport, measured_digest
+from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
