@@ -16,12 +16,12 @@ FLOORS = ["cli", "report", "methods bench", "training analysis export", "evaluat
 """From the top; every other module of the package stands below them."""
 
 LONG = {
-    "truncate_kit.report.measuring",
-    "cli.train",
     "cli.measure",
     "cli.models",
+    "cli.train",
     "truncate_kit.bench.run",
     "truncate_kit.methods.tmft.finetune",
+    "truncate_kit.report.measuring",
 }
 """Longer than the limits."""
 

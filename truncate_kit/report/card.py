@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
-from truncate_kit.files import is_there, replacing, write_text
-from truncate_kit.naming import miniature_path, place_in_words
-from truncate_kit.origin import Method, Origin
 from truncate_kit.core.files import is_there, replacing, write_text
 from truncate_kit.core.naming import miniature_path, place_in_words
 from truncate_kit.core.origin import Method, Origin
-from truncate_kit.core.results import VERSION, Result
+from truncate_kit.core.results import VERSION
 from truncate_kit.core.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
-from truncate_kit.methods.bert_lc.result import CombinationReport
-from truncate_kit.methods.contrast.settings import ContrastiveResult
-from truncate_kit.methods.distill.result import DistillResult, taught_by
-from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.report.distillation import sizes_table
 from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import Table, view_of
-from truncate_kit.results import VERSION
-from truncate_kit.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.training.settings import Trial
 
@@ -168,7 +158,6 @@ def _training(result: Any, encoder: "Encoder") -> dict[str, str]:
     kind = type(result).__name__
     if kind not in ("SweepResult", "DistillResult", "ContrastiveResult", "CombinationReport"):
         return {}
-    from truncate_kit.training.objectives import OBJECTIVES
 
     if kind == "SweepResult":
         training, objective = result.training, OBJECTIVES[result.training.objective].card

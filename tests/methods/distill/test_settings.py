@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.errors import UsageError
-from truncate_kit.methods.distill.distilling import graph_within, marked, within_limit
 from truncate_kit.core.errors import UsageError
-from truncate_kit.methods.distill.distilling import closest, graph_within, marked, within_limit
+from truncate_kit.methods.distill.distilling import graph_within, marked, within_limit
 from truncate_kit.methods.distill.result import Candidate, Frontier, FrontierPoint
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 
