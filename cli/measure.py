@@ -16,17 +16,8 @@ from truncate_kit.core.results import file_for, first_free
 from truncate_kit.core.settings import numbers
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import DataSource, read_result
-from truncate_kit.evaluation.suite import SUITES, SuiteReport, SuiteRun, measured_digest
-from truncate_kit.files import local_path
-from truncate_kit.naming import blocks_named
-from truncate_kit.origin import read_origin
-from truncate_kit.results import file_for, first_free
-from truncate_kit.settings import numbers
-from truncate_kit.vectors import VectorFormat
-from truncate_kit.workspace import DataSource, read_result
 from truncate_kit.evaluation.registry import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, measured_digest
-from truncate_kit.evaluation.transfer import FEWEST_ROWS
 
 from . import options
 from .console import progress_bar, show

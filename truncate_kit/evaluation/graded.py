@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -210,8 +209,6 @@ class StsReport(SuiteReport):
 
 def run_sts(run: SuiteRun) -> StsReport:
     """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
-    from truncate_kit.data.suites import find_sts, read_trained_pairs
-
     sets, name = find_sts(run.data), run.options["seen"]
     seen = seen_pairs(run.model) if name is None else read_trained_pairs(name)
     if seen is not None and name is None:

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 from truncate_kit.core.errors import DataError, LayerNotHeldError, TruncateKitError, UsageError
 from truncate_kit.core.files import local_path, unfinished
 from truncate_kit.core.hardware import QUIET, OtherWork

@@ -154,7 +154,6 @@ def sweep_prediction(
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
         return None
-    from truncate_kit.analysis.profile import predicted_drop
 
     return predicted_drop(encoder, train.texts(), pairs=train.pairs, max_length=max_length)
 
