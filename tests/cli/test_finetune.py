@@ -72,7 +72,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
 
     code, _, err = run("evaluate")
     assert "fine-tuned on" in err
-    assert "at layer 1" in err
+    assert "layer 1 of 3, fine-tuned on" in err
 
     code, out, _ = run("evaluate", tiny_folder("bert"), "--json")  # a model from elsewhere has seen none of it
     assert json.loads(out)["num_pairs"] == len(load_pairs(single_file, divide=False).train)
