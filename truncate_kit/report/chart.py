@@ -8,9 +8,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -46,9 +45,11 @@ _THEMED = {
     PURPLE: "var(--purple)",
     GREY: "var(--grey)",
 }
-_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_FAMILY = re.compile(r"(?<=font-family: )[^;]+|(?<=px) '[^;]+")  # as versions of matplotlib write it
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_FAMILY = re.compile(r"""(?<=font-family: )[^;"]+|(?<=px) '[^;"]+""")  # as versions of matplotlib write it
+_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)  # a style would be the whole page's
+_NAMED = re.compile(rf' id="{TIP}([^"]*)">')
+_PATH = re.compile(r'(?<= )d="[^"]*"')
+_REFERENCE = re.compile(r'( id="|url\(#|href="#)')
 _ROUNDED = re.compile(r"(\d+\.\d\d)\d+")
 
 
@@ -72,13 +73,18 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
 
 def write_plots(plots: Sequence[Plot], path: Path) -> Path:
     """Write plots side by side, or two of them one above the other, as one PNG. Raises `FileProblemError`."""
-    if len(plots) <= 2:
-        across, size = 1, _size(plots[0], len(plots))
+    across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
+    curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
+    if across > 1:
+        size = 4.2 * across + 0.6, 3.6 * rows
+    elif heat:
+        size = (7.0 if plots[0].rows else 4.5) + 0.45 * len(heat[0]), 1.6 + 0.32 * len(heat)
+    elif curves <= _MOST_BELOW:
+        size = 9.0, 4.5 * rows + 0.5
     else:
-        across = min(ABREAST, len(plots))
-        size = (4.2 * across + 0.6, 3.6 * math.ceil(len(plots) / across))
+        size = 11.0, max(5.0, 0.2 * curves + 1)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(math.ceil(len(plots) / across), across, squeeze=False).flatten()
+    grid = figure.subplots(rows, across, squeeze=False).flatten()
     for axes in grid[len(plots) :]:
         axes.set_axis_off()
     for axes, plot in zip(grid, plots, strict=False):
@@ -90,14 +96,6 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
         place: dict[str, Any] = {"loc": "outside lower center", "ncols": 3} if below else {"loc": "outside right upper"}
         figure.legend(found.values(), found, fontsize="small", frameon=False, handlelength=3, **place)
     return write_figure(figure, path)
-
-
-def _size(plot: Plot, number: int) -> tuple[float, float]:
-    """Width and height in inches of a figure of one panel, or of two above each other."""
-    if plot.heat:
-        return (7.0 if plot.rows else 4.5) + 0.45 * len(plot.heat[0]), 1.6 + 0.32 * len(plot.heat)
-    curves = sum(bool(series.label) for series in plot.series)
-    return (9.0, 4.5 * number + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
 
 
 def draw(axes: Axes, plot: Plot) -> None:
@@ -207,7 +205,7 @@ def _settle(figure: Figure, dpi: int) -> None:
 
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with its legend below; its text stays text."""
-    name = f"{plot.name}-{zlib.crc32(plot.title.encode()):x}"  # cells of a notebook share a page
+    name = f"plot-{zlib.crc32(f'{plot.name} {plot.title}'.encode()):x}"  # cells of a notebook share a page
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # the same figure gives the same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()
@@ -218,40 +216,14 @@ def inline_svg(plot: Plot) -> Markup:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")
             figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    root = ElementTree.fromstring(file.getvalue())
-    values = [value for element in root.iter() for value in element.attrib.values()]
-    used = {found for value in values for found in _REFERENCE.findall(value)}
-    used |= {value[1:] for value in values if value.startswith("#")}
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):  # a style would be that of the whole page
-                parent.remove(child)
-        _adapt(parent, name, used)
-    for size in ("width", "height", "version"):
-        root.attrib.pop(size, None)
-    root.set("role", "img")
-    root.set("aria-label", plot.title)
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _LINK)
-    return Markup(harmless(ElementTree.tostring(root, encoding="unicode")))  # the tree's writer escapes all text
-
-
-def _adapt(element: ElementTree.Element, name: str, used: set[str]) -> None:
-    """Give an element of a drawing ids of its own, the page's colors and font, and its tip."""
-    identity = element.attrib.pop("id", "")
-    if identity in used:
-        element.set("id", f"{name}-{identity}")
-    elif identity.startswith(TIP):
-        title = ElementTree.Element(f"{{{_SVG}}}title")
-        title.text = identity.removeprefix(TIP)
-        element.insert(0, title)
-    link = f"{{{_LINK}}}href"
-    if element.get(link, "").startswith("#"):
-        element.set(link, f"#{name}-{element.attrib[link][1:]}")
-    for key, value in element.attrib.items():
-        if key in ("style", "clip-path", "fill", "stroke"):
-            for fixed, themed in _THEMED.items():
-                value = re.sub(fixed, themed, value, flags=re.IGNORECASE)
-            element.set(key, _REFERENCE.sub(rf"url(#{name}-\1)", _FAMILY.sub(" var(--sans)", value)))
-        elif key == "d":
-            element.set(key, " ".join(_ROUNDED.sub(r"\1", value).split()))
+    text = _LEFT_OUT.sub("", file.getvalue())
+    _, _, content = text.partition("<svg ")[2].partition(">")
+    for fixed, themed in _THEMED.items():
+        content = re.sub(fixed, themed, content, flags=re.IGNORECASE)
+    content = _PATH.sub(lambda path: " ".join(_ROUNDED.sub(r"\1", path[0]).split()), content)
+    content = _NAMED.sub(r"><title>\1</title>", _FAMILY.sub(" var(--sans)", content))
+    content = _REFERENCE.sub(rf"\g<1>{name}-", content)
+    size = re.search(r' viewBox="[^"]*"', text)
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    head = f'<svg {spaces}{size[0] if size else ""} role="img" aria-label="{escape(plot.title)}">'
+    return Markup(harmless(head + content))  # matplotlib escapes all text

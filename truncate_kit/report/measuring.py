@@ -20,6 +20,7 @@ from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 from truncate_kit.export.record import ExportReport
+from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.distillation import rough_speeds
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
 
@@ -155,15 +156,16 @@ def _overview(report: BenchReport) -> Table:
     on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
     real = any(row.scenario == "one sentence" for row in report.timings)
 
-    def timed(row: Contestant, field: str, form: str, factor: float = 1.0, scenario: str = "real set") -> str:
-        timing = report.timing(row.role, row.backend, scenario)
-        return number(None if timing is None else factor * getattr(timing, field), form)
+    def timed(row: Contestant, field: str) -> str:
+        timing = report.timing(row.role, row.backend, "real set")
+        return NONE if timing is None else f"{getattr(timing, field):,.0f}"
+
+    def single(row: Contestant, field: str) -> float | None:
+        timing = report.timing(row.role, row.backend, "one sentence" if real else "latency")
+        return None if timing is None else 1e3 * getattr(timing, field)
 
     def megabytes(size: int | None, form: str) -> str:
         return number(size / 1e6 if size else None, form)
-
-    def single(row: Contestant, field: str) -> str:
-        return timed(row, field, ".2f", 1e3, "one sentence" if real else "latency")
 
     return Table.of(
         models + on,
@@ -172,11 +174,11 @@ def _overview(report: BenchReport) -> Table:
             "model, runtime": _runs,
             report.metric: lambda row: row.score,
             f"{'one sentence' if real else 'batch 1'} p50 ms": lambda row: single(row, "p50_seconds"),
-            "sentences/s": lambda row: timed(row, "sentences_per_second", ",.0f"),
+            "sentences/s": lambda row: timed(row, "sentences_per_second"),
             "file MB": lambda row: megabytes(row.file_bytes, ",.1f"),
             "peak MB": lambda row: megabytes(row.peak_bytes, ",.0f"),
             "p95 ms": lambda row: single(row, "p95_seconds"),
-            "tokens/s": lambda row: timed(row, "tokens_per_second", ",.0f"),
+            "tokens/s": lambda row: timed(row, "tokens_per_second"),
             "start s": lambda row: number(row.prepare_seconds, ".1f"),
         },
     )
@@ -214,57 +216,47 @@ def _costs(report: BenchReport) -> Table:
     return Table(title, columns, rows, detail=True)
 
 
-def bench_plot(*reports: BenchReport) -> Plot | None:
+def bench_plot(report: BenchReport) -> Plot | None:
     """Draw speed against quality of every model in every runtime; None without scores.
 
     Color is the precision, shape the runtime; filled is lean, hollow is full; a line joins both in one runtime, with
     the gain in speed at its end.
-
-    Args:
-        *reports: Of one machine on the same pairs.
     """
-    series, named, roles = list[Series](), set[str](), set[str]()
-    for report in reports:
-        places = dict[tuple[str, str], tuple[float, float]]()
-        for row in report.measured():
-            timing = report.timing(row.role, row.backend, "real set")
-            if timing is not None and row.score is not None:
-                places[row.role, row.backend] = timing.sentences_per_second, row.score
-        fastest = max((one for one in places.items() if one[0][0] == "lean"), key=lambda one: one[1][0], default=None)
-        for (role, backend), (speed, score) in places.items():
-            color = PRECISIONS[BACKENDS[backend].precision].color
-            title, texts = BACKENDS[backend].title, list[str]()
-            if role == "lean" and (other := places.get(("full", backend))):
-                gained = f"×{speed / other[0]:.1f}"
-                x, y = (other[0], speed), (other[1], score)
-                series.append(Series(x, y, "", color, texts=["", gained], marker="", width=1))
-            if len(reports) > 1 and fastest is not None and fastest[0] == (role, backend):
-                texts = [f"\n\n\n{report.lean_folder}, {place_in_words(report.lean.layer, report.lean.blocks)}"]
-            label = "" if backend in named else title
-            look: dict[str, Any] = {"marker": _marker(backend), "hollow": role == "full", "size": 11, "texts": texts}
-            tip = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
-            series.append(Series([speed], [score], label, color, line="", tip=tip, **look))
-            named.add(backend)
-            roles.add(role)
-    if not series:
+    series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
+    for row in report.measured():
+        timing = report.timing(row.role, row.backend, "real set")
+        if timing is not None and row.score is not None:
+            places[row.role, row.backend] = timing.sentences_per_second, row.score
+    if not places:
         return None
+    named = set[str]()
+    for (role, backend), (speed, score) in places.items():
+        color, title = PRECISIONS[BACKENDS[backend].precision].color, BACKENDS[backend].title
+        if role == "lean" and (other := places.get(("full", backend))):
+            x, y, gained = (other[0], speed), (other[1], score), f"×{speed / other[0]:.1f}"
+            series.append(Series(x, y, "", color, texts=["", gained], marker="", width=1))
+        look: dict[str, Any] = {"marker": _marker(backend), "hollow": role == "full", "size": 11, "line": ""}
+        look["tip"] = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
+        series.append(Series([speed], [score], "" if backend in named else title, color, **look))
+        named.add(backend)
     for role, what in (("lean", "filled: the lean model"), ("full", "hollow: the full model")):
-        if role in roles:
+        if any(row == role for row, _ in places):
             series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
-    report = reports[0]
-    scores = [score for one in series for score in one.y if score is not None]
+    speeds, scores = zip(*places.values(), strict=True)
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
     on = "" if report.scored is None else f" of {report.scored.words}"
     machine = report.machine
     place = counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
-    title = f"Speed against quality on {machine.processor}, {place}"
-    axes = (
+    return Plot(
+        "speed",
+        f"Speed against quality on {machine.processor}, {place}",
         f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
         f"{report.metric}{on} × 100",
+        series,
+        x_range=(0.0, 1.15 * max(speeds)),
+        y_range=(min(scores) - margin, max(scores) + margin),
+        file="bench",
     )
-    x_range = (0.0, 1.15 * max(speed for one in series for speed in one.x))
-    y_range = (min(scores) - margin, max(scores) + margin)
-    return Plot("speed", title, *axes, series, x_range=x_range, y_range=y_range, file="bench")
 
 
 def compared_in(report: BenchReport) -> str | None:
@@ -272,21 +264,20 @@ def compared_in(report: BenchReport) -> str | None:
 
     Runtimes of the precision that the interval of the scores is of come first.
     """
-    timed = {role: _timed(report, role) for role in ("lean", "full")}
-    shared = sorted(timed["lean"].keys() & timed["full"].keys(), key=lambda name: -timed["lean"][name])
-    precision = BACKENDS[BASE if report.quality is None else report.quality.backend].precision
-    return min(shared, key=lambda name: BACKENDS[name].precision != precision, default=None)
+    base = BASE if report.quality is None else report.quality.backend
+
+    def rank(backend: str) -> tuple[bool, float]:
+        return BACKENDS[backend].precision == BACKENDS[base].precision, rate(report, "lean", backend) or 0.0
+
+    timed = {row.backend for row in report.timings}
+    shared = [name for name in timed if None not in (rate(report, "lean", name), rate(report, "full", name))]
+    return max(sorted(shared), key=rank, default=None)
 
 
-def _timed(report: BenchReport, role: str) -> dict[str, float]:
-    """Return the sentences a second of a model on the real set, by runtime."""
-    real = [row for row in report.timings if row.role == role and row.scenario == "real set"]
-    return {row.backend: row.sentences_per_second for row in real}
-
-
-def gain_in(report: BenchReport, backend: str) -> float:
-    """Return the sentences a second of the lean model over those of the full one, in one runtime that timed both."""
-    return _timed(report, "lean")[backend] / _timed(report, "full")[backend]
+def rate(report: BenchReport, role: str, backend: str) -> float | None:
+    """Return the sentences a second of a model on the real set in one runtime."""
+    timing = report.timing(role, backend, "real set")
+    return None if timing is None else timing.sentences_per_second
 
 
 def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | None]:
@@ -297,7 +288,7 @@ def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | 
     memory, weights, file = row.peak_bytes, model.weights_bytes, row.file_bytes
     return {
         f"score, {report.metric} × 100": row.score,
-        "sentences a second": _timed(report, role).get(backend),
+        "sentences a second": rate(report, role, backend),
         "one sentence, milliseconds": None if one is None else 1e3 * one.p50_seconds,
         "peak memory, MB": memory and memory / 1e6,
         "weights, MB": weights and weights / 1e6,
@@ -350,12 +341,11 @@ def view_export(report: ExportReport) -> View:
     """Show a graph, and how far it is from the encoder in torch."""
     precision = PRECISIONS[report.precision]
     rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
-    limit = precision.score_limit
-    if (task := report.task) is not None:
-        spearman = "Spearman", task.spearman_before, task.spearman_after
-        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
-            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
-            rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(limit, "g")))
+    task = report.task
+    for measure in ("spearman", "pearson") if task is not None else ():
+        before, after = (getattr(task, f"{measure}_{side}") for side in ("before", "after"))
+        name = f"{measure.title()} × 100 on {task and task.data}: {before:.2f} to {after:.2f}"
+        rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
     fused = f"Attention is fused: {counted(report.fused_attention_found, 'node')}, one per layer."
     if not report.fused_attention_expected:
         fused = f"Attention is not fused: ONNX Runtime has no kernel for that of {report.family}."

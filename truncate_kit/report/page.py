@@ -25,19 +25,21 @@ from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.wording import capitalized, counted, harmless, too_few
 from truncate_kit.core.workspace import DataSource, Workspace, read_result
+from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
-from truncate_kit.methods.distill.result import DistillResult, taught_by
+from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import agreement_in_words, rough_speeds
-from truncate_kit.report.measuring import against_table, bench_plot, compared_in, gain_in, measured, measures
+from truncate_kit.report.measuring import against_table, bench_plot, compared_in, measured, measures, rate
 from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.training.cutting import CutResult
 
@@ -144,10 +146,6 @@ class Run:
         """Return whether scores on a set are those of a model of the user's on the bundled, synthetic pairs."""
         return data.split("/")[0] == "bundled" and miniature_path(self.origin) is None
 
-    def on_bundled(self, bench: BenchReport) -> bool:
-        """Return whether a bench scored a model of the user's on the bundled pairs alone."""
-        return bench.scored is not None and bench.scored.bundled and miniature_path(self.origin) is None
-
     def command(self, *words: str) -> str:
         """Return a command on the model of this workspace, as it is typed."""
         named = () if self.model in (None, self.workspace.lean) or words[0] == "analyze" else (str(self.model),)
@@ -228,7 +226,7 @@ def sections(run: Run) -> list[Section]:
         missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
     elif table is None:
         missing.append(("Lean and full were not measured in one runtime", run.bench_command()))
-    elif bench is not None and run.on_bundled(bench):
+    elif bench is not None and bench.scored is not None and run.says_little(bench.scored.name):
         missing.append(("No score on pairs of your own", run.bench_command()))
     tables = () if table is None else (table,)
     made.append(Section(view=View(key="against", title="Lean against full", tables=tables), missing=missing))
@@ -326,7 +324,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         return f"Keep the full model: all {counted(result.chosen, 'layer')} are needed.", [result.choice, *run.notes]
     gain, grounds = None, list[str]()
     if bench is not None and (backend := compared_in(bench)) is not None:
-        gain = gain_in(bench, backend)
+        gain = (rate(bench, "lean", backend) or 0.0) / (rate(bench, "full", backend) or 1.0)
         grounds.append(f"Speed: {gain:.1f} ×, both models in {BACKENDS[backend].title}.")
     elif isinstance(result, DistillResult):
         gain = result.speedup
@@ -366,23 +364,24 @@ def _judge(scores: tuple[float, float, float, float] | None, gain: float | None)
 
 def _scores(run: Run, grounds: list[str]) -> tuple[float, float, float, float] | None:
     """Return the scores and the interval that judge the model, None if there are none; say in `grounds` why."""
-    bench, result = run.bench, run.result
-    if bench is not None and (found := bench.quality) is not None:
+    bench, held = run.bench, run.result.scores if isinstance(run.result, DistillResult) else None
+    found: QualityDifference | HeldOutScores
+    if bench is not None and bench.quality is not None:
+        found, unsaid = bench.quality, bench.scored is not None and run.says_little(bench.scored.name)
         on = counted(found.num_pairs, "test pair") if bench.scored is None else bench.scored.words
-        ends = f"{100 * found.level:g} % interval {found.low:+.2f} to {found.high:+.2f}"
         few = too_few(found.num_pairs, *(("pair", "pairs") if bench.scored is None else bench.scored.unit))
-        if run.on_bundled(bench):
-            grounds.append(f"Score: measured on {on} alone, which say little of your task.")
-        elif few:
-            grounds.append(f"Score: {found.difference:+.2f} points, without an interval: {few}.")
-        else:
-            grounds.append(f"Score: {found.difference:+.2f} points, {ends} (paired bootstrap over {on}).")
-            return found.lean, found.full, found.low, found.high
-    elif isinstance(result, DistillResult) and (held := result.scores) is not None:
-        ends = held.too_few or f"95 % interval {held.low:+.2f} to {held.high:+.2f}"
-        grounds.append(f"Score: {held.difference:+.2f} points on {held.data}, {ends}.")
-        if held.too_few is None and not run.says_little(held.data):
-            return held.lean, held.full, held.low, held.high
+    elif held is not None:
+        found, on, few, unsaid = held, held.data, held.too_few, run.says_little(held.data)
+    else:
+        return None
+    if unsaid:
+        grounds.append(f"Score: measured on {on} alone, which say little of your task.")
+    elif few:
+        grounds.append(f"Score: {found.difference:+.2f} points, without an interval: {few}.")
+    else:
+        ends = f"95 % interval {found.low:+.2f} to {found.high:+.2f} (paired bootstrap over {on})"
+        grounds.append(f"Score: {found.difference:+.2f} points, {ends}.")
+        return found.lean, found.full, found.low, found.high
     return None
 
 

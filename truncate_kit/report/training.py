@@ -191,15 +191,12 @@ def pooling_words(settings: ContrastiveSettings) -> str:
     """Say how a sentence vector was made in training, and whether it still is."""
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
-        words = f"layer-wise attention ({over}{', with the last CLS' if settings.last_cls else ''}"
-        words += ", equations as printed)" if settings.literal else ")"
+        parts = [over, *["with the last CLS"] * settings.last_cls, *["equations as printed"] * settings.literal]
+        words = f"layer-wise attention ({', '.join(parts)})"
     else:
         words = TABLE_2[settings.pooling].words
     words += ", through a tanh layer" if settings.mlp else ""
-    if settings.keep_pooler:
-        return words
-    left = {"first-last": "this mean", "mean": "this mean", "mean-first-last": "the top mean"}
-    return f"{words}; removed after training, a vector is {left.get(settings.pooling, 'the top CLS state')}"
+    return words if settings.keep_pooler else f"{words}; removed after training"
 
 
 def view_contrast(result: ContrastiveResult) -> View:
@@ -291,9 +288,9 @@ def view_frozen(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Give each step and number of blocks a row, before them the best plain block."""
+    """Give each step and number of blocks a row, before them the last and the best plain block."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
-    rows: list[tuple[str, ...]] = []
+    rows = list[tuple[str, ...]]()
     for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
         rows.append((f"states of block {block} as they are, {name}", "1", "0", NONE, points(score), NONE))
     chosen = len(rows) + report.groups.index((report.chosen_step, report.chosen_layer))
@@ -403,17 +400,15 @@ def view_combination(report: CombinationReport) -> View:
 
 
 def _combination_notes(report: CombinationReport) -> list[str]:
-    over = "a mean" if report.settings.over == "mean" else "a maximum"
-    head = ", through the pooler head" if report.settings.head else ""
-    how = "every one" if report.method == "exact" else "beam search"
-    up_to = f" of up to {report.up_to} layers" if report.up_to <= report.depth else ""
+    """Say what was searched and how."""
+    how = "all" if report.method == "exact" else "beam search"
+    up_to = f", up to {report.up_to} layers each" if report.up_to <= report.depth else ""
     notes = [
-        f"{report.num_subsets:,} combinations of {report.depth + 1} layers by {over} over layers{head} ({how}{up_to}), "
-        f"chosen on {report.splits[0].num_dev} pairs, {counted(len(report.splits), 'random split')}."
+        f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({how}{up_to}), chosen on "
+        f"{report.splits[0].num_dev} pairs, {counted(len(report.splits), 'random split')}."
     ]
-    if report.beam_loss is not None and report.beam_layers is not None:
-        tried = f"{len(report.beam_layers)} of {report.depth + 1} layers"
-        notes.append(f"Tried on {tried}, the beam search lost at most {report.beam_loss:.3f} points against exact.")
+    if report.beam_loss is not None:
+        notes.append(f"On fewer layers the beam search lost at most {report.beam_loss:.3f} points against exact.")
     return notes
 
 
