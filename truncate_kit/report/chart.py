@@ -148,7 +148,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
         markerfacecolor=face,
         markeredgewidth=2 if series.hollow and series.size > 6 else None,
         label=series.label or None,
-        gid=f"{TIP}{series.tip}" if series.tip else None,
+        gid=TIP + series.tip.replace('"', "'") if series.tip else None,  # so that it is quoted as other ids are
     )
     for left, height, text in zip(x, y, series.texts, strict=False):
         offset: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "parse_math": False}
