@@ -24,8 +24,6 @@ from truncate_kit.methods.distill.result import HeldOutScores, Tryout
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.measuring import against_table, compared_in, gain_in
-from truncate_kit.models import load_encoder, truncate
 from truncate_kit.report.measuring import against_table, rate
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.training.cutting import CutResult, VocabularyCut

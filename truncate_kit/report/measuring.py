@@ -14,13 +14,11 @@ from truncate_kit.bench.bench_report import (
     ScoredPairs,
     percentile,
 )
-from truncate_kit.core.naming import place_in_words
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 from truncate_kit.export.record import ExportReport
-from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.distillation import rough_speeds
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
 

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.core.errors import ModelError, UsageError, first_line
 from truncate_kit.core.files import digest_of, local_path, write_text
 from truncate_kit.core.naming import miniature_path
@@ -25,8 +25,6 @@ from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.wording import capitalized, counted, harmless, too_few
 from truncate_kit.core.workspace import DataSource, Workspace, read_result
-from truncate_kit.bench.bench_report import BenchReport, QualityDifference
-from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
 from truncate_kit.evaluation.registry import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, measured_digest
