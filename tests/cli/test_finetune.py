@@ -12,9 +12,8 @@ from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import write_page
 from truncate_kit.report.project import overlap_warning
-from truncate_kit.training import evaluators
+from truncate_kit.training import evaluators, settings
 from truncate_kit.training import settings as configuration
-from truncate_kit_cli import train
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
@@ -167,9 +166,9 @@ def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, ti
 
 
 def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path, monkeypatch):
-    usual = train.word_training()
+    usual = settings.word_training()
     assert usual.epochs == 50
-    monkeypatch.setattr(train, "word_training", lambda: replace(usual, epochs=7))
+    monkeypatch.setattr(settings, "word_training", lambda: replace(usual, epochs=7))
     folder = tmp_path / "words"
     folder.mkdir()
     words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
