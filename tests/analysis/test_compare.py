@@ -5,6 +5,9 @@ from tests.support import cka as reference
 from truncate_kit.analysis.cka import LayerComparison, cka_matrix, compare_layers, jackknife_bounds, relative_layers
 from truncate_kit.analysis.hsic import outlier_dimensions, standardise, without_outliers
 from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_bounds, relative_layers
+from truncate_kit.analysis.hsic import outlier_dimensions, without_outliers
+from truncate_kit.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +27,13 @@ def test_curves_matrix_and_within(states):
     found = compare_layers(x, y, blocks=0)
     expected = reference.matrix(x, y)
     assert torch.tensor(found.matrix).sub(expected).abs().max() < 1e-6
-    assert found.same_layer is None
-    assert found.relative_depth.reference_layers == (0, 1, 1, 2)
-    assert found.relative_depth.values == tuple(found.matrix[i][j] for i, j in enumerate((0, 1, 1, 2)))
-    assert found.relative_depth.low is None
+    assert found.curve.reference_layers == (0, 1, 1, 2)
+    assert found.curve.values == tuple(found.matrix[i][j] for i, j in enumerate((0, 1, 1, 2)))
+    assert found.curve.low is None
     assert torch.tensor(found.within).sub(reference.matrix(x, x)).abs().max() < 1e-6
     assert torch.tensor(found.reference_within).sub(reference.matrix(y, y)).abs().max() < 1e-6
     equal = compare_layers(x[:3], y, blocks=0)
-    assert equal.same_layer == equal.relative_depth
+    assert equal.curve.reference_layers == (0, 1, 2)
     assert compare_layers(x, blocks=0).matrix == compare_layers(x, blocks=0).within
 
 
@@ -62,15 +64,11 @@ def test_interval_is_that_of_recomputing_without_each_block(states, options):
         def value(i, j, keep):
             return reference.cka(x[i, keep], y[j, keep], **options)
 
-    for i, j in enumerate(found.relative_depth.reference_layers):
+    for i, j in enumerate(found.curve.reference_layers):
         left_out = torch.stack([value(i, j, order[[t for t in range(60) if t // 12 != g]]) for g in range(5)])
         error = float((4 / 5 * (left_out - left_out.mean()).square().sum()).sqrt())
-        assert found.relative_depth.high[i] - found.relative_depth.values[i] == pytest.approx(
-            2.7764 * error, rel=1e-3, abs=1e-6
-        )
-        assert found.relative_depth.values[i] - found.relative_depth.low[i] == pytest.approx(
-            2.7764 * error, rel=1e-3, abs=1e-6
-        )
+        assert found.curve.high[i] - found.curve.values[i] == pytest.approx(2.7764 * error, rel=1e-3, abs=1e-6)
+        assert found.curve.values[i] - found.curve.low[i] == pytest.approx(2.7764 * error, rel=1e-3, abs=1e-6)
 
 
 def test_jackknife_of_a_mean_is_its_textbook_interval():
@@ -81,17 +79,14 @@ def test_jackknife_of_a_mean_is_its_textbook_interval():
     assert float(high - low) == pytest.approx(float(2 * half), rel=1e-4)
 
 
-def test_undefined_layers_are_none_and_survive_json(states):
+def test_undefined_layers_are_none(states):
     x, y = states[0].clone(), states[1]
     x[0] = 1.0
     found = compare_layers(x, y)
     assert found.matrix[0] == (None, None, None)
-    assert found.relative_depth.values[0] is None
-    assert found.relative_depth.low[0] is None
-    assert None not in found.relative_depth.values[1:]
-    import json
-
-    assert LayerComparison.from_dict(json.loads(found.to_json())) == found
+    assert found.curve.values[0] is None
+    assert found.curve.low[0] is None
+    assert None not in found.curve.values[1:]
 
 
 def test_outlier_dimensions_rule_cka_until_left_out(states):
@@ -99,32 +94,16 @@ def test_outlier_dimensions_rule_cka_until_left_out(states):
     assert outlier_dimensions(x, 1)[2].item() == 3
     kept = [d for d in range(10) if d != 3]
     assert without_outliers(x, 1)[2][:, kept].equal(x[2][:, kept])
-    found = compare_layers(x, y, variant="without_outliers", outliers=1, blocks=0)
+    found = compare_layers(x, y, outliers=1, blocks=0)
     worst = y[1].var(0).argmax()
     without = reference.cka(x[2][:, kept], y[1][:, [d for d in range(8) if d != worst]])
     assert found.matrix[2][1] == pytest.approx(float(without), abs=1e-6)
     assert found.matrix[2][1] > 2 * cka_matrix(x, y)[2, 1]
 
 
-def test_standardised_variant(states):
+def test_blocks_that_give_no_interval(states):
     x, y = states
-    z = [(s.double() - s.double().mean(1, keepdim=True)) / s.double().std(1, keepdim=True) for s in (x, y)]
-    found = compare_layers(x, y, variant="standardised", blocks=0)
-    assert torch.tensor(found.matrix).sub(reference.matrix(*z)).abs().max() < 1e-5
-    flat = x.clone()
-    flat[0, :, 0] = 7.0
-    assert (standardise(flat)[0, :, 0] == 0).all()
-
-
-def test_options_that_make_no_sense(states):
-    x, y = states
-    with pytest.raises(UsageError, match="blocks"):
+    with pytest.raises(UsageError, match="block"):
         compare_layers(x, y, blocks=1)
-    with pytest.raises(UsageError, match="variant"):
-        compare_layers(x, y, variant="rogue")
-    with pytest.raises(UsageError, match="level"):
-        compare_layers(x, y, level=95)
     with pytest.raises(DataError, match="too few"):
         compare_layers(x[:, :5], y[:, :5], blocks=3)
-    with pytest.raises(UsageError, match="10 of 10"):
-        compare_layers(x, y, variant="without_outliers", outliers=10)

@@ -28,13 +28,6 @@ def test_effective_rank_is_rankme(states):
         assert value == pytest.approx(float((-(shares * shares.log()).sum()).exp()), rel=1e-4)
 
 
-def test_effective_rank_of_known_states():
-    same_length_in_all = torch.cat([torch.eye(6), -torch.eye(6)])
-    assert _scored(same_length_in_all[None]).effective_rank == pytest.approx((6.0,))
-    one_direction = torch.linspace(1, 2, 12)[:, None] * torch.ones(6)
-    assert _scored(one_direction[None]).effective_rank == pytest.approx((1.0,), abs=1e-5)
-
-
 def test_anisotropy_is_the_mean_cosine_of_distinct_pairs(states):
     for layer, value in enumerate(_scored(states).anisotropy):
         cosines = torch.cosine_similarity(states[layer, :, None].double(), states[layer, None].double(), dim=-1)
@@ -51,13 +44,6 @@ def test_outlier_share_of_one_ruling_dimension():
     shares = sum(unit[i] * unit[j] for i in range(40) for j in range(40) if i != j)
     assert found.outlier_share[0] == pytest.approx(float(shares.topk(3).values.sum() / shares.sum()), abs=1e-9)
     assert _scored(torch.cat([torch.eye(8), -torch.eye(8)])[None]).outlier_share == (None,)
-
-
-def test_batches_do_not_matter(states):
-    whole, parts = _scored(states), _scored(states, batch=7)
-    assert parts.effective_rank == pytest.approx(whole.effective_rank)
-    assert parts.anisotropy == pytest.approx(whole.anisotropy)
-    assert parts.num_texts == whole.num_texts == 50
 
 
 def test_states_that_cannot_be_scored(states):

@@ -16,13 +16,13 @@ from truncate_kit.analysis.hsic import (
     normalised,
     prepare,
     require_positive,
-    standardise,
     without_outliers,
 )
 from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
 from truncate_kit.analysis.streaming import StreamedCKA
 from truncate_kit.core.errors import UsageError, too_few_texts
 from truncate_kit.core.results import Result
+from truncate_kit.errors import UsageError, too_few_texts
 
 # How much slower per operation the layer-by-layer products of tiles run than the tiles' own large products.
 GRAM_OVERHEAD = 4
@@ -39,7 +39,7 @@ def cka_matrix(
     bandwidth: float = 1.0,
     undefined: Literal["raise", "nan"] = "raise",
 ) -> Tensor:
-    """CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
+    """Compute CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
 
     Float32 states are multiplied in float32 and added up in float64 for the linear kernel; else all is float64.
 
@@ -79,7 +79,7 @@ def cka_from_sums(
     without: int | None = None,
     undefined: Literal["raise", "nan"] = "raise",
 ) -> Tensor:
-    """CKA (Lx, Ly) float64 from sums with the `layers_x` layers of one model first.
+    """Compute CKA (Lx, Ly) float64 from sums with the `layers_x` layers of one model first.
 
     Args:
         sums: Those with the `layers_x` layers of one model first.
@@ -101,7 +101,7 @@ def cka_from_sums(
 def checked(
     states_x: Tensor, states_y: Tensor | None, *, estimator: str, kernel: str, bandwidth: float
 ) -> list[Tensor]:
-    """The one or two models' states in one float type. Raises `UsageError` and the errors of `cka_matrix`."""
+    """Return the one or two models' states in one float type. Raises `UsageError` and the errors of `cka_matrix`."""
     if estimator not in ("debiased", "biased"):
         raise UsageError(f"Unknown estimator {estimator!r}.", hint="Use debiased or biased.")
     if kernel not in ("linear", "rbf"):
@@ -134,28 +134,18 @@ def _features_cost_less(models: list[Tensor]) -> bool:
     return count * entries < gram and 8 * entries < FEATURE_BYTES
 
 
-Variant = Literal["plain", "without_outliers", "standardised"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerComparison(Result):
+class LayerComparison:
     """CKA between the layers of a model and a reference, or of the model with itself (`reference_within` is None)."""
 
     matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's
-    same_layer: Curve | None  # None when depths differ
-    relative_depth: Curve  # equal to same_layer when depths agree
+    curve: Curve  # at the same relative depth, which is the same layer if depths agree
     within: tuple[Row, ...]
     reference_within: tuple[Row, ...] | None
-    estimator: str
-    kernel: str
-    variant: str
-    num_texts: int
-    level: float
-    blocks: int  # number of jackknife blocks, 0 without intervals
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
-    """For each layer 0 … depth the reference layer nearest in relative depth; of two equally near ones the lower."""
+    """Return for each layer 0 … depth the reference layer nearest in relative depth; of two the lower."""
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
@@ -167,64 +157,57 @@ def compare_layers(
     *,
     estimator: Estimator = "debiased",
     kernel: Kernel = "linear",
-    bandwidth: float = 1.0,
-    variant: Variant = "plain",
-    outliers: int = 3,
+    outliers: int = 0,
     blocks: int = 10,
     level: float = 0.95,
     seed: int = 0,
 ) -> LayerComparison:
     """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
 
-    The errors are those of `cka_matrix`, but undefined values are None; `DataError` also where a block leaves fewer
-    than 4 texts.
+    The errors are those of `cka_matrix`, but undefined values are None; `DataError` also if a block leaves fewer than
+    4 texts.
 
     Args:
         states_x: As in `cka_matrix`.
         states_y: As in `cka_matrix`.
         estimator: As in `cka_matrix`.
         kernel: As in `cka_matrix`.
-        bandwidth: As in `cka_matrix`.
-        variant: "without_outliers" sets each layer's `outliers` dimensions of largest variance to 0
-            (`outlier_dimensions`), "standardised" gives all dimensions variance 1.
-        outliers: Number of dimensions of largest variance in each layer.
-        blocks: Groups of texts, drawn by `seed`, that the jackknife leaves out in turn, 0 for no intervals of this
-            `level`.
+        outliers: Number of dimensions of largest variance that are set to 0 at each layer (`outlier_dimensions`).
+        blocks: Groups of texts that the jackknife leaves out in turn, 0 for no intervals.
         level: Of the intervals.
         seed: Draws the groups.
     """
-    models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
-    models = [prepare(_varied(model, variant, outliers))[0] for model in models]
+    models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=1.0)
+    models = [prepare(without_outliers(model, outliers) if outliers else model)[0] for model in models]
     layers, count, _ = models[0].shape
-    groups = _checked_blocks(blocks, level, count)
-    if groups:  # files are often ordered by source: blocks of neighbours would not be alike
+    if blocks == 1:
+        raise UsageError("One block gives no interval.", hint="Use 0 for none, or 10.")
+    if blocks and count - -(-count // blocks) < 4:
+        raise too_few_texts(count, needed=4 + -(-count // blocks))
+    if blocks:  # files are often ordered by source: blocks of neighbours would not be alike
         # A jackknife, because a bootstrap would repeat texts, which breaks the debiasing.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         models = [model[:, order] for model in models]
-    sums = gram_sums(models, kernel=kernel, bandwidth=bandwidth, groups=max(1, groups))
+    sums = gram_sums(models, kernel=kernel, groups=max(1, blocks))
     matrix = cka_from_sums(sums, layers, estimator=estimator, undefined="nan")
-    left_out = [
-        cka_from_sums(sums, layers, estimator=estimator, without=group, undefined="nan") for group in range(groups)
-    ]
-    bounds = jackknife_bounds(matrix, torch.stack(left_out), level=level) if groups else None
+    others = relative_layers(layers - 1, matrix.shape[1] - 1)
+    place, low, high = (torch.arange(layers), torch.tensor(others)), None, None
+    if blocks:
+        left_out = [
+            cka_from_sums(sums, layers, estimator=estimator, without=group, undefined="nan") for group in range(blocks)
+        ]
+        low, high = (without_nan(end[place]) for end in jackknife_bounds(matrix, torch.stack(left_out), level=level))
     hsic = sums.hsic(debiased=estimator == "debiased")
     return LayerComparison(
         matrix=_rows(matrix),
-        same_layer=_curve(matrix, bounds, tuple(range(layers))) if layers == matrix.shape[1] else None,
-        relative_depth=_curve(matrix, bounds, relative_layers(layers - 1, matrix.shape[1] - 1)),
+        curve=Curve(values=without_nan(matrix[place]), reference_layers=others, low=low, high=high),
         within=_within(hsic[:layers, :layers]),
         reference_within=None if len(models) == 1 else _within(hsic[layers:, layers:]),
-        estimator=estimator,
-        kernel=kernel,
-        variant=variant,
-        num_texts=count,
-        level=level,
-        blocks=groups,
     )
 
 
 def jackknife_bounds(values: Tensor, left_out: Tensor, *, level: float) -> tuple[Tensor, Tensor]:
-    """Bounds of the delete-a-block jackknife interval, values ± t · standard error (Efron and Stein 1981).
+    """Return the delete-a-block jackknife interval, values ± t · standard error (Efron and Stein 1981).
 
     The variance is (G − 1)/G Σ (value without the block − their mean)²; t is Student's with G − 1 degrees of freedom.
 
@@ -239,35 +222,9 @@ def jackknife_bounds(values: Tensor, left_out: Tensor, *, level: float) -> tuple
     return values - reach, values + reach
 
 
-def _checked_blocks(blocks: int, level: float, count: int) -> int:
-    if blocks < 0 or blocks == 1:
-        raise UsageError(f"{blocks} blocks give no interval.", hint="Use 0 for none, or 10.")
-    if not 0 < level < 1:
-        raise UsageError(f"A confidence level of {level} makes no sense.", hint="Use a share such as 0.95.")
-    if blocks and count - -(-count // blocks) < 4:
-        raise too_few_texts(count, needed=4 + -(-count // blocks))
-    return blocks
-
-
-def _varied(states: Tensor, variant: str, outliers: int) -> Tensor:
-    if variant == "plain":
-        return states
-    if variant == "without_outliers":
-        return without_outliers(states, outliers)
-    if variant == "standardised":
-        return standardise(states)
-    raise UsageError(f"Unknown variant {variant!r}.", hint="Use plain, without_outliers or standardised.")
-
-
 def _within(hsic: Tensor) -> tuple[Row, ...]:
     own = torch.diagonal(hsic)
     return _rows(normalised(hsic, own[:, None], own[None, :]))
-
-
-def _curve(matrix: Tensor, bounds: tuple[Tensor, Tensor] | None, reference_layers: tuple[int, ...]) -> Curve:
-    index = (torch.arange(len(reference_layers)), torch.tensor(reference_layers))
-    low, high = (None, None) if bounds is None else (without_nan(bound[index]) for bound in bounds)
-    return Curve(values=without_nan(matrix[index]), reference_layers=reference_layers, low=low, high=high)
 
 
 def _rows(matrix: Tensor) -> tuple[Row, ...]:
@@ -275,7 +232,7 @@ def _rows(matrix: Tensor) -> tuple[Row, ...]:
 
 
 def without_nan(values: Tensor) -> Row:
-    """The numbers of a vector, None for NaN."""
+    """Return the numbers of a vector, None for NaN."""
     return tuple(value if value == value else None for value in map(float, values))
 
 
@@ -289,10 +246,8 @@ class StreamedCurve:
     def __init__(
         self, reference_layers: Sequence[int], *, estimator: Estimator = "debiased", level: float = 0.95
     ) -> None:
-        self._reference_layers = tuple(reference_layers)
+        self._reference_layers, self._level, self._estimator = tuple(reference_layers), level, estimator
         self._pairs = list(enumerate(self._reference_layers))
-        self._estimator = estimator
-        self._level = level
         self._whole, self._block = self._accumulator(), self._accumulator()
         self._values: list[Tensor] = []
 
@@ -310,7 +265,7 @@ class StreamedCurve:
         self._block = self._accumulator()
 
     def result(self) -> Curve:
-        """The curve over all texts, None where CKA is not defined; raises as `StreamedCKA.result`.
+        """Return the curve over all texts, None where CKA is not defined; raises as `StreamedCKA.result`.
 
         With two or more closed blocks the interval is that of batch means, values ± t · deviation of the blocks /
         √blocks: each block is an independent sample of n / blocks texts, drawn without replacement.

@@ -77,19 +77,19 @@ class DropPrediction(Result):
 
     @property
     def sureness(self) -> str:
-        """How sure a predicted drop is, in a word and a number."""
+        """Say how sure a predicted drop is, in a word and a number."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
         return f"probability {_probability_in_words(self.probability)}"
 
     @property
     def last_before(self) -> int | None:
-        """Where to cut before a predicted drop, 1 at the lowest; None where there is none."""
+        """Return where to cut before a predicted drop, 1 at the lowest; None if there is none."""
         return None if self.from_layer is None else max(1, self.from_layer - 1)
 
     @property
     def sure(self) -> float:
-        """The probability, or the confidence where there is none."""
+        """Return the probability, or the confidence if there is none."""
         return self.confidence if self.probability is None else self.probability
 
 
@@ -112,7 +112,9 @@ def predict_drop(
     `LayerTokenScores`. Raises `UsageError`, and `DataError` where CKA is not defined where the rule needs it.
     """
     depth = len(cka) - 1
-    _check_lengths(depth, low, high, effective_rank, anisotropy, untrained_spearman, block_influence)
+    if depth < 2:
+        hint = "Predict drops for models of at least two blocks."
+        raise UsageError(f"A model of {depth} blocks has no middle to compare its end with.", hint=hint)
     if reference is None and effective_rank is None and untrained_spearman is None:
         raise UsageError(
             "Without a reference the drop cannot be predicted from CKA alone.",
@@ -135,12 +137,12 @@ def predict_drop(
     probability = None
     if untrained_spearman is not None and effective_rank is not None:
         probability = round(drop_probability(untrained_spearman, effective_rank), 2)
-    sure = _how_sure(falls, confidence, probability, with_reference=reference is not None)
+    ends = (level, last)
     return DropPrediction(
         falls=falls,
         from_layer=from_layer,
         confidence=confidence,
-        sentence=f"{_reasons(falls, from_layer, (level, last), reference, by_cka, corroborating)}; {sure}",
+        sentence=_sentence(falls, from_layer, ends, reference, by_cka, corroborating, confidence, probability),
         with_reference=reference is not None,
         signs=(by_cka, *others),
         probability=probability,
@@ -148,7 +150,7 @@ def predict_drop(
 
 
 def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
-    """1 / (1 + exp(−log odds)) by `LOG_ODDS`, of the last layer against the middle half of the layers.
+    """Compute 1 / (1 + exp(−log odds)) by `LOG_ODDS`, of the last layer against the middle half of the layers.
 
     Both over layers 0 … depth; untrained_spearman in points (× 100).
     """
@@ -176,33 +178,30 @@ def _signs(
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
 ) -> tuple[Sign | None, list[Sign]]:
-    """The sign that corroborates, if there is one, and all signs but CKA."""
-    signs = []
+    """Return the sign that corroborates, if there is one, and all signs but CKA."""
+    found: list[tuple[str, float, float, bool]] = []  # name, value, threshold, whether it says drop
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
-        fell = change < -SPEARMAN_DROP
-        signs.append(_sign("change of the untrained Spearman towards the end", change, -SPEARMAN_DROP, fell))
+        name = "change of the untrained Spearman towards the end"
+        found.append((name, change, -SPEARMAN_DROP, change < -SPEARMAN_DROP))
     if effective_rank is not None:
         ratio = effective_rank[-1] / _level(effective_rank)
-        fell = ratio < RANK_COLLAPSE
-        signs.append(_sign("effective rank of the last layer against the middle", ratio, RANK_COLLAPSE, fell))
-    corroborating = signs[0] if signs else None
+        name = "effective rank of the last layer against the middle"
+        found.append((name, ratio, RANK_COLLAPSE, ratio < RANK_COLLAPSE))
+    corroborates = bool(found)
     if anisotropy is not None:
         crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
-        signs.append(_sign("mean cosine of unrelated texts at the last layer", anisotropy[-1], CROWDED, crowded))
+        found.append(("mean cosine of unrelated texts at the last layer", anisotropy[-1], CROWDED, crowded))
     if block_influence is not None and len(block_influence) > 1:
         usual = median(block_influence[:-1])
         ratio = block_influence[-1] / usual if usual > 0 else 1.0
-        signs.append(_sign("Block Influence of the last block against the others", ratio, BUSY, ratio > BUSY))
-    return corroborating, signs
-
-
-def _sign(name: str, value: float, threshold: float, says_fall: bool) -> Sign:
-    return Sign(name=name, value=value, threshold=threshold, says_fall=says_fall)
+        found.append(("Block Influence of the last block against the others", ratio, BUSY, ratio > BUSY))
+    signs = [Sign(name=name, value=value, threshold=bound, says_fall=falls) for name, value, bound, falls in found]
+    return signs[0] if corroborates else None, signs
 
 
 def _level(curve: Sequence[float | None]) -> float:
-    """Median over the middle half of the layers, depth / 4 … 3 depth / 4."""
+    """Return the median over the middle half of the layers, depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
 
@@ -215,20 +214,22 @@ def _median(curve: Sequence[float | None], layers: list[int]) -> float:
 
 
 def _first_dropped(cka: Sequence[float | None], floor: float) -> int:
-    """The first layer from which on all layers lie below the floor."""
+    """Return the first layer from which on all layers lie below the floor."""
     first = len(cka) - 1
     while first > 1 and (value := cka[first - 1]) is not None and value < floor:
         first -= 1
     return first
 
 
-def _reasons(
+def _sentence(
     falls: bool,
     from_layer: int | None,
     ends: tuple[float, float],
     reference: str | None,
     by_cka: Sign,
     corroborating: Sign | None,
+    confidence: float,
+    probability: float | None,
 ) -> str:
     compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
     move = f"({ends[0]:.2f} in the {'lower half' if reference else 'middle'}, {ends[1]:.2f} at the last layer)"
@@ -239,44 +240,22 @@ def _reasons(
         said = f"Whether scores drop at the end of this model is not known. No drop is predicted: {compared} "
         said += f"drops {move}" if by_cka.says_fall else f"keeps its level {move}"
     if corroborating is not None:
-        joint = ", and" if corroborating.says_fall == by_cka.says_fall else ", but"
-        verb = "says so too" if joint == ", and" else "says otherwise"
-        said += f"{joint} the {corroborating.name} ({corroborating.value:.2f}) {verb}"
-    return said
-
-
-def _how_sure(falls: bool, confidence: float, probability: float | None, *, with_reference: bool) -> str:
+        agrees = corroborating.says_fall == by_cka.says_fall
+        said += f", {'and' if agrees else 'but'} the {corroborating.name} ({corroborating.value:.2f}) "
+        said += "says so too" if agrees else "says otherwise"
     if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
         however = ", however," if (probability > 0.5) != falls else ""
-        said = _probability_in_words(probability)
-        return f"by sweeps of four small models{however} the probability of a drop of two points is {said}."
+        chance = _probability_in_words(probability)
+        return f"{said}; by sweeps of four small models{however} the probability of a drop of two points is {chance}."
     if falls:
-        why = "." if with_reference else ", and lower because there is no reference model."
-        return f"confidence {confidence:.2f}, not calibrated{why}"
+        why = "" if reference else ", and lower because there is no reference model"
+        return f"{said}; confidence {confidence:.2f}, not calibrated{why}."
     # Brier scores and misses of models that came later are in the same table.
-    why = "." if with_reference else ", and there is no reference model."
-    return f"scores dropped in models of which the same was said{why}"
+    why = "" if reference else ", and there is no reference model"
+    return f"{said}; scores dropped in models of which the same was said{why}."
 
 
 def _probability_in_words(probability: float) -> str:
-    """Four models say nothing surer than a hundredth."""
+    """Write it: four models say nothing surer than a hundredth."""
     sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
     return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure
-
-
-def _check_lengths(
-    depth: int, low: Sequence[float | None] | None, high: Sequence[float | None] | None, *curves: Sequence[float] | None
-) -> None:
-    if depth < 2:
-        raise UsageError(
-            f"A model of {max(depth, 0)} blocks has no middle to compare its end with.",
-            hint="Predict drops for models of at least two blocks.",
-        )
-    *whole, between = curves
-    if any(curve is not None and len(curve) != depth + 1 for curve in (low, high, *whole)) or (
-        between is not None and len(between) != depth
-    ):
-        raise UsageError(
-            f"The curves do not all belong to a model of {depth} blocks.",
-            hint="Give one value per layer 0 to depth, and Block Influence one per block.",
-        )

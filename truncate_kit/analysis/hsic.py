@@ -16,10 +16,6 @@ ROUNDING = 1e-5
 
 def check_states(states: Tensor, name: str = "states") -> Tensor:
     """Return states (L, n, d) in float32 or float64. Raises `UsageError` on anything else."""
-    if not isinstance(states, Tensor):
-        raise UsageError(
-            f"{name} must be a tensor, found {type(states).__name__}.", hint="Make one: torch.as_tensor(states)."
-        )
     if states.ndim != 3 or not states.is_floating_point() or 0 in states.shape:
         raise UsageError(
             f"{name} must be floats of shape (layers, texts, width), found {states.dtype} {tuple(states.shape)}.",
@@ -86,14 +82,6 @@ def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
     constant = length <= ROUNDING * size
     centred *= torch.where(constant, 0.0, 1 / length).to(states.dtype)[:, None, None]
     return centred, _where(constant)
-
-
-def standardise(states: Tensor) -> Tensor:
-    """States (L, n, d) of mean 0 and variance 1 over the texts (the remedy of arXiv:2109.04404); constant ones 0."""
-    mean = states.mean(1, keepdim=True)
-    deviation = states.std(1, keepdim=True, correction=0)
-    moving = deviation > ROUNDING * (mean.abs() + deviation)
-    return torch.where(moving, (states - mean) / deviation, 0.0)
 
 
 def outlier_dimensions(states: Tensor, count: int = 3) -> Tensor:

@@ -6,8 +6,8 @@ import pytest
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.study.plan import read_study
-from truncate_kit.methods.study.result import Place, check_published, read_published
-from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.result import Place, read_published
+from truncate_kit.methods.study.running import check_published, run_study
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):

@@ -14,6 +14,9 @@ from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, Study
 from truncate_kit.methods.study.result import check_published, published_name, read_published
 from truncate_kit.methods.study.running import check_study, load_model, task_data
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
+from truncate_kit.methods.study.result import read_published
+from truncate_kit.methods.study.running import check_published, check_study, load_model, task_data
+from truncate_kit.training.settings import TrainingSettings
 from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,9 +118,9 @@ def test_all_models_and_sets_of_the_papers_study_are_published(shared_data, monk
     study = read_study(PAPER)
     figures = read_published(study.published)
     check_published(study, figures)
-    models = {published_name(model) for model in study.models if model.weights == "pretrained"}
+    models = {model.published or model.name for model in study.models if model.weights == "pretrained"}
     assert models == {place.model for place in figures}
-    data = {published_name(task) for task in study.tasks}
+    data = {task.published or task.name for task in study.tasks}
     assert data == {place.data for place in figures} | {"stsb/en random weights", "wordsim"}
     words = next(task for task in study.tasks if task.name == "wordsim")
     assert (words.training.epochs, words.training.batch_size) == (50, 128)

@@ -1,10 +1,10 @@
-"""What a study found, and what it means model by model."""
+"""What a study found, what it means model by model, and published figures to stand beside it."""
 
 import csv
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +12,13 @@ from truncate_kit.core.errors import DataError, UsageError, first_line
 from truncate_kit.core.results import Result
 from truncate_kit.data.tables import opened_text
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.errors import DataError, first_line
 from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.result import LayerScores
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0
+_LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each: file systems end at 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +67,23 @@ class StudyResult(Result):
     cka: tuple[CKARow, ...] = ()  # by model, task and layer, where the study asks for it and both models are done
 
     def tasks(self) -> list[str]:
-        """Names of the tasks, in order."""
+        """Return the names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
     def places(self) -> set[tuple[str, str, int]]:
-        """Model, task and layer of each row."""
+        """Return model, task and layer of each row."""
         return {(row.model, row.task, row.scores.layer) for row in self.rows}
 
     def of_task(self, task: str) -> list[StudyRow]:
-        """Rows of all models on one task."""
+        """Return the rows of all models on one task."""
         return [row for row in self.rows if row.task == task]
 
     def models(self) -> list[str]:
-        """Names of the models, in order."""
+        """Return the names of the models, in order."""
         return list(dict.fromkeys(row.model for row in self.rows))
 
     def of(self, model: str, task: str) -> list[StudyRow]:
-        """Rows of one model on one task, by layer."""
+        """Return the rows of one model on one task, by layer."""
         return sorted(
             (row for row in self.rows if (row.model, row.task) == (model, task)), key=lambda r: r.scores.layer
         )
@@ -101,7 +103,7 @@ class Summary(Result):
 
 
 def summaries(result: StudyResult) -> list[Summary]:
-    """A `Summary` for each model and task that there are rows of."""
+    """Return a `Summary` for each model and task that there are rows of."""
     found = []
     for task in result.tasks():
         for model in result.models():
@@ -109,33 +111,37 @@ def summaries(result: StudyResult) -> list[Summary]:
             if not rows:
                 continue
             best = rows[Picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
-            last = rows.get(best.depth)
-            drop, drops = (None, False) if last is None else _drop([*rows.values()], last)
+            last, drop, drops = rows.get(best.depth), None, False
+            if last is not None:
+                others = (row.scores for row in rows.values() if row is not last)
+                ends = max(others, key=lambda scores: scores.test, default=last.scores), last.scores
+                drop = ends[0].test - ends[1].test
+                # Standard error of the difference of two means over seeds.
+                error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
+                # The best of several layers by one seed is often one by chance.
+                seeds = min(len(scores.seeds) for scores in ends)
+                drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
             found.append(
                 Summary(model=model, task=task, metric=best.metric, best_dev=best, last=last, drop=drop, drops=drops)
             )
     return found
 
 
-def _drop(rows: Sequence[StudyRow], last: StudyRow) -> tuple[float, bool]:
-    """By how many points the last layer drops from the best one before it on test, and whether that counts."""
-    earlier = max((row for row in rows if row is not last), key=lambda row: row.scores.test, default=last)
-    drop = earlier.scores.test - last.scores.test
-    ends = (earlier.scores, last.scores)
-    if min(len(scores.seeds) for scores in ends) < 2:  # the best of several layers by one seed is often one by chance
-        return drop, False
-    # Standard error of the difference of two means over seeds.
-    error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
-    return drop, drop >= DROP_POINTS and drop > DROP_ERRORS * error
-
-
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
-    """The rows that no other beats in test score with as few parameters, by parameters."""
+    """Return the rows that no other beats in test score with as few parameters, by parameters."""
     front: list[StudyRow] = []
     for row in sorted(rows, key=lambda r: (r.scores.parameters, -r.scores.test)):
         if not front or row.scores.test > front[-1].scores.test:
             front.append(row)
     return front
+
+
+def figure_name(task: str, kind: str) -> str:
+    """Return the file name of the figure of a task: curves, layers, pareto or cka."""
+    name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+    return f"{kind}-{name}.png"
 
 
 PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
@@ -168,66 +174,36 @@ Published = dict[Place, float]
 
 
 def read_published(path: str | None) -> Published:
-    """Figures in points by place, from a file or those named `FILES` in a folder; None has none. Raises `DataError`."""
+    """Read figures in points by place, from a file or those named `FILES` in a folder; None has none.
+
+    The CSV has one of three forms.
+
+    - Scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1) and maybe pooling.
+    - Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson, maybe
+      setting.
+    - Single figures of its text: task, language, model, layer, metric, value.
+
+    Raises `DataError`.
+    """
     if path is None:
         return {}
     files = [Path(path)]
     if files[0].is_dir():
         files = [file for name in FILES if (file := Path(path) / name).is_file()]
     found: Published = {}
+    reason = "there are none"
     for file in files:
         try:
             with opened_text(file, newline="") as handle:
                 found |= dict(_figures(csv.DictReader(handle, strict=True)))
         except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
-            raise _without_figures(str(file), first_line(error)) from error
-    if not found:
-        raise _without_figures(path, "there are none")
-    endless = next((place for place, value in found.items() if not math.isfinite(value)), None)
-    if endless is not None:
-        raise _without_figures(path, f"that of {endless.model}, layer {endless.layer}, is not finite")
+            found, reason = {}, first_line(error)
+            break
+    if not found or not all(map(math.isfinite, found.values())):
+        reason = "one is not finite" if found else reason
+        hint = "It needs the columns name, setting, dataset, layer, split, metric and mean."
+        raise DataError(f"{path} holds no published figures: {reason}.", hint=hint)
     return found
-
-
-def check_published(study: Study, figures: Published) -> None:
-    """Raise `UsageError` for a name that the figures do not have, and where they have nothing of the whole study."""
-    models, data = {place.model for place in figures}, {place.data for place in figures}
-    parts: tuple[StudyModel | StudyTask, ...] = (*study.models, *study.tasks)
-    for part in parts:
-        known = models if isinstance(part, StudyModel) else data
-        if part.published is None or part.published in known:
-            continue
-        if not figures:
-            hint = 'Add published = "FILE OR FOLDER" to the top of the study.'
-            raise UsageError(f"{part.name} has a published name, but the study has no published figures.", hint=hint)
-        near = get_close_matches(part.published, known)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are those of: {', '.join(sorted(known))}."
-        raise UsageError(f"{part.name}: there are no published figures of {part.published!r}.", hint=hint)
-    pairs = {(place.model, place.data) for place in figures}
-    wanted = {(published_name(model), published_name(task)) for model in study.models for task in study.tasks}
-    if figures and not pairs & wanted:
-        raise UsageError(
-            f"No figure in {study.published} is of a model and a task of this study.",
-            hint=f'Give models and tasks published = "NAME". Models: {", ".join(sorted(models))}. '
-            f"Tasks: {', '.join(sorted(data))}.",
-        )
-
-
-def published_name(part: StudyModel | StudyTask) -> str:
-    """What the published figures call a model or the data of a task."""
-    return part.name if part.published is None else part.published
-
-
-def prior_setting(prior: StudyPrior) -> str:
-    """What the published figures call a prior, nothing where the TMFT paper has none like it."""
-    if prior.texts is None:
-        return PLAIN if prior.words is None else AFTER_WORDS
-    return AFTER_TEXTS if prior.words is None and prior.layer is None else ""
-
-
-def _without_figures(path: str, reason: str) -> DataError:
-    hint = "It needs the columns name, setting, dataset, layer, split, metric and mean."
-    return DataError(f"{path} holds no published figures: {reason}.", hint=hint)
 
 
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
@@ -252,5 +228,5 @@ def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
 
 
 def _setting(label: str) -> str:
-    """Of a row of Table 1: "TMFT STSB", "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
+    """Read the setting of a row of Table 1: "TMFT STSB", "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
     return AFTER_TEXTS if label.startswith("DAPT") else AFTER_WORDS if "WS" in label.split() else PLAIN
