@@ -11,12 +11,9 @@ from truncate_kit.core.errors import DataError, DeviceError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, read_study
-from truncate_kit.methods.study.result import check_published, published_name, read_published
-from truncate_kit.methods.study.running import check_study, load_model, task_data
-from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
-from truncate_kit.methods.study.result import read_published
+from truncate_kit.methods.study.result import check_published, read_published
 from truncate_kit.methods.study.running import check_published, check_study, load_model, task_data
-from truncate_kit.training.settings import TrainingSettings
+from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -46,7 +46,7 @@ from truncate_kit.models.truncation import layers_held, paper_parameters, trunca
 from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
-from truncate_kit.results import RECORDS_FILE, read_or_pass_over
+from truncate_kit.results import read_or_pass_over
 from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
