@@ -32,7 +32,6 @@ from truncate_kit.report.training import points_of
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit_cli.app import main
-from truncate_kit_cli.console import show
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 
@@ -213,7 +212,7 @@ def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, tmp_
     of_one_seed = file.with_name("one-seed.toml")
     of_one_seed.write_text(file.read_text().replace("seeds = 2", "seeds = 1"))
     undisturbed = run_study(read_study(of_one_seed), tmp_path / "undisturbed")
-    assert killed(of_one_seed, tmp_path / "killed", later=0.3) >= 4
+    assert killed(of_one_seed, tmp_path / "killed", later=0.05) >= 8
     last = StudyResult.read(tmp_path / "killed/study.json")
     assert (last.rows, last.cka) == (undisturbed.rows, undisturbed.cka)
 
@@ -237,6 +236,7 @@ def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_pat
 def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp_path):
     """A resumed study that is stopped again leaves no fewer rows than there were."""
     shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    done[0].write(tmp_path / "study.json")
     given = []
     run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
     assert given == [done[0].rows]
@@ -316,7 +316,7 @@ def test_of_one_seed_no_drop_is_said():
     assert (summary.drop, summary.drops) == (20.0, False)
 
 
-def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
+def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
     result = StudyResult(rows=(scored(1, 10, 60.0), scored(2, 20, 61.0)), seconds=0.0)
     (summary,) = summaries(result)
     assert (summary.last, summary.drop, summary.drops) == (None, None, False)
@@ -331,10 +331,6 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
     write_figures(view_of(result), tmp_path)
-    show(result, tmp_path)
-    assert re.search(
-        rf"m +│ +{best.layer} +│ +{re.escape(points_of(best, 'test'))} +│$", capfd.readouterr().out, re.MULTILINE
-    )
 
 
 @pytest.mark.parametrize(
@@ -346,8 +342,8 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
         ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "lacks 'model'"),
         ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
         ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
-        ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two models called 'm'"),
-        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "seeds is 0"),
+        ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two of its models 'm'"),
+        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "`seeds` 0 is too small"),
         (
             'cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"',
             "cka names 'x', which the study does not have",
@@ -355,7 +351,7 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "dropout"', "has the objective dropout"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "epochs is 'three'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "odd"', r"\.toml: bundled: .* 'odd'"),
     ],

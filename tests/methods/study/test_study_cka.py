@@ -14,6 +14,7 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.study import page
+from truncate_kit.progress import TrialWatcher
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 
@@ -138,8 +139,6 @@ def test_trials_without_weights_are_not_run_again_but_for_the_last_layer(home, d
     result = run_study(read_study(home / "with.toml"), tmp_path, progress=watcher)
     assert watcher.trained == {(3, 0)}
     assert (tmp_path / "trials" / "trials.jsonl").read_bytes() == before  # a record is written once
-    assert "The last column is empty" in page(result)
-    assert "The last column is empty" not in page(done[0])
     for found, fresh in zip(result.cka, done[0].cka, strict=True):
         assert (found.untrained, found.last_trained) == (fresh.untrained, fresh.last_trained)
         assert found.own_trained == (fresh.own_trained if found.layer == 3 else None)

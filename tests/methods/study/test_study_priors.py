@@ -128,8 +128,8 @@ def test_a_second_run_reads_what_the_first_left(home, done):
         ("priors = [{ layer = 2 }]", "has layer but no texts"),
         ("priors = [{ word = 'x' }]", "a prior has no 'word'"),
         ("priors = []", "names no priors"),
-        ("priors = [{ words = 'w' }, { words = 'v' }]", "two priors called 'words'"),
-        ("read_earlier = 1", "read_earlier is 1"),
+        ("priors = [{ words = 'w' }, { words = 'v' }]", "two of its models 'bert, words first'"),
+        ("read_earlier = 1", "read_earlier is '1'"),
     ],
 )
 def test_bad_priors_are_said(home, line, message):

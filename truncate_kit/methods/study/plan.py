@@ -223,6 +223,8 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
     found = _found(model.model, home)
     if model.blocks is None:
         return replace(model, model=found)
+    if not model.blocks:
+        raise UsageError(f"{found} has blocks = [].", hint="Name one or more, or leave out blocks.")
     from truncate_kit.models import kept_config, load_config  # bring torch, which plans and results do without
 
     try:

@@ -51,7 +51,6 @@ from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
 from truncate_kit.training.settings import Trial, trial_name
-from truncate_kit.training.store import RunStore, run_key
 from truncate_kit.training.tasks import LabelledTask, read_judged
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
