@@ -14,6 +14,7 @@ from truncate_kit.core.wording import counted, in_markdown
 from truncate_kit.methods.study.plan import figure_name
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.report.training import layer_series, points_of
+from truncate_kit.files import write_text
 from truncate_kit.methods.study.result import (
     CKARow,
     StudyResult,
@@ -23,7 +24,7 @@ from truncate_kit.methods.study.result import (
     pareto_front,
     summaries,
 )
-from truncate_kit.report.training import layer_series, score_cells
+from truncate_kit.report.training import layer_series, points_of
 from truncate_kit.report.view import (
     BLUE,
     GREEN,

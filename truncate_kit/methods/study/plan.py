@@ -225,7 +225,8 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
         return replace(model, model=found)
     if not model.blocks:
         raise UsageError(f"{found} has blocks = [].", hint="Name one or more, or leave out blocks.")
-    from truncate_kit.models import kept_config, load_config  # bring torch, which plans and results do without
+    from truncate_kit.models.loading import load_config
+    from truncate_kit.models.truncation import kept_config
 
     try:
         config = load_config(found)

@@ -43,7 +43,6 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import layers_held, paper_parameters, truncate
-from truncate_kit.parallel import Engine, Sequential
 from truncate_kit.parallel import Engine
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
