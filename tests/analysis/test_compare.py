@@ -2,12 +2,9 @@ import pytest
 import torch
 
 from tests.support import cka as reference
-from truncate_kit.analysis.cka import LayerComparison, cka_matrix, compare_layers, jackknife_bounds, relative_layers
-from truncate_kit.analysis.hsic import outlier_dimensions, standardise, without_outliers
-from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_bounds, relative_layers
 from truncate_kit.analysis.hsic import outlier_dimensions, without_outliers
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from scipy.spatial.distance import pdist
 
 from tests.support import cka as reference
 from truncate_kit.analysis.hsic import biased_from_sums, median_distance, unbiased_from_sums
-from truncate_kit.core.errors import DataError
 
 
 def linear_gram(states):

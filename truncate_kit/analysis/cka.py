@@ -21,8 +21,6 @@ from truncate_kit.analysis.hsic import (
 from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
 from truncate_kit.analysis.streaming import StreamedCKA
 from truncate_kit.core.errors import UsageError, too_few_texts
-from truncate_kit.core.results import Result
-from truncate_kit.errors import UsageError, too_few_texts
 
 # How much slower per operation the layer-by-layer products of tiles run than the tiles' own large products.
 GRAM_OVERHEAD = 4

@@ -12,9 +12,6 @@ from typing import Any
 from truncate_kit.core.files import write_text
 from truncate_kit.core.wording import counted, in_markdown
 from truncate_kit.methods.study.plan import figure_name
-from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
-from truncate_kit.report.training import layer_series, points_of
-from truncate_kit.files import write_text
 from truncate_kit.methods.study.result import (
     CKARow,
     StudyResult,

@@ -13,8 +13,6 @@ from truncate_kit.methods.study.running import run_study
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.study import page
-from truncate_kit.progress import TrialWatcher
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 

@@ -61,21 +61,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from truncate_kit.core.errors import DataError, ModelError, UsageError, first_line, known_name
+from truncate_kit.core.errors import DataError, ModelError, UsageError, first_line
 from truncate_kit.core.files import is_there, local_path
-from truncate_kit.core.naming import blocks_in_words, blocks_named
+from truncate_kit.core.naming import as_text, blocks_in_words, blocks_named
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEEDS, check_number
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SearchMetric, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
-from truncate_kit.training.objectives import OBJECTIVES, SEARCH, objective_names
-from truncate_kit.errors import DataError, ModelError, UsageError, first_line
-from truncate_kit.files import is_there, local_path
 from truncate_kit.methods.study.result import figure_name
-from truncate_kit.naming import as_text, blocks_in_words, blocks_named
-from truncate_kit.results import Result
-from truncate_kit.settings import SEEDS, check_number
 from truncate_kit.training.objectives import SEARCH, objective_names
 from truncate_kit.training.settings import (
     WORD_BATCH_SIZE,

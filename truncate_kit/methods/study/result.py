@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.core.errors import DataError, UsageError, first_line
+from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.results import Result
 from truncate_kit.data.tables import opened_text
-from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
-from truncate_kit.errors import DataError, first_line
 from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.result import LayerScores
 

@@ -15,9 +15,9 @@ from truncate_kit.analysis.result import Estimator
 from truncate_kit.core.errors import DataError, DivergedError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.core.hardware import check_precision, select_device
-from truncate_kit.core.parallel import Engine, Sequential
+from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
-from truncate_kit.core.results import RECORDS_FILE, read_or_pass_over
+from truncate_kit.core.results import read_or_pass_over
 from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.texts import read_texts
@@ -43,10 +43,6 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.states import layer_states
 from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import layers_held, paper_parameters, truncate
-from truncate_kit.parallel import Engine
-from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
-from truncate_kit.results import read_or_pass_over
-from truncate_kit.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.evaluators import scored_as
 from truncate_kit.training.settings import Trial, trial_name
