@@ -11,7 +11,6 @@ from typing import Any
 
 from truncate_kit.core.files import write_text
 from truncate_kit.core.wording import counted, in_markdown
-from truncate_kit.methods.study.plan import figure_name
 from truncate_kit.methods.study.result import (
     CKARow,
     StudyResult,
