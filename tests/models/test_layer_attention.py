@@ -156,6 +156,4 @@ def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
     again = load_encoder(tmp_path / "m")
     torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-6, rtol=1e-5)
-    report = export_onnx(again, tmp_path / "m")
-    assert report.pooling == "concat"
-    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
+    assert again.pooling_name == "concat"

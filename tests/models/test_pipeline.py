@@ -70,19 +70,6 @@ def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, a
     assert encoder_digest(saved) == encoder_digest(encoder) != encoder_digest(load_encoder(pipeline[0]))
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "found"),
-    [({"max_seq_length": 7}, {"max_seq_length": 5}, 7), ({}, {"max_seq_length": 5}, 5), ({}, {}, 36)],
-)
-def test_the_first_file_that_says_how_texts_are_read_counts(pipeline, tmp_path, first, second, found):
-    folder = shutil.copytree(pipeline[0], tmp_path / "model")
-    (folder / "sentence_bert_config.json").write_text(json.dumps(first))
-    (folder / "sentence_roberta_config.json").write_text(json.dumps(second))
-    tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 36}
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert load_encoder(folder).max_length == SentenceTransformer(str(folder), device="cpu").max_seq_length == found
-
-
 @pytest.mark.parametrize("lacking", [["2_Dense"], [""], []])
 @pytest.mark.parametrize("extra", ["2_Dense/training.bin", "pytorch_model.bin"])
 def test_weights_on_the_hub_are_fetched_in_the_form_they_have(pipeline, tmp_path, monkeypatch, lacking, extra):

@@ -29,14 +29,14 @@ from tests.support.families import TINY_CONFIGS
 
 SYLLABLES = ["ka", "to", "mi", "ser", "an", "dol", "e", "ru", "shi", "pen", "ß", "ö", "ing", "s"]
 OTHER = ["2026", "don't", "日本", "naïve", "x,y", "(so)", "…", "CAPS"]
-KINDS = {
-    **dict.fromkeys(["bert", "electra", "electra-generator", "distilbert", "mpnet", "nomic-bert", "gte"], "word-piece"),
-    **dict.fromkeys(["xlm-roberta", "camembert", "albert", "albert-grouped", "deberta-v2", "deberta-v3"], "unigram"),
-    **dict.fromkeys(["deberta-v2-convolution"], "unigram"),
-    **dict.fromkeys(["roberta", "deberta", "modernbert", "gpt2", "qwen2"], "byte-level"),
-    **dict.fromkeys(["qwen3"], "ignore-merges"),
-    **dict.fromkeys(["llama", "mistral", "embeddinggemma"], "byte-fallback"),
+OF_KIND = {
+    "word-piece": "bert electra electra-generator distilbert mpnet nomic-bert gte",
+    "unigram": "xlm-roberta camembert albert albert-grouped deberta-v2 deberta-v3 deberta-v2-convolution",
+    "byte-level": "roberta deberta modernbert gpt2 qwen2",
+    "ignore-merges": "qwen3",
+    "byte-fallback": "llama mistral embeddinggemma",
 }
+KINDS = {name: kind for kind, names in OF_KIND.items() for name in names.split()}
 
 
 # Classes that build the tokenizer anew from its vocabulary when they read it; the other families have what is saved.
