@@ -82,21 +82,21 @@ def measure_here(request: Mapping[str, Any]) -> int:
     """
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
-    load = _without_torch(request) if plain else _by_runner(request)  # imports everything, loads nothing
-    if not on_cpu:
-        import torch
-
-        # All that the GPU hands out, as its driver counts, while all others rest: allocators keep what they took. The
-        # first reading makes the context of this process.
-        before = torch.cuda.mem_get_info(request["device"])[0]
-    call = load()
+    call, before = (_without_torch(request), 0) if plain else _by_runner(request)
     call()  # whatever compiles does it here
     gc.collect()
     with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak then counts copies made while loading
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
-    return _highest() if on_cpu else before - torch.cuda.mem_get_info(request["device"])[0]
+    return _highest() if on_cpu else before - _free_on_gpu(request["device"])
+
+
+def _free_on_gpu(device: str) -> int:
+    """Bytes that the GPU can hand out, as its driver counts, while all others rest: allocators keep what they took."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _highest() -> int:
@@ -108,49 +108,45 @@ def _highest() -> int:
     return int(line.split()[1]) * 1024
 
 
-def _by_runner(request: Mapping[str, Any]) -> Callable[[], Callable[[], object]]:
+def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
+    """Load the model; return the call that encodes, and the GPU's free memory after imports and before loading."""
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids
     from truncate_kit.models.loading import load_config, load_encoder, random_encoder
 
     torch.set_num_threads(request["threads"])
-
-    def load() -> Callable[[], object]:
-        model, backend = Path(request["model"]), BACKENDS[request["backend"]]
-        encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
-        runner = make_runner(
-            backend,
-            encoder,
-            graph=lambda: Path(request["graph"]),
-            folder=lambda: model,
-            device=torch.device(request["device"]),
-            threads=request["threads"],
-        )
-        vocabulary = encoder.backbone.config.vocab_size
-        return runner.prepare(random_ids([request["length"]] * request["batch_size"], vocabulary))
-
-    return load
+    device = torch.device(request["device"])
+    before = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # this makes the context of the process
+    model = Path(request["model"])
+    encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
+    runner = make_runner(
+        BACKENDS[request["backend"]],
+        encoder,
+        graph=lambda: Path(request["graph"]),
+        folder=lambda: model,
+        device=device,
+        threads=request["threads"],
+    )
+    ids = random_ids([request["length"]] * request["batch_size"], encoder.backbone.config.vocab_size)
+    return runner.prepare(ids), before
 
 
-def _without_torch(request: Mapping[str, Any]) -> Callable[[], Callable[[], object]]:
+def _without_torch(request: Mapping[str, Any]) -> Callable[[], object]:
     import numpy as np
     import onnxruntime
 
-    def load() -> Callable[[], object]:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = request["threads"]
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(
-            request["graph"],
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=["SkipLayerNormFusion"],  # as `export.open_session`, whose module would bring torch
-        )
-        ids = np.ones((request["batch_size"], request["length"]), np.int64)
-        return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})
-
-    return load
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = request["threads"]
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        request["graph"],
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["SkipLayerNormFusion"],  # as `export.open_session`, whose module would bring torch
+    )
+    ids = np.ones((request["batch_size"], request["length"]), np.int64)
+    return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})
 
 
 if __name__ == "__main__":

@@ -361,7 +361,7 @@ class Subject:
                 export_graph(self.encoder, graph.parent, self.target)
             except TruncateKitError as error:
                 lacking = isinstance(error, MissingExtraError)
-                raise AbsentError(f"{error} {error.hint}" if lacking else f"not exported: {error}") from error
+                raise AbsentError(error if lacking else f"not exported: {error}") from error
             self.exported = None if self._kept is None else str(graph)
         return graph
 

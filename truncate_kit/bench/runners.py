@@ -36,8 +36,10 @@ _TENSORRT_SHAPES = {
 class AbsentError(TruncateKitError):
     """A runtime that cannot be measured here; the bench writes the reason into its row and goes on."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, hint="Leave it out of `backends`.")
+    def __init__(self, reason: str | TruncateKitError) -> None:
+        """Take the reason; of an error its message and its hint."""
+        said = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
+        super().__init__(said, hint="Leave it out of `backends`.")
 
 
 class ContestantError(Exception):
@@ -210,7 +212,7 @@ class OnnxRunner:
         except TruncateKitError as error:
             if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT does not build every graph
                 raise
-            raise AbsentError(f"{error} {error.hint}") from error
+            raise AbsentError(error) from error
         self.fixed = FixedShapes(self.session, device, self.model.width) if backend.captured else None
         self.device = device
         self.padding = reader.padding_id if reader is not None else 0
@@ -245,7 +247,7 @@ class PeerRunner:
         try:
             peer = require("sentence_transformers", extra="st")
         except TruncateKitError as error:
-            raise AbsentError(f"{error} {error.hint}") from error
+            raise AbsentError(error) from error
         self.device = device
         self.encoder = encoder
         self.batch_size = ENCODE_BATCH[device.type]

@@ -208,9 +208,9 @@ def _encode(
         resumed = done = job.num_texts - sum(min(job.chunk, job.num_texts - start) for start in missing)
         seen, cut = Digest(), 0
         chunks = (chunk for chunk in _chunks(texts, job, seen) if chunk.start in missing)
-        for chunk, encoded in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
-            stored.write(chunk.start, encoded.rows)
-            cut += encoded.num_cut
+        for chunk, (rows, num_cut) in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
+            stored.write(chunk.start, rows)
+            cut += num_cut
             done += len(chunk.texts)
             progress("Encoding", done, job.num_texts)
         if done < job.num_texts or seen.hexdigest() != job.texts:
@@ -233,13 +233,6 @@ class Chunk(NamedTuple):
 
     def __str__(self) -> str:
         return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
-
-
-class Encoded(NamedTuple):
-    """The rows of a chunk as they are stored, and the number of its texts that are longer than the model takes."""
-
-    rows: bytes
-    num_cut: int
 
 
 def _chunks(texts: Iterator[str], job: EncodingJob, digest: Digest) -> Iterator[Chunk]:
@@ -279,11 +272,11 @@ class EncodingWork:
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
-    def perform(self, chunk: Chunk, send: Send) -> Encoded:
-        """Return the rows in the order of the texts."""
+    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
+        """Return the rows as they are stored, and the number of texts that are longer than the model takes."""
         rows = self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
         reader = self._encoder.reader
-        return Encoded(rows, 0 if reader is None else reader.num_cut(chunk.texts))
+        return rows, 0 if reader is None else reader.num_cut(chunk.texts)
 
     def __getstate__(self) -> dict[str, Any]:
         if not isinstance(self._encoder, OnnxEncoder):

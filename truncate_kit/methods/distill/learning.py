@@ -25,6 +25,9 @@ from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.export.encode import Chunk, Encoded, EncodingWork
+from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.encode import Chunk, EncodingWork
+from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
@@ -203,10 +206,10 @@ LOST = 1.0
 class TokenWork(EncodingWork):
     """Encoding of texts that are token ids already."""
 
-    def perform(self, chunk: Chunk, send: Send) -> Encoded:
+    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
         """Return rows as they are stored, in the order of the texts."""
         vectors = self._encoder.encode_ids(chunk.texts)
-        return Encoded(self._form.store(vectors).tobytes(), 0)
+        return self._form.store(vectors).tobytes(), 0
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
@@ -264,11 +267,11 @@ def teacher_vectors(
             places = range(start, min(start + CHUNK, len(texts)))
             yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
 
-    for chunk, encoded in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
-        if not np.isfinite(np.frombuffer(encoded.rows, dtype=np.float16)).all():
+    for chunk, (rows, _) in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+        if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
-        stored.write(chunk.start, encoded.rows)
+        stored.write(chunk.start, rows)
         done += len(chunk.texts)
         progress("Encoding with the full model", done, len(texts))
     return read_vectors(encoder, texts, folder)
