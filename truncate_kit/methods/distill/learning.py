@@ -24,10 +24,7 @@ from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
 from truncate_kit.evaluation.searching import estimated
-from truncate_kit.export.encode import Chunk, Encoded, EncodingWork
-from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.encode import Chunk, EncodingWork
-from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
+from truncate_kit.export.encode import Chunk, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
