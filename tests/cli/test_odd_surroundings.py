@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import sys
 
 import pytest
@@ -14,14 +13,6 @@ from truncate_kit_cli import console
 @pytest.mark.parametrize("command", ["cut", "study"])
 def test_names_that_no_file_of_results_could_hold(capfd, command):
     assert "is not UTF-8 text" in fails(capfd, command, "a\udcff")
-
-
-def test_pipes_are_refused_and_not_waited_for(capfd, tmp_path):
-    for name in ("data.csv", "texts.txt", "data.parquet"):
-        os.mkfifo(tmp_path / name)
-    assert "pipe" in fails(capfd, "evaluate", "mini-bert", "--data", tmp_path / "data.csv")
-    assert "pipe" in fails(capfd, "evaluate", "mini-bert", "--data", tmp_path / "data.parquet")
-    assert "pipe" in fails(capfd, "analyze", "mini-bert", "--texts", tmp_path / "texts.txt", "--workspace", tmp_path)
 
 
 def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, tmp_path):
