@@ -110,7 +110,7 @@ def test_an_objective_of_the_whole_batch_is_not_cut(tiny_folder, monkeypatch):
 _BOUNDED = """
 import json, resource, sys, logging
 import torch
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 encoder = load_encoder(sys.argv[1])

@@ -102,7 +102,7 @@ def test_the_saved_winner_scores_what_the_search_found(
     card = " ".join((out / "combined/README.md").read_text().split())
     assert "SentenceTransformer(path, trust_remote_code=True)" in card
     assert words in card
-    pairs = load_pairs(data, Division=False).train
+    pairs = load_pairs(data, divide=False).train
     division = Division(pairs, report.splits[0].seed, report.splits[0].num_dev)
     for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
         some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])

@@ -115,7 +115,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         (("--texts", "texts.txt", "--precision", "fp8"), "'fp8' is not known", "fp32"),
         (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is too small", "from 0"),
         (("--texts", "texts.txt", "--exclude", "nothing.csv"), "nothing.csv", ""),
-        (("--texts", "texts.txt", "--exclude", "nothing.csv", "--layer", "high"), "no layer 'high'", "as a number"),
+        (("--texts", "texts.txt", "--exclude", "nothing.csv", "--layer", "high"), "no layer 'high'", "auto"),
     ],
 )
 def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):

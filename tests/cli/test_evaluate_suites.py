@@ -124,7 +124,6 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     code, out, err = run(*command, "--head")
     assert code == 0, err
     assert json.loads(beside.read_text())["settings"]["head"]
-    assert "goes through the trained pooler" in " ".join(out.split())
     code, _, err = run("evaluate", tiny_folder("electra"), *command[2:], "--head")
     assert (code, "has no trained pooler head" in err, "--head" in err) == (1, True, True)
 

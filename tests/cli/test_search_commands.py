@@ -59,7 +59,6 @@ def test_compare(capfd, tiny_folder, lean, folder):
     assert err == ""
     assert "overlap@3" in out
     assert out.count("lean queries, full index") == 2
-    assert "Lean queries on the full model's index: " in out
 
 
 def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):

@@ -193,7 +193,7 @@ def test_published_sets_keep_every_row(shared_data, name, sizes, scale):
 def test_importing_the_package_and_reading_csv_need_no_heavy_library(tmp_path):
     path = write(tmp_path / "p.csv")
     code = (
-        "import sys; from truncate_kit.data import load_pairs, read_pairs\n"
+        "import sys; from truncate_kit.data.pairs import load_pairs, read_pairs\n"
         "read_pairs(sys.argv[1]); load_pairs('bundled')\n"
         "sys.exit(', '.join({'torch', 'datasets', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)) or None)"
     )

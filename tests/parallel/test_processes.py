@@ -23,7 +23,7 @@ def workers_of(process: int) -> list[psutil.Process]:
     return [
         worker
         for server in psutil.Process(process).children()
-        if "multiprocessing.forkserver" in " ".join(server.cmdline())
+        if server.status() != psutil.STATUS_ZOMBIE and "multiprocessing.forkserver" in " ".join(server.cmdline())
         for worker in server.children()
     ]
 

@@ -29,7 +29,8 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 
-from truncate_kit.core.errors import DeviceError, UsageError, cannot_write, first_line, require
+from truncate_kit.core.errors import DeviceError, UsageError, first_line, require
+from truncate_kit.core.files import replacing
 from truncate_kit.core.hardware import check_threads, select_device
 from truncate_kit.core.settings import Bounds, check_number
 
@@ -143,11 +144,8 @@ class Processes:
         """Yield each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
         if work is not self._work:
             self._work, self._key = work, str(Path(self._folder.name, uuid.uuid4().hex))
-            try:
-                with Path(self._key).open("wb") as file:
-                    torch.save(work, file)
-            except OSError as error:
-                raise cannot_write(Path(self._key), error) from error
+            with replacing(Path(self._key)) as file:
+                torch.save(work, file)
         pending = _Pending(tasks, send)
         running: dict[Future[Any], Task] = {}
         try:

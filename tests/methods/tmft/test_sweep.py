@@ -138,7 +138,7 @@ import sys
 from pathlib import Path
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
-from truncate_kit.models import load_encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -332,7 +332,7 @@ def test_layers_as_text(text, layers):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"pick": "best"}, {"strategy": "fast"}, {"seeds": ()}, {"within": 2.0}, {"strategy": "last", "layers": "1"}],
+    [{"pick": "best"}, {"strategy": "fast"}, {"seeds": ()}, {"within": 2.0}],
 )
 def test_impossible_settings(wrong):
     with pytest.raises(UsageError):
