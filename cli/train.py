@@ -365,8 +365,8 @@ def distill(
     if not texts:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
-    if number is None:
-        known_name("layer", layer, ("auto", "last"))
+    if number is None and layer not in ("auto", "last"):
+        raise UsageError(f"There is no layer {layer!r}.", hint="Give it as a number, or auto or last.")
     if data is None:
         refuse("--data", columns=columns, scale=scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
