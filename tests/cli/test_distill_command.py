@@ -58,7 +58,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     assert "blocks 1, 3 of 3, distilled" in card
     assert "1, 3 of 3" in card
     _, err = run_both(capfd, "encode", texts, "--out", "vectors.npy")
-    assert f"blocks 1, 3 of {model}, distilled" in err
+    assert "blocks 1, 3 of 3, distilled" in err
     assert f"{model}, blocks 1, 3 of 3, distilled from raw text" in run(capfd, "status")
     assert "were freed" in run(capfd, "status", "--clean")
     assert not (texts.parent / "exported/distillation").exists()

@@ -144,8 +144,7 @@ class Processes:
         """Yield each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
         if work is not self._work:
             self._work, self._key = work, str(Path(self._folder.name, uuid.uuid4().hex))
-            with replacing(Path(self._key)) as file:
-                torch.save(work, file)
+            _write(Path(self._key), work)
         pending = _Pending(tasks, send)
         running: dict[Future[Any], Task] = {}
         try:
@@ -403,6 +402,14 @@ def _begin(devices: Any, threads: int, messages: Any) -> None:
     _send_logs(_send)
 
 
+def _write(path: Path, work: object) -> None:
+    """Write the work for the processes of this machine. Raises `FileProblemError`, as on a full disk."""
+    buffer = io.BytesIO()  # writing to a file torch has errors of its own
+    torch.save(work, buffer)
+    with replacing(path) as file:
+        file.write_bytes(buffer.getvalue())
+
+
 def _end(*_: object) -> None:
     atexit._run_exitfuncs()  # temporary folders go
     os._exit(TERMINATED)
@@ -417,7 +424,9 @@ def _perform(key: str, task: Any) -> str:
     """Do a task and return the file of its result: a long answer in a pipe would block if this process is killed."""
     try:
         answer = Path(f"{key}-{uuid.uuid4().hex}")
-        answer.write_bytes(pickle.dumps(_held_work(key, lambda: key, _device).perform(task, _send)))
+        found = pickle.dumps(_held_work(key, lambda: key, _device).perform(task, _send))
+        with replacing(answer) as file:
+            file.write_bytes(found)
         return str(answer)
     except Exception as error:
         raise _portable(error) from None
