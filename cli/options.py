@@ -14,7 +14,6 @@ import typer
 import truncate_kit
 from truncate_kit.core.errors import TruncateKitError, UsageError, known_name
 from truncate_kit.core.files import local_path
-from truncate_kit.core.naming import blocks_named
 from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
 
 if TYPE_CHECKING:
@@ -367,6 +366,8 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
     """Return where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
+    from truncate_kit.core.naming import blocks_named
+
     return layer if blocks is None else blocks_named(blocks)
 
 

@@ -163,3 +163,17 @@ def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
     assert message in said
     assert hint in advice
     assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 12),
+        ("import truncate_kit.report.measuring, truncate_kit.report.training, truncate_kit.report.distillation", 22),
+    ],
+    ids=["help", "views"],
+)
+def test_only_what_is_needed_is_loaded(code, most):
+    count = "import sys; print(sum(name.partition('.')[0].startswith('truncate_kit') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{count}"], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) <= most

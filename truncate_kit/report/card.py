@@ -16,8 +16,6 @@ from truncate_kit.core.results import VERSION
 from truncate_kit.core.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
 from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import Table, view_of
-from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.settings import Trial
 
 if TYPE_CHECKING:
     from truncate_kit.data.types import PairSplits
@@ -155,6 +153,8 @@ def card_text(
 
 def _training(result: Any, encoder: "Encoder") -> dict[str, str]:
     """Say what only results of one method have to say of how the model was made."""
+    from truncate_kit.training.objectives import OBJECTIVES
+
     kind = type(result).__name__
     if kind not in ("SweepResult", "DistillResult", "ContrastiveResult", "CombinationReport"):
         return {}

@@ -11,16 +11,6 @@ from truncate_kit.core.hardware import QUIET
 from truncate_kit.core.naming import blocks_in_words
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.wording import counted, in_points, listed, longer_texts, with_interval
-from truncate_kit.methods.distill.result import (
-    NEAR,
-    Agreement,
-    DistillResult,
-    Frontier,
-    FrontierPoint,
-    TextCounts,
-    taught_by,
-)
-from truncate_kit.report.training import vocabulary_sentences
 from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring
 
 if TYPE_CHECKING:
@@ -34,6 +24,8 @@ _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int
 
 def view_distillation(result: DistillResult) -> View:
     """Show numbers of blocks before and after learning, and the graphs that were measured."""
+    from truncate_kit.report.training import vocabulary_sentences
+
     frontier, words, search = result.frontier, result.vocabulary, result.search
     rules = Table.of(
         f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep",
@@ -129,6 +121,8 @@ def agreement_in_words(found: Agreement) -> str:
 
 def choice(result: DistillResult) -> str:
     """Say which blocks were chosen, how fast they are and how like the full model."""
+    from truncate_kit.methods.distill.result import NEAR, taught_by
+
     agreement, scores, within = result.student.agreement, result.scores, in_points(result.budget.points or 0)
     common, chance = f"{agreement.overlap:.0f} %", 100 * NEAR / (agreement.num_texts - 1)
     if agreement.overlap_low is not None:
@@ -177,6 +171,8 @@ def _graph_choice(result: DistillResult) -> list[str]:
 
 def sizes_table(result: DistillResult) -> Table:
     """Give each number of blocks a row, the full model last; speeds are factors, and texts a second in torch."""
+    from truncate_kit.methods.distill.result import taught_by
+
     full, needed = result.candidates[-1], ""
     if result.needed is not None:
         needed = f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"

@@ -19,7 +19,6 @@ from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
 from truncate_kit.export.record import ExportReport
-from truncate_kit.report.distillation import rough_speeds
 from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ def view_bench(report: BenchReport) -> View:
 
 def _bench_sentences(report: BenchReport) -> list[str]:
     """Say what the scores and the timings of a bench stand for."""
+    from truncate_kit.report.distillation import rough_speeds
+
     found, missing = [], report.distinct_texts - report.num_texts
     if report.scored is not None and report.scored.bundled:
         found.append("These scores are of the bundled pairs, which a grammar made: they say little of your task.")

@@ -7,14 +7,8 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.core.naming import blocks_in_words, place_in_words
-from truncate_kit.core.statistics import Span
 from truncate_kit.core.wording import NONE, capitalized, counted, layers_in_words, listed, points
-from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
-from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings, LayerWeights
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, FrozenReport
-from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import (
     BLUE,
@@ -33,8 +27,6 @@ from truncate_kit.report.view import (
     View,
     ring,
 )
-from truncate_kit.training.cutting import CutResult, VocabularyCut
-from truncate_kit.training.settings import Trial
 
 if TYPE_CHECKING:
     from truncate_kit.core.statistics import Span
@@ -55,6 +47,8 @@ _LONGEST = 60  # characters of a sentence in a table or beside its row
 
 def view_sweep(result: SweepResult) -> View:
     """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
+    from truncate_kit.analysis.drop import NOT_PREDICTED
+
     notes, sentences = [], [result.choice]
     if result.prediction is not None:
         notes.append(result.prediction.sentence)
@@ -189,6 +183,8 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
 
 def pooling_words(settings: ContrastiveSettings) -> str:
     """Say how a sentence vector was made in training, and whether it still is."""
+    from truncate_kit.methods.contrast.settings import TABLE_2
+
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
         parts = [over, *["with the last CLS"] * settings.last_cls, *["equations as printed"] * settings.literal]
@@ -253,6 +249,8 @@ def _shortened(text: str) -> str:
 
 def view_frozen(report: FrozenReport) -> View:
     """Show the scores of heads over frozen states, and where the saved ones err most."""
+    from truncate_kit.methods.frozen.settings import AUTOENCODER
+
     layer, notes = report.chosen_layer, []
     if (losses := report.reconstruction) is not None:
         notes.append(
@@ -304,6 +302,8 @@ def _steps(report: FrozenReport) -> Table:
 
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
     """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
+    from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
+
     colors = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
     name, unit = f"{Path(report.model).name}, frozen: {{}} ({report.data})", "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
@@ -414,6 +414,8 @@ def _combination_notes(report: CombinationReport) -> list[str]:
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
     """Draw the best combination of each size, and what leaving out each layer changes."""
+    from truncate_kit.methods.bert_lc.result import LAST
+
     name = f"{Path(report.model).name}: {{}} ({report.data})"
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()
