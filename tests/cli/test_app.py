@@ -169,7 +169,7 @@ def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
     ("code", "most"),
     [
         ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 12),
-        ("import truncate_kit.report.measuring, truncate_kit.report.training, truncate_kit.report.distillation", 22),
+        ("import truncate_kit.report.measuring, truncate_kit.report.training, truncate_kit.report.distillation", 24),
     ],
     ids=["help", "views"],
 )
