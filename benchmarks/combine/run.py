@@ -69,7 +69,7 @@ add_options(PARSER)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search for each model, then print one row for every report there is."""
     options = PARSER.parse_args(arguments)
-    pairs = load_pairs(options.data, Division=False).evaluation
+    pairs = load_pairs(options.data, divide=False).evaluation
     records = Records(REPORTS)
     for model in options.model:
         encoder, head, record = asked_model(model, options)
