@@ -69,7 +69,7 @@ class PanelGroup(TyperGroup):
 
     def __init__(self, **details: Any) -> None:
         super().__init__(**details)
-        self.commands = _Commands()  # type: ignore[assignment]
+        self.commands = _Commands()  # type: ignore[assignment]  # typer has a dict
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write options and commands to the help."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
@@ -45,7 +45,7 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of a test, or of a program that calls this one
             if not _is_unicode(stream):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # not of all TextIO
 
 
 def _is_unicode(stream: TextIO) -> bool:
@@ -150,8 +150,9 @@ def table(cells: "Table") -> None:
             more = min(left, max(map(len, (cells.columns[place], *inner[place]))) - least[place])
             left, widths = left - max(more, 0), [*widths, least[place] + max(more, 0)]
             words = place == 0 or _holds_words(inner[place])
-            heading, side = Text(harmless(cells.columns[place])), "left" if words else "right"
-            drawn.add_column(heading, justify=side, width=widths[-1], overflow="fold")  # type: ignore[arg-type]
+            side: Literal["left", "right"] = "left" if words else "right"
+            heading = Text(harmless(cells.columns[place]))
+            drawn.add_column(heading, justify=side, width=widths[-1], overflow="fold")
         for number, row in enumerate(drawn_rows):
             drawn.add_row(*(Text(row[place]) for place in part), style="bold green" if number == cells.marked else None)
         Console(width=max(console.width, _drawn_width(widths))).print(drawn)

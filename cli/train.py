@@ -109,8 +109,8 @@ class Priors:
         from truncate_kit.training.settings import word_training
 
         words = load_words(self.prior_words)
-        for statement in words.notes if workspace is not None else ():
-            workspace.note(f"Before each trial: {statement}")  # type: ignore[union-attr]
+        if workspace is not None:
+            workspace.note(*(f"Before each trial: {statement}" for statement in words.notes))
         return WordPrior(encoder, words, word_training(precision))
 
     def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
@@ -713,7 +713,7 @@ def combine(
         report.write(workspace.combination_file)
         try:
             head = trained if settings.head else None
-            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]
+            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]  # of the settings
             chosen = report.settings.to_dict() | {"layers": report.chosen}
             origin = origin_of("combine", encoder, lean, data=pairs, settings=chosen)
             card = report.card(lean, origin)

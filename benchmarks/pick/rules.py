@@ -137,7 +137,7 @@ def read_cases(path: Path = CASES) -> list[Case]:
         key = tuple(row[one.name] for one in fields(Case) if one.name != "layers")
         scores = {one.name: float(row[one.name]) for one in fields(Layer) if row[one.name]}
         # Fields by name: their types differ, which the dictionary does not say.
-        found.setdefault(key, []).append(Layer(**scores | {"layer": int(row["layer"])}))  # type: ignore[arg-type]
+        found.setdefault(key, []).append(Layer(**scores | {"layer": int(row["layer"])}))  # type: ignore[arg-type]  # by name
     return [_case(key, layers) for key, layers in found.items()]
 
 

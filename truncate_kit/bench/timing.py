@@ -59,7 +59,7 @@ def interleaved(
                     seconds[key].append(time.perf_counter() - begin)
                     continue
                 # torch leaves events untyped
-                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # in torch
                 first.record()
                 begin = time.perf_counter()
                 calls[key]()

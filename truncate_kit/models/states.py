@@ -76,7 +76,7 @@ def iter_states_together(
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
                 found, places = [], [start + place for place in part]  # noqa: B023  # is called in this turn
-                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023
+                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023  # likewise
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
                         mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)

@@ -77,7 +77,7 @@ def _beats_mkl() -> bool:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(…, out) = states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
-        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # untyped in torch
         return result
     return _product(states, weight, bias)
 
