@@ -109,13 +109,6 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         return AutoModelForMaskedLM.from_config(config), False
 
 
-def _has_words_of(model: Any, encoder: Encoder) -> bool:
-    """Whether both have the same word embeddings: a head fits no others, such as those of weights drawn anew."""
-    theirs: Tensor = model.get_input_embeddings().weight
-    ours: Any = encoder.backbone.get_input_embeddings().weight
-    return torch.equal(theirs.cpu(), ours.cpu())
-
-
 MASKED_SHARE = 0.15
 HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
 IGNORED = -100
