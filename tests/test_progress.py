@@ -8,6 +8,7 @@ import truncate_kit
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit import SweepSettings, finetune, profile
+from truncate_kit.core import progress
 from truncate_kit.core.progress import (
     Bars,
     PlannedTrial,
@@ -45,6 +46,18 @@ def test_bars_are_drawn_in_a_terminal_and_nowhere_else(monkeypatch, capsys, capl
     for done in (1, 2):
         bars("Counting", done, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_where_there_is_no_terminal_a_line_tells_of_progress_now_and_then(monkeypatch):
+    said = []
+    bars = Bars(said.append)
+    bars("Encoding", 1, 4)
+    bars("Encoding", 2, 4)
+    assert said == []  # a minute has not passed
+    monkeypatch.setattr(progress, "TELL_EVERY", 0.0)
+    bars("Encoding", 3, 4)
+    bars("Encoding", 4, 4)
+    assert said == ["Encoding: 3 of 4 after 0 min."]
 
 
 def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):

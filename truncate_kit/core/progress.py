@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from truncate_kit.core.errors import require
 from truncate_kit.core.wording import counted
 
 _logger = logging.getLogger(__name__)
+TELL_EVERY = 60.0  # seconds between two lines of progress where stderr is no terminal
 
 
 class Progress(Protocol):
@@ -126,7 +128,8 @@ class Bars(TrialWatcher):
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
         self.say, self._beside = say, beside or TrialWatcher()
-        self._bars: dict[str, Any] = {}
+        self._bars: dict[str, tuple[Any, float]] = {}  # each with the time at which it began
+        self._told = time.monotonic()
         self._shares: dict[str, tuple[PlannedTrial, float]] = {}  # how much of a planned trial is done
 
     def __call__(self, task: str, done: int, total: int) -> None:
@@ -145,16 +148,20 @@ class Bars(TrialWatcher):
         self._draw(task, done, total)
 
     def _draw(self, task: str, done: int, total: int) -> None:
+        now = time.monotonic()
         if task not in self._bars:
             _logger.info("%s: step %s of %s.", task, f"{done:,}", f"{total:,}")
-            self._bars[task] = _bar(task, done, total)
-        bar = self._bars[task]
+            self._bars[task] = _bar(task, done, total), now
+        bar, begun = self._bars[task]
         bar.total = total
         bar.update(done - bar.n)
         if done >= total:
             bar.close()
             del self._bars[task]
-            _logger.info("%s: done after %.1f s.", task, bar.format_dict["elapsed"])
+            _logger.info("%s: done after %.1f s.", task, now - begun)
+        elif bar.disable and now - self._told >= TELL_EVERY:  # where no bar is drawn, a line now and then
+            self._told = now
+            self.say(f"{task}: {done:,} of {total:,} after {(now - begun) / 60:.0f} min.")
 
     def part(self, name: str) -> None:
         """Say which part begins."""
