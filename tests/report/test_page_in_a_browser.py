@@ -146,10 +146,10 @@ def test_a_phone_needs_no_scrolling_to_the_side(browser, page):
                             "svg.getBoundingClientRect().width))")  # fmt: skip
     assert smallest > 300
     # Lean against full is read without a swipe, and no word of it is broken or runs into the next cell.
-    cells = "[document.querySelector('.measures').parentElement, ...document.querySelectorAll('.measures :is(th, td)')]"
+    cells = "[...document.querySelectorAll('#against :is(th, td)')]"
     assert tab.evaluate(f"{cells}.length") > 20
     assert tab.evaluate(f"{cells}.every(one => one.scrollWidth <= one.clientWidth)")
-    assert tab.evaluate("document.querySelector('.measures td:last-child').getBoundingClientRect().right") <= 390
+    assert tab.evaluate("document.querySelector('#against td:last-child').getBoundingClientRect().right") <= 390
 
 
 def test_no_line_breaks_within_an_option(browser, made):

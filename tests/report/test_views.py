@@ -24,7 +24,7 @@ from truncate_kit.methods.distill.result import HeldOutScores, Tryout
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.measuring import against_table, rate
+from truncate_kit.report.measuring import gained_table, rate
 from truncate_kit.report.view import Table, view_of
 from truncate_kit.training.cutting import CutResult, VocabularyCut
 
@@ -183,8 +183,12 @@ def test_what_was_cut():
 
 def test_a_bench():
     report = a_bench()
-    overview, *others = view_of(report).tables
+    overview, gained, *others = view_of(report).tables
     assert all(table.detail for table in others)
+    lean, full = report.models
+    assert gained.rows[0] == ("layers", str(lean.layer), str(full.layer), f"{full.layer / lean.layer:.2f}× fewer")
+    # 0.3 s in torch at full depth, 0.1 s cut, 0.05 s as a graph: 3 × 2 = 6; 50 sentences in 0.05 and in 0.3 s.
+    assert gained.rows[-1] == ("sentences per second", "1,000", "167", "6.0× faster (3.0 × 2.0)")
     lean = next(row for row in overview.rows if row[0] == "lean, torch fp32")
     speed = report.timing("lean", "torch-fp32", "real set").sentences_per_second
     assert lean[3] == f"{speed:,.0f}"
@@ -192,8 +196,10 @@ def test_a_bench():
     assert report.scored.words in overview.title
     full = report.timing("full", "torch-fp32", "real set").sentences_per_second
     assert rate(report, "full", "torch-fp32") == full
-    assert "sentences a second" in [row[0] for row in against_table(report).rows]
-    assert against_table(replace(report, timings=())) is None
+    assert gained_table(replace(report, timings=())) is None
+    torch_alone = [row for row in report.timings if row.backend == "torch-fp32"]
+    alone = gained_table(replace(report, timings=tuple(torch_alone)))
+    assert alone.rows[-1] == ("sentences per second", "500", "167", "3.0× faster")
     bare = replace(report, contestants=tuple(replace(row, spearman=None) for row in report.contestants))
     assert view_of(bare).plots == ()
 

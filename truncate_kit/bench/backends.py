@@ -96,6 +96,7 @@ _ROWS = (
 )
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"
+GRAPH = "onnx-fp32"
 
 
 def select_backends(

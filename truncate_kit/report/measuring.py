@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.bench.backends import BACKENDS, BASE
+from truncate_kit.bench.backends import BACKENDS, BASE, GRAPH
 from truncate_kit.bench.bench_report import (
     BenchedModel,
     BenchReport,
@@ -80,11 +80,12 @@ def view_bench(report: BenchReport) -> View:
         },
         detail=True,
     ).filled()
-    plot = bench_plot(report)
+    plot, gained = bench_plot(report), gained_table(report)
+    overview = [_overview(report)] if gained is None else [_overview(report), gained]
     return View(
         key="speed",
         title="Speed against quality",
-        tables=[table for table in (_overview(report), fixed, _gains(report), _costs(report)) if table.rows],
+        tables=[one for one in (*overview, fixed, _gains(report), _costs(report)) if one.rows],
         sentences=[*sentences, *report.notes, *_bench_sentences(report)],
         plots=() if plot is None else (plot,),
     )
@@ -183,6 +184,47 @@ def _overview(report: BenchReport) -> Table:
     )
 
 
+def gained_table(report: BenchReport) -> Table | None:
+    """Set lean against full: sizes, score, and speed; None if no runtime timed both.
+
+    Full runs as most people run it, in `BASE`, and lean as a graph, where both were timed; else both in one runtime.
+    """
+    shared = compared_in(report)
+    if shared is None:
+        return None
+    plain = shared if rate(report, "full", BASE) is None or rate(report, "lean", BASE) is None else BASE
+    fast = shared if rate(report, "lean", GRAPH) is None else GRAPH
+    lean, full = _model(report, "lean"), _model(report, "full")
+    rows: list[tuple[str, ...]] = [
+        (name, f"{ours:,}", f"{theirs:,}", f"{theirs / ours:.2f}× {how}")
+        for name, ours, theirs, how in (
+            ("layers", lean.layer, full.layer, "fewer"),
+            ("parameters", lean.parameters, full.parameters, "fewer"),
+            ("weights on disk, kB", (lean.weights_bytes or 0) // 1000, (full.weights_bytes or 0) // 1000, "smaller"),
+        )
+        if ours and theirs
+    ]
+    if (found := report.quality) is not None:
+        difference = f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+        rows.append((f"score ({report.metric} × 100)", f"{found.lean:.1f}", f"{found.full:.1f}", difference))
+    for name, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
+        other, cut, ran = (
+            report.timing(*place, scenario) for place in (("full", plain), ("lean", plain), ("lean", fast))
+        )
+        if other is None or cut is None or ran is None:
+            continue
+        ours, theirs = (
+            f"{1e3 * one.p50_seconds:.2f}" if scenario == "one sentence" else f"{one.sentences_per_second:,.0f}"
+            for one in (ran, other)
+        )
+        depth, runtime = other.p50_seconds / cut.p50_seconds, cut.p50_seconds / ran.p50_seconds
+        factors = "" if plain == fast else f" ({depth:.1f} × {runtime:.1f})"
+        rows.append((name, ours, theirs, f"{depth * runtime:.1f}× faster{factors}"))
+    runtimes = f"lean in {BACKENDS[fast].title}, full in {BACKENDS[plain].title}"
+    by = "" if plain == fast else "; in brackets fewer layers × the other runtime"
+    return Table(f"What the cut gained: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
+
+
 def _gains(report: BenchReport) -> Table:
     """Show how much faster lean is than the full model in `BASE`, as the product of two factors."""
     rows = []
@@ -243,14 +285,14 @@ def bench_plot(report: BenchReport) -> Plot | None:
             series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
     speeds, scores = zip(*places.values(), strict=True)
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
-    on = "" if report.scored is None else f" of {report.scored.words}"
+    on = "" if report.scored is None else f" on {report.scored.words}"
     machine = report.machine
     place = counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
     return Plot(
         "speed",
-        f"Speed against quality on {machine.processor}, {place}",
+        f"Speed against quality{on}; {machine.processor}, {place}",
         f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
-        f"{report.metric}{on} × 100",
+        f"{report.metric} × 100",
         series,
         x_range=(0.0, 1.15 * max(speeds)),
         y_range=(min(scores) - margin, max(scores) + margin),
@@ -295,29 +337,6 @@ def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | 
         "blocks": model.layer,
         "parameters": model.parameters,
     }
-
-
-def against_table(report: BenchReport) -> Table | None:
-    """Set lean against full in one runtime, with what lean gained; None if no runtime timed both."""
-    backend = compared_in(report)
-    if backend is None:
-        return None
-    lean, full = measures(report, "lean", backend), measures(report, "full", backend)
-    rows = []
-    for name, ours in lean.items():
-        theirs, gained = full[name], NONE
-        if ours is None or theirs is None:
-            pass
-        elif name.startswith("score"):
-            gained = f"{ours - theirs:+.2f} points"
-            if (found := report.quality) is not None and found.backend == backend:
-                gained = f"{found.difference:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
-        elif theirs:
-            gained = f"{ours / theirs:.2f} ×"
-        if (ours, theirs) != (None, None):
-            rows.append((name, measured(ours), measured(theirs), gained))
-    title = f"Both in {BACKENDS[backend].title}"
-    return Table(title, ("measure", "lean", "full", "lean against full"), rows)
 
 
 def measured(value: float | None) -> str:
@@ -571,7 +590,7 @@ def view_transfer(report: "TransferReport") -> View:
     last: list[Cell] = [f"mean of {sum(bool(score.curve) for score in report.sets)}", "", "", "", report.mean_as_is]
     if report.num_subsets:
         for heading, kind in _MEANS.items():
-            columns[heading] = lambda row, kind=kind: None if row[1] is None else row[1].mean(kind)  # type: ignore[misc]
+            columns[heading] = lambda row, kind=kind: None if row[1] is None else row[1].mean(kind)  # type: ignore[misc]  # a default
             last.append(getattr(report, f"mean_{kind}"))
         columns["fewer errors %"] = lambda row: number(getattr(row[1], "relative_error_reduction", None), "+.1f")
         columns["layers chosen most often"] = lambda row: None if row[1] is None else _chosen_often(row[1])

@@ -37,7 +37,7 @@ from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import agreement_in_words, rough_speeds
-from truncate_kit.report.measuring import against_table, bench_plot, compared_in, measured, measures, rate
+from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, measured, measures, rate
 from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.training.cutting import CutResult
 
@@ -218,7 +218,7 @@ def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
 def sections(run: Run) -> list[Section]:
     """Return all parts of a page, in the order in which a reader asks."""
     bench, made, missing = run.bench, list[Section](), []
-    table = None if bench is None else against_table(bench)
+    table = None if bench is None else gained_table(bench)
     if run.model is None:
         missing.append(("No lean model yet, with scored pairs", run.command("finetune")))
         missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
@@ -228,7 +228,10 @@ def sections(run: Run) -> list[Section]:
         missing.append(("No score on pairs of your own", run.bench_command()))
     tables = () if table is None else (table,)
     made.append(Section(view=View(key="against", title="Lean against full", tables=tables), missing=missing))
-    made += [Section(view=view) for view in _numbered([view_of(report) for report in run.benches])]
+    benches = [view_of(report) for report in run.benches]
+    # The table of the last bench stands above.
+    benches = [replace(view, tables=[one for one in view.tables if one != table]) for view in benches]
+    made += [Section(view=view) for view in _numbered(benches)]
     made += [Section(view=view_of(result)) for result in run.results]
     if run.profile is None:
         words = ("analyze", run.origin) if run.origin else ("analyze",)
