@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
@@ -78,9 +77,7 @@ def _save_cut(
 
     _check_cut_replaceable(source, workspace)
     raw = None if texts is None else read_texts(texts)
-    # Once more when it is replaced: loading takes a while, in which another process may have put a trained model there.
-    check = partial(_check_cut_replaceable, source, workspace)
-    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw, check=check)
+    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
     workspace.remember(source, None)
     return result
 
@@ -198,8 +195,8 @@ def _check_replaceable(workspace: Workspace, named: str | None) -> None:
 
 def _is_copy(folder: Path, named: str) -> bool:
     """Return whether a folder holds a copy of the model of this name, as an export left it."""
-    from truncate_kit.models.digest import encoder_digest
     from truncate_kit.models.loading import load_encoder
+    from truncate_kit.models.pipeline import encoder_digest
 
     origin = read_origin(folder)
     if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from truncate_kit.methods.tmft.settings import SweepSettings
     from truncate_kit.models.encoder import Encoder
     from truncate_kit.training.distributed import Group
-    from truncate_kit.training.objectives import Objective
-    from truncate_kit.training.settings import TrainingSettings
+    from truncate_kit.training.settings import Objective, TrainingSettings
 
 FREEZE_POOLING = "last"  # the FREEZE report reads the last token
 SHOWN_SENTENCES = 8  # whose attention is drawn
@@ -256,7 +255,7 @@ def finetune(
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
     """Return the objective named, else the usual one of the data. Raises `UsageError` if they do not fit."""
     from truncate_kit.data.retrieval import is_retrieval_folder
-    from truncate_kit.training.objectives import DATA_WORDS, SEARCH, find_objective
+    from truncate_kit.training.settings import DATA_WORDS, SEARCH, find_objective
 
     judged = data is not None and is_retrieval_folder(data)
     row = find_objective(name or (SEARCH if judged else "cosine"), "tmft")
@@ -290,7 +289,7 @@ def _labelled(
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """Return the training pairs, the optional selection queries, and the data source."""
     from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.training.evaluators import check_queries
+    from truncate_kit.training.examples import check_queries
     from truncate_kit.training.tasks import read_judged
 
     if row.data == "judged":
@@ -316,9 +315,7 @@ def _teacher(
     """Load a teacher that reads as many tokens as what learns from it, on the same device."""
     from truncate_kit.training.tasks import Teacher
 
-    teacher = Teacher(workspace.load(ModelSource(name, max_length=source.max_length), device=device), weight)
-    teacher.check_width(learner)
-    return teacher
+    return Teacher(workspace.load(ModelSource(name, max_length=source.max_length), device=device), weight)
 
 
 @command(
@@ -509,7 +506,7 @@ def contrast(
 ) -> None:
     """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
-    from truncate_kit.training.objectives import OBJECTIVES
+    from truncate_kit.training.settings import OBJECTIVES
 
     if triplets is None:
         refuse("--triplets", triplet_columns=triplet_columns)
@@ -569,7 +566,7 @@ def _rows(
     """Read what the objective learns from. Raises `UsageError` if it was not given, `DataError`."""
     from truncate_kit.data.texts import read_texts
     from truncate_kit.data.triplets import load_triplets, raw_texts
-    from truncate_kit.training.objectives import OBJECTIVES
+    from truncate_kit.training.settings import OBJECTIVES
 
     data = OBJECTIVES[objective].data
     if data == "texts":

@@ -11,7 +11,7 @@ from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
 from truncate_kit.core.hardware import in_halves, is_out_of_memory, say_halved
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import layer_states
 
 TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
 

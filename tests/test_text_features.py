@@ -13,7 +13,7 @@ from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
-from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import layer_states
 
 TEXTS = sentences(12)
 

@@ -64,8 +64,7 @@ _NAMES = {  # by module
     "models.encoder": "Encoder",
     "models.loading": "load_encoder random_encoder",
     "models.pipeline": "save_encoder",
-    "models.states": "layer_states",
-    "models.truncation": "keep keep_words paper_parameters parameters_kept truncate",
+    "models.truncation": "layer_states keep keep_words paper_parameters parameters_kept truncate",
     "training.settings": "AdaptationSettings TrainingSettings",
     "training.tasks": "read_judged",
 }

@@ -41,7 +41,7 @@ from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.objectives import OBJECTIVES, objective_names
+from truncate_kit.training.settings import OBJECTIVES, objective_names
 
 REPORTS = Path(__file__).parent / "reports.jsonl"
 OBJECTIVE = "hard-negatives"

@@ -15,7 +15,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from truncate_kit.methods.priors import HiddenWords, MaskedEvaluator, MaskedHead
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.training.examples import Ids, SingleTexts
+from truncate_kit.training.examples import Ids, TextRows
 
 EVALUATED_TOGETHER = 64
 
@@ -144,7 +144,7 @@ def causal_loss(encoder: Encoder, batch: Batch, reduction: str = "mean") -> Tens
     return nn.functional.cross_entropy(logits.float(), batch["input_ids"][:, 1:][asked], reduction=reduction)
 
 
-class CausalTexts(SingleTexts):
+class CausalTexts(TextRows):
     """Raw texts, each of which is read from its beginning."""
 
     def texts(self) -> None:
@@ -152,7 +152,7 @@ class CausalTexts(SingleTexts):
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """`causal_loss` of the texts at the given places."""
-        return causal_loss(encoder, encoder.pad([self._ids[place] for place in batch]))
+        return causal_loss(encoder, encoder.pad(self.ids(batch)))
 
 
 class CausalEvaluator:

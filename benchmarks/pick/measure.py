@@ -35,7 +35,7 @@ from truncate_kit.methods.tmft.ranking import rank as rank_layers
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layers_held, truncate
-from truncate_kit.training.evaluators import HeldOutPairs
+from truncate_kit.training.examples import PairEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
@@ -170,7 +170,7 @@ def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> 
     assert data.train is not None
     encoder = truncate(full, job.layer)
     examples, dev, test = LabelledTask(full, data, TASKS[job.task]).trial(encoder, job.seed)
-    assert isinstance(dev, HeldOutPairs)
+    assert isinstance(dev, PairEvaluator)
     state = TrainingRun(encoder, examples, dev, settings_of(job, precision), seed=job.seed).train()
     vectors = encoder.encode_ids(dev.texts())
     outcomes, targets = dev.outcomes(vectors), data.dev.scores()

@@ -18,8 +18,7 @@ from truncate_kit.data.types import TextPair
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import layer_states
-from truncate_kit.models.truncation import truncate
+from truncate_kit.models.truncation import layer_states, truncate
 from truncate_kit.report.view import view_of
 
 

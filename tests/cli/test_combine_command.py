@@ -14,7 +14,7 @@ from truncate_kit.methods.bert_lc.combine import Division, combined_encoder
 from truncate_kit.methods.bert_lc.result import CombinationReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import layer_states
 from truncate_kit_cli.app import main
 
 

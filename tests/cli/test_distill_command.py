@@ -17,7 +17,7 @@ from truncate_kit.methods.distill.result import DistillResult, Frontier, Frontie
 from truncate_kit.methods.distill.settings import Budget
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.evaluators import halves
+from truncate_kit.training.examples import halves
 from truncate_kit_cli.console import show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]

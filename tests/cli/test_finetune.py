@@ -8,11 +8,11 @@ import pytest
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.core.files import run_lock
 from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.report.page import write_page
 from truncate_kit.report.project import overlap_warning
-from truncate_kit.training import evaluators, settings
+from truncate_kit.training import examples, settings
 from truncate_kit.training import settings as configuration
 from truncate_kit_cli.app import main
 
@@ -244,7 +244,7 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, _, err = run(*command)
     assert code == 1
     assert "19 judged queries: too few" in err
-    monkeypatch.setattr(evaluators, "FEWEST_QUERIES", 9)
+    monkeypatch.setattr(examples, "FEWEST_QUERIES", 9)
     code, out, err = run(*command)
     assert code == 0, err
     assert "nDCG@10 of half the queries" in out

@@ -15,7 +15,7 @@ from truncate_kit.data.suites import StsSet
 from truncate_kit.data.types import PlacedPairs, TextPair
 from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import PairEvaluator
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from truncate_kit.evaluation.classifiers import (
 )
 from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models.loading import find_pooler_head, load_encoder
-from truncate_kit.models.states import layer_states
 from truncate_kit.models.store import RunStore
+from truncate_kit.models.truncation import layer_states
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,8 @@ from truncate_kit.export.record import check_record, read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize, save_encoder
+from truncate_kit.models.pipeline import Normalize, encoder_digest, save_encoder
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]

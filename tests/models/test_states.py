@@ -7,8 +7,14 @@ from transformers.models.bert.modeling_bert import BertLayer
 from tests.support.families import PLAIN_POOLING, TINY_CONFIGS, make_tiny
 from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, UsageError
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import BATCH_TOKENS, WINDOW_TEXTS, iter_states, iter_states_together, layer_states
-from truncate_kit.models.truncation import layers_held
+from truncate_kit.models.truncation import (
+    BATCH_TOKENS,
+    WINDOW_TEXTS,
+    iter_states,
+    iter_states_together,
+    layer_states,
+    layers_held,
+)
 
 TEXTS = [
     "a red dog",

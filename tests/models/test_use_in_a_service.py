@@ -11,7 +11,7 @@ from truncate_kit.analysis.profile import profile
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import layer_states
+from truncate_kit.models.truncation import layer_states
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]
 MORE = [f"{text} {end}" for text in TEXTS for end in ("", "and a cat", "on the mat", "under a tree", "not red")]

@@ -16,8 +16,7 @@ from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.distributed import Group
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import ContrastiveTexts
+from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 

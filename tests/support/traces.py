@@ -23,8 +23,8 @@ from tests.support.exporters import spare_exporters
 from truncate_kit.core.precisions import Target
 from truncate_kit.export import exporting
 from truncate_kit.export import trace as tracing
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.pipeline import encoder_digest
 
 traced_anew = tracing._trace
 

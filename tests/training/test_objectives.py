@@ -17,11 +17,9 @@ from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import ContrastiveTexts, Pairs
+from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator, Pairs
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.objectives import OBJECTIVES, Objective, described
-from truncate_kit.training.settings import TrainingSettings, scaled_learning_rate
+from truncate_kit.training.settings import OBJECTIVES, Objective, TrainingSettings, described, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask
 
 
@@ -38,7 +36,7 @@ def row(monkeypatch):
         card="TMFT: the absolute difference between cosine and label",
         metric="Spearman × 100, of labels",
         published="rank",
-        examples=lambda train: Pairs(train.first, train.second, train.pairs.scores01(), absolute),
+        examples=lambda _, first, second, pairs, seed: Pairs(first, second, pairs.scores01(), absolute),
     )
     monkeypatch.setitem(OBJECTIVES, added.name, added)
     return added

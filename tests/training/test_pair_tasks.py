@@ -12,8 +12,7 @@ from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.evaluators import best_threshold, f1
-from truncate_kit.training.examples import PairClassifier, cosine_entropy
+from truncate_kit.training.examples import best_threshold, cosine_entropy, f1, pair_logits
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 
@@ -27,14 +26,14 @@ def test_cross_entropy_has_the_cosine_as_logit():
 
 
 def test_the_classifier_sees_both_vectors_and_their_distance():
-    head, u, v = PairClassifier(4, 3), torch.randn(2, 4), torch.randn(2, 4)
+    head, u, v = torch.nn.Linear(12, 3), torch.randn(2, 4), torch.randn(2, 4)
     plain = torch.stack(
         [
-            head.linear.weight @ torch.cat([a, b, torch.tensor([abs(x - y) for x, y in zip(a, b, strict=True)])])
+            head.weight @ torch.cat([a, b, torch.tensor([abs(x - y) for x, y in zip(a, b, strict=True)])])
             for a, b in zip(u, v, strict=True)
         ]
     )
-    torch.testing.assert_close(head(u, v), plain + head.linear.bias)
+    torch.testing.assert_close(pair_logits(head, u, v), plain + head.bias)
 
 
 def test_f1_equals_scikit_learn():
@@ -94,7 +93,7 @@ def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objectiv
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
     if examples.head is not None:
-        assert torch.equal(examples.head.linear.weight, others.head.linear.weight)
+        assert torch.equal(examples.head.weight, others.head.weight)
 
 
 def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):

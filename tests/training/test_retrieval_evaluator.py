@@ -14,7 +14,7 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.evaluators import check_queries, choosing_queries, halves, metric_of
+from truncate_kit.training.examples import check_queries, choosing_queries, halves, metric_of
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 

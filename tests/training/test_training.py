@@ -13,8 +13,7 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training import loop
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import Pairs, cosine_mse
+from truncate_kit.training.examples import PairEvaluator, Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun, bucketed, precision
 from truncate_kit.training.settings import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.tasks import LabelledTask, Teacher

@@ -30,12 +30,11 @@ from truncate_kit.evaluation.searching import (
     search_layers,
     side_prompt,
 )
-from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import StateBatch, iter_states_together, layer_states
-from truncate_kit.models.truncation import keep, parameters_kept
+from truncate_kit.models.pipeline import Digest, encoder_digest
+from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once

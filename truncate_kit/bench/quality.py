@@ -16,7 +16,7 @@ from truncate_kit.data.types import PairSet, TextPair, pairs_fingerprint
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.training.evaluators import RetrievalEvaluator
+from truncate_kit.training.examples import RetrievalEvaluator
 
 # Of one contestant: its score in points, and the similarity of each pair or the score of each query.
 Score = tuple[float, Array]

@@ -44,12 +44,11 @@ from truncate_kit.evaluation.transfer import (
     TransferSplit,
     mean_of,
 )
-from truncate_kit.models.digest import Digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
-from truncate_kit.models.pipeline import Dense
-from truncate_kit.models.states import iter_states, layer_states
+from truncate_kit.models.pipeline import Dense, Digest
 from truncate_kit.models.store import RunStore
+from truncate_kit.models.truncation import iter_states, layer_states
 
 Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]

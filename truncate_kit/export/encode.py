@@ -29,9 +29,8 @@ from truncate_kit.data.texts import iter_rows
 from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.trace import ends_normalized
-from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import Normalize, read_pipeline
+from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
 from truncate_kit.models.store import StoredRows
 
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again

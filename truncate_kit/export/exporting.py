@@ -30,10 +30,9 @@ from truncate_kit.export.record import REPORT_FILE, ExportReport, read_exports, 
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.trace import build_graph, ends_normalized, fold_constants, with_normalization
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import load_by_any_runtime, origin_of, save_encoder
+from truncate_kit.models.pipeline import encoder_digest, load_by_any_runtime, origin_of, save_encoder
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

@@ -23,14 +23,13 @@ from truncate_kit.core.settings import listed_texts
 from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.types import PairSplits
-from truncate_kit.models.digest import Digest
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.models.model_folder import quiet_transformers, resolve
-from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.pipeline import Digest, read_pipeline
 from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.examples import Ids, SingleTexts
+from truncate_kit.training.examples import Ids, TextRows
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings, word_training
 from truncate_kit.training.tasks import LabelledTask
@@ -207,7 +206,7 @@ def masked_loss(
     return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
 
 
-class MaskedTexts(SingleTexts):
+class MaskedTexts(TextRows):
     """Raw texts of which other tokens are hidden each time they come."""
 
     def __init__(
@@ -238,7 +237,7 @@ class MaskedTexts(SingleTexts):
         losses = []
         for part, seed in own:
             generator = torch.Generator().manual_seed(seed)
-            inputs, hidden = self._masker(encoder, [self._ids[place] for place in part], generator)
+            inputs, hidden = self._masker(encoder, self.ids(part), generator)
             losses.append(self._objective(encoder, self.head, inputs, hidden) * (len(part) / len(batch)))
         return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
 

@@ -27,10 +27,9 @@ from truncate_kit.core.files import (
     write_text,
 )
 from truncate_kit.core.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
-from truncate_kit.models.digest import Digest, encoder_digest, folder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.pipeline import Digest, encoder_digest, folder_digest, save_encoder
 
 _SETTINGS = "settings"  # kind of the first line of a store
 

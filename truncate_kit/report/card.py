@@ -153,7 +153,7 @@ def card_text(
 
 def _training(result: Any, encoder: "Encoder") -> dict[str, str]:
     """Say what only results of one method have to say of how the model was made."""
-    from truncate_kit.training.objectives import OBJECTIVES
+    from truncate_kit.training.settings import OBJECTIVES
 
     kind = type(result).__name__
     if kind not in ("SweepResult", "DistillResult", "ContrastiveResult", "CombinationReport"):

@@ -1,6 +1,6 @@
 """Cutting without training: a saved folder with its card."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +77,6 @@ def cut(
     *,
     out: Path,
     texts: Sequence[str] | None = None,
-    check: Callable[[], None] | None = None,
 ) -> CutResult:
     """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
 
@@ -86,8 +85,6 @@ def cut(
         kept: The last layer, or the blocks as in `keep`; None keeps all.
         out: Gets `lean/`.
         texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
-        check: Called once nobody else can write to `out`, before anything is replaced there; what it raises ends the
-            cut.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
@@ -117,8 +114,6 @@ def cut(
         blocks=blocks,
     )
     with output_folder(out, encoder, "lean"):
-        if check is not None:
-            check()
         pieces = None if vocabulary is None else (vocabulary.pieces, vocabulary.full_pieces)
         origin = origin_of("cut", encoder, lean, blocks=blocks, pieces=pieces)
         records = {Path(RESULT_FILES["cut"]).name: result.sealed_text()}

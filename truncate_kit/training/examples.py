@@ -1,30 +1,57 @@
-"""What is trained on: pairs with scores or classes, or texts with a teacher's vectors; as token ids, with a loss."""
+"""What a trial learns from, as token ids with a loss, and what scores it: held-out pairs or queries."""
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
+from copy import copy
 from functools import partial
-from typing import Protocol
+from statistics import fmean
+from typing import Any, Protocol, Self, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from truncate_kit.data.types import PairSet, TextPair
-from truncate_kit.evaluation.searching import MEASURES
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
+from truncate_kit.data.retrieval import FEWEST_QUERIES, SEARCH_METRICS, RetrievalSet
+from truncate_kit.data.types import PairSet, PlacedPairs
+from truncate_kit.evaluation.graded import correlate, pair_similarities
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    MEASURES,
+    QUERY_PROMPTS,
+    SearchVectors,
+    estimated,
+    measure_of,
+    measure_of_lengths,
+    prompted_ids,
+    score_queries,
+    search,
+    side_prompt,
+)
 from truncate_kit.models.encoder import Batch, Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
 
 Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+Scores = tuple[float, float | None]  # main score and Pearson correlation, × 100
+TEMPERATURE = 0.05
+# Texts that a CPU encodes at a time. Padded to its longest text, a random batch of 64 rows of SICK and STS Benchmark is
+# padding for two thirds, and a step takes twice as long (benchmarks/training).
+ALIKE = 32
+TOP = 10  # documents of a query that count
 
 
 class Examples(Protocol):
     """Examples that the loop draws batches from."""
 
-    head: nn.Module | None  # what is trained beside the encoder and not part of the sentence vector
-    separable: bool  # whether the loss of a batch is the mean over its examples, so that parts of it may be computed
+    head: nn.Module | None  # is trained beside the encoder, and no part of the sentence vector
+    separable: bool  # whether the loss of a batch is the mean over its examples, so that it can be computed in parts
 
     def __len__(self) -> int:
         """Count the examples."""
@@ -33,47 +60,60 @@ class Examples(Protocol):
         """Return the tokens of the longest text of each example."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts; None where any id of the vocabulary may be asked for, or none."""
+        """Return the token ids of all texts; None if any id of the vocabulary may be asked for, or no id."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the objective (0-d) on the examples at the given places."""
 
 
-def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
-    return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
+class TextRows:
+    """Rows of one or more texts as token ids, by column; subclasses have a loss."""
+
+    head: nn.Module | None = None
+    separable = False
+
+    def __init__(self, *columns: list[Ids]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def lengths(self) -> list[int]:
+        """Return the tokens of the longest text of each row."""
+        return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
+
+    def texts(self) -> list[Ids] | None:
+        """Return column after column."""
+        return [ids for column in self._columns for ids in column]
+
+    def ids(self, batch: Sequence[int]) -> list[Ids]:
+        """Return the texts of the rows at the given places, column after column."""
+        return [column[place] for column in self._columns for place in batch]
 
 
-def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the binary cross entropy, cos(u, v) being the logit; first, second (b, d), target (b,) of 0 and 1."""
-    logits = nn.functional.cosine_similarity(first, second)
-    return nn.functional.binary_cross_entropy_with_logits(logits, target)
+def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
+    """Return vectors (n, d) in float32; an empty tensor with gradient if a batch has no row for this process."""
+    if not ids:
+        return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
+    if encoder.device.type == "cuda" or len(ids) <= ALIKE:
+        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]  # torch leaves calls untyped
+    # A vector depends on no other text, so texts of like length go through the model together.
+    batches = length_batches([len(row) for row in ids], ALIKE)
+    vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
+    return vectors.float()[original_order(batches)]
 
 
-class PairClassifier(nn.Module):
-    """Class logits (b, k) from (u, v, |u − v|), one linear layer (Reimers and Gurevych 2019, section 3)."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3 * width, classes)
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the logits (b, k) of vectors (b, d) of both sides."""
-        logits: Tensor = self.linear(torch.cat([first, second, (first - second).abs()], dim=-1))
-        return logits
-
-    def loss(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """Return the cross entropy of the logits. target: (b,), the places of the classes."""
-        return nn.functional.cross_entropy(self(first, second).float(), target.long())
+# Pairs
 
 
-class Pairs:
+class Pairs(TextRows):
     """Pairs of texts; both sentences of a batch go through one forward pass.
 
-    None as `loss` is for a class that has an `objective` of its own.
-
     Args:
-        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d.
+        first: Token ids of the first texts.
+        second: Token ids of the second texts.
+        targets: One of each pair.
+        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d; None for a class with an `objective` of its own.
         head: What it trains beside the encoder.
     """
 
@@ -87,36 +127,29 @@ class Pairs:
         loss: PairLoss | None,
         head: nn.Module | None = None,
     ) -> None:
-        self._first, self._second = first, second
+        super().__init__(first, second)
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head
         self._taught: tuple[Tensor, float] | None = None
+
+    def texts(self) -> list[Ids]:
+        """Return first texts, then second texts."""
+        return self.ids(range(len(self)))
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
         """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d): of first texts, then of second ones."""
         self._taught = vectors, weight
 
-    def __len__(self) -> int:
-        return len(self._first)
-
-    def lengths(self) -> list[int]:
-        """Return the tokens of the longer text of each pair."""
-        return [max(len(one), len(other)) for one, other in zip(self._first, self._second, strict=True)]
-
-    def texts(self) -> list[Ids]:
-        """Return first texts, then second texts."""
-        return [*self._first, *self._second]
-
     def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
-        """Pad the first texts of the pairs at the given places, then their second texts, as one padded batch."""
-        return encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
+        """Pad the first texts of the pairs at the given places, then their second texts, as one batch."""
+        return encoder.pad(self.ids(batch))
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the loss of the pairs at the given places."""
         return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the same from vectors (2b, d) in the order of `inputs`."""
+        """Return this loss from vectors (2b, d) in the order of `inputs`."""
         loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
         if self._taught is not None:
             teacher, weight = self._taught
@@ -130,43 +163,84 @@ class Pairs:
         return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainPairs:
-    """What the examples of one trial are built from."""
-
-    encoder: Encoder  # the one that is trained
-    first: list[Ids]  # token ids of the first text of each pair
-    second: list[Ids]  # token ids of the second ones
-    pairs: PairSet  # the same pairs with their targets
-    seed: int  # of the trial; a head is drawn from it
+def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+    """Return the mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
+    return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
-class SingleTexts:
-    """Texts one by one; what is asked of each is up to the subclasses."""
-
-    separable = False  # a mean over tokens is none over texts
-    head: nn.Module | None = None
-
-    def __init__(self, ids: list[Ids]) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def lengths(self) -> list[int]:
-        """Return the tokens of each text."""
-        return [len(text) for text in self._ids]
-
-    def texts(self) -> list[Ids] | None:
-        """Return the token ids."""
-        return self._ids
+def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+    """Return the binary cross entropy, cos(u, v) being the logit; first, second (b, d), target (b,) of 0 and 1."""
+    logits = nn.functional.cosine_similarity(first, second)
+    return nn.functional.binary_cross_entropy_with_logits(logits, target)
 
 
-TEMPERATURE = 0.05
-ALIKE = 32
-"""Texts that a CPU encodes at a time. A batch is drawn at random; padded to its longest text, 64 rows of SICK and STS
-Benchmark are padding for two thirds, and a step takes twice as long (benchmarks/training).
-"""
+def pair_logits(classifier: nn.Module, first: Tensor, second: Tensor) -> Tensor:
+    """Return class logits (b, k): one linear layer over (u, v, |u − v|) (Reimers and Gurevych 2019, section 3)."""
+    logits: Tensor = classifier(torch.cat([first, second, (first - second).abs()], dim=-1))
+    return logits.float()
+
+
+def graded_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
+    """Return pairs with scores for `cosine_mse`."""
+    return Pairs(first, second, pairs.scores01(), cosine_mse)
+
+
+def labelled_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
+    """Return pairs labelled 0 or 1 for `cosine_entropy`."""
+    return Pairs(first, second, pairs.scores01(), cosine_entropy)
+
+
+def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
+    """Return pairs with classes and a classifier drawn from the seed."""
+    torch.manual_seed(seed)
+    classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
+
+    def loss(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(pair_logits(classifier, first, second), target.long())
+
+    return Pairs(first, second, pairs.scores(), loss, classifier)
+
+
+class QueriesWithDocuments(Pairs):
+    """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
+
+    Other answers to a query are no negatives of it. If the model compares vectors by more than their directions, so
+    does the loss, and without a temperature: these measures have no bounds that it would widen.
+
+    Args:
+        encoder: Is trained; its settings say how it compares vectors.
+        queries: Token ids of the first texts.
+        documents: Token ids of the second texts.
+        pairs: The texts themselves.
+        seed: Is not used.
+    """
+
+    separable = False  # each query is held against all documents of its batch
+
+    def __init__(
+        self, encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int = 0
+    ) -> None:
+        super().__init__(queries, documents, [pair.target for pair in pairs], None)
+        answers: dict[str, set[str]] = {}
+        for pair in pairs:
+            answers.setdefault(pair.first, set()).add(pair.second)
+        self._pairs, self._answers, self._measure = pairs.pairs, answers, measure_of_lengths(encoder)
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Do as in `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
+        return self.loss_of(encoded(encoder, self.ids(batch)), batch)
+
+    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
+        """Do as in `Pairs`."""
+        rows = [self._pairs[place] for place in batch]
+        # Whether the document of another row answers the query of a row, too.
+        answers = torch.tensor([[other.second in self._answers[row.first] for other in rows] for row in rows])
+        others = (answers & ~torch.eye(len(rows), dtype=torch.bool)).to(first.device)
+        temperature = TEMPERATURE if self._measure == "cosine" else 1.0
+        return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
+
+
+# Contrast
 
 
 def contrastive_loss(
@@ -186,12 +260,11 @@ def contrastive_loss(
     Args:
         anchors: a, (b, d).
         positives: p, (b, d).
-        negatives: n, (b, d); None without.
+        negatives: n, (b, d), or None.
         temperature: τ.
         own_weight: w, of an anchor's own negative; 0 is the equation as printed, the authors' code has 1.
-        others: (b, b), True where p_j is a positive of a_i as well, though not its own, and so left out of the sum;
-            None where there are none.
-        measure: Of `MEASURES`, in the place of cos.
+        others: (b, b), True if p_j is a positive of a_i as well, though not its own, and so left out of the sum.
+        measure: Of `MEASURES`, in place of cos.
 
     Returns:
         0-d, at least 0.
@@ -206,34 +279,28 @@ def contrastive_loss(
     return nn.functional.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
 
 
-class ContrastiveTexts:
-    """Rows of texts as token ids, for the contrastive objectives."""
+class ContrastiveTexts(TextRows):
+    """Rows of texts for the contrastive objectives.
 
-    head: nn.Module | None = None
-    separable = False  # each row is held against all others of its batch
+    Args:
+        columns: Anchors, positives, maybe negatives; anchors twice differ by dropout alone.
+        temperature: Of `contrastive_loss`.
+        own_weight: Of an anchor's own negative, see `contrastive_loss`.
+        chunk: Texts encoded at a time, so that memory does not grow with the batch; None encodes all at once.
+        group: Processes that share every batch; the loss covers the whole batch.
+    """
 
     def __init__(
         self,
-        columns: Sequence[list[Ids]],  # anchors, positives, maybe negatives; anchors twice differ by dropout alone
+        columns: Sequence[list[Ids]],
         *,
         temperature: float = TEMPERATURE,
-        own_weight: float = 0.0,  # of an anchor's own negative, see `contrastive_loss`
-        chunk: int | None = None,  # texts encoded at a time, so that memory does not grow with the batch; None: all
-        group: Group = ALONE,  # processes that share every batch; the loss is that of the whole batch
+        own_weight: float = 0.0,
+        chunk: int | None = None,
+        group: Group = ALONE,
     ) -> None:
-        self._columns = [list(column) for column in columns]
+        super().__init__(*columns)
         self._temperature, self._own_weight, self._chunk, self._group = temperature, own_weight, chunk, group
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def lengths(self) -> list[int]:
-        """Return the tokens of the longest text of each row."""
-        return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
-
-    def texts(self) -> list[Ids]:
-        """Return column after column."""
-        return [ids for column in self._columns for ids in column]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return `contrastive_loss` of the rows at the given places.
@@ -241,16 +308,18 @@ class ContrastiveTexts:
         In chunks, vectors are computed without keeping what their gradients need, and chunk after chunk once more, with
         the same random numbers, in the backward pass (Gao et al. 2021, arXiv:2101.06983).
         """
-        ids = [column[place] for column in self._columns for place in self._group.share(batch)]
+        ids = self.ids(self._group.share(batch))
         if self._chunk is None or len(ids) <= self._chunk:
             return self._loss_of(encoded(encoder, ids), len(batch))
-        faster = faster_on_cpu()  # whose dropout draws other units than torch's
-
-        def contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-            return nullcontext(), FasterOnCPU() if faster else nullcontext()
-
+        faster = faster_on_cpu()  # its dropout draws other units than torch's
+        again = partial(
+            checkpoint,
+            encoded,
+            encoder,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), FasterOnCPU() if faster else nullcontext()),
+        )
         chunks = [ids[start : start + self._chunk] for start in range(0, len(ids), self._chunk)]
-        again = partial(checkpoint, encoded, encoder, use_reentrant=False, context_fn=contexts)
         return self._loss_of(torch.cat([again(chunk) for chunk in chunks]), len(batch))
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
@@ -261,58 +330,279 @@ class ContrastiveTexts:
         return contrastive_loss(columns[0], columns[1], negatives, self._temperature, self._own_weight)
 
 
-class QueriesWithDocuments(Pairs):
-    """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
+def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return what builds examples or an evaluator of an `Objective`: `kind` itself, or its namesake in this module."""
+    return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
-    Those that answer the query as well are no negatives of it. Where the model compares vectors by more than their
-    directions, so does the loss, and without a temperature: these measures have no bounds that it would widen.
+
+# Evaluators
+
+
+class Evaluator(Protocol):
+    """A held-out set. Higher is better, in points."""
+
+    def texts(self) -> Sequence[Ids] | None:
+        """Return the token ids of all texts; None as in `Examples`."""
+
+    def score(self, encoder: Encoder) -> Scores:
+        """Return the main score and the Pearson correlation, if there is one; both × 100."""
+
+
+class VectorEvaluator(ABC):
+    """A held-out set that is scored from the vectors of its texts alone: an `Evaluator`."""
+
+    _ids: list[Ids]
+
+    def texts(self) -> list[Ids]:
+        """Return the token ids of all texts."""
+        return self._ids
+
+    def score(self, encoder: Encoder) -> Scores:
+        """Do as in `Evaluator`."""
+        return self.score_of(encoder.encode_ids(self._ids))
+
+    @abstractmethod
+    def score_of(self, vectors: Tensor) -> Scores:
+        """Score vectors (n, d) of `texts()`."""
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
+        """Return the ends of the 95 % interval of that score, by a bootstrap over labels; None without labels."""
+        return None
+
+    @abstractmethod
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """Return a fixed random sample, to score thousands of encoders.
+
+        Args:
+            encoder: The full model: its tokenizer counts, and without labels others are compared with it.
+            number: Of texts, about.
+            tokens: To which each text is cut.
+        """
+
+
+class PairEvaluator(VectorEvaluator):
+    """Spearman and Pearson correlation on graded pairs; each distinct text is encoded once."""
+
+    ranks = True  # whether the score is a rank correlation of the outcomes, so that resamples are scored at once
+
+    def __init__(self, encoder: Encoder, pairs: PairSet, *_: object) -> None:
+        self._places = PlacedPairs.of(pairs.pairs)
+        self._ids = encoder.token_ids(self._places.texts)
+        self._targets = pairs.scores()
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """Do as in `VectorEvaluator`; at most half as many pairs as texts."""
+        drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
+        sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
+        kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
+        at = {place: index for index, place in enumerate(kept)}
+        sample = copy(self)
+        sample._places = PlacedPairs(
+            [self._places.texts[place] for place in kept], *([at[place] for place in side] for side in sides)
+        )
+        sample._ids = [encoder.reader.shortened(self._ids[place], tokens) for place in kept]
+        sample._targets = [self._targets[place] for place in drawn]
+        return sample
+
+    def cosines(self, vectors: Tensor) -> list[float]:
+        """Return the cosine of each pair, from vectors (n, d) of `texts()`."""
+        return pair_similarities(vectors, self._places)
+
+    def resampled(self, vectors: Tensor) -> tuple[float, ...]:
+        """Score `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder, in points."""
+        counts = draw_counts(len(self._targets), DRAWS)
+        return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """Do as in `VectorEvaluator`."""
+        return interval(self.resampled(vectors))
+
+    def outcomes(self, vectors: Tensor) -> list[float]:
+        """Return what is scored of each pair: its cosine, unless a subclass overrides it."""
+        return self.cosines(vectors)
+
+    def score_of(self, vectors: Tensor) -> Scores:
+        """Do as in `VectorEvaluator`."""
+        return self.score_outcomes(self.outcomes(vectors), self._targets)
+
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
+        """Return Spearman and Pearson, × 100; 0 and None if all pairs are equally alike."""
+        if len({*tied(outcomes)}) == 1 and math.isfinite(outcomes[0]):
+            return 0.0, None
+        evaluation = correlate(outcomes, targets)
+        return evaluation.spearman, evaluation.pearson
+
+    def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
+        """Return the main score of each resample; 0 if one is constant.
+
+        Args:
+            outcomes: One of each pair.
+            counts: How often each pair is in it, (resamples, pairs).
+        """
+        if self.ranks:
+            correlations = rank_correlations(tied(outcomes), self._targets, counts)
+            return [100 * score for score in np.nan_to_num(correlations).tolist()]
+        scored, true = np.array(outcomes), np.array(self._targets)
+        return [self.score_outcomes(scored.repeat(row).tolist(), true.repeat(row).tolist())[0] for row in counts]
+
+
+class ParaphraseEvaluator(PairEvaluator):
+    """F1 (× 100) of calling a pair a paraphrase if its cosine reaches a threshold.
 
     Args:
-        queries: Token ids of the two texts of each of `pairs`.
-        documents: Token ids of the two texts of each of `pairs`.
-        pairs: The texts themselves.
-        measure: Of `MEASURES`.
+        dev: On whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs.
     """
 
-    separable = False  # each query is held against all documents of its batch
+    ranks = False
 
-    def __init__(self, queries: list[Ids], documents: list[Ids], pairs: Sequence[TextPair], measure: str) -> None:
-        super().__init__(queries, documents, [pair.target for pair in pairs], None)
-        answers: dict[str, set[str]] = {}
-        for pair in pairs:
-            answers.setdefault(pair.first, set()).add(pair.second)
-        self._pairs, self._answers, self._measure = tuple(pairs), answers, measure
+    def __init__(self, encoder: Encoder, pairs: PairSet, _: object = None, dev: Self | None = None) -> None:
+        super().__init__(encoder, pairs)
+        self._dev = dev
 
-    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Do as in `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
-        columns = (self._first, self._second)
-        return self.loss_of(encoded(encoder, [column[place] for column in columns for place in batch]), batch)
+    def score(self, encoder: Encoder) -> Scores:
+        """Return F1 × 100; no Pearson."""
+        if self._dev is None:
+            return super().score(encoder)
+        cosines, on_dev = (held.cosines(encoder.encode_ids(held.texts())) for held in (self, self._dev))
+        return _paraphrase_f1(cosines, self._targets, best_threshold(on_dev, self._dev._targets)), None
 
-    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Do as in `Pairs`."""
-        others = self._others(batch).to(first.device)
-        temperature = TEMPERATURE if self._measure == "cosine" else 1.0
-        return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
-
-    def _others(self, batch: Sequence[int]) -> Tensor:
-        """Say, (b, b), whether the document of another row answers the query of a row, too."""
-        rows = [self._pairs[place] for place in batch]
-        answers = [[other.second in self._answers[row.first] for other in rows] for row in rows]
-        return torch.tensor(answers) & ~torch.eye(len(rows), dtype=torch.bool)
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
+        """Return F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
+        return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
 
 
-def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Return vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
-    if not ids:
-        return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
-    if encoder.device.type == "cpu" and len(ids) > ALIKE:
-        return _encoded_alike(encoder, ids)
-    vectors: Tensor = encoder(**encoder.pad(ids))
-    return vectors.float()
+class ClassEvaluator(PairEvaluator):
+    """Macro F1 (× 100) of the classifier that is trained with the encoder."""
+
+    ranks = False
+
+    def __init__(self, encoder: Encoder, pairs: PairSet, examples: Examples, *_: object) -> None:
+        super().__init__(encoder, pairs)
+        assert examples.head is not None
+        self._classifier, self._num_classes = examples.head, len(pairs.classes)
+
+    def outcomes(self, vectors: Tensor) -> list[float]:
+        """Return the predicted class of each pair."""
+        with torch.inference_mode():
+            vectors = vectors.float().to(next(self._classifier.parameters()).device)
+            logits = pair_logits(self._classifier, vectors[self._places.first], vectors[self._places.second])
+        predicted: list[float] = logits.argmax(dim=-1).tolist()
+        return predicted
+
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
+        """Return the mean over the classes of F1 × 100; no Pearson."""
+        return 100 * fmean(f1(outcomes, targets, float(place)) for place in range(self._num_classes)), None
 
 
-def _encoded_alike(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Do as `encoded`: a vector depends on no other text, so texts of like length go through the model together."""
-    batches = length_batches([len(row) for row in ids], ALIKE)
-    vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
-    return vectors.float()[original_order(batches)]
+def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float) -> float:
+    return 100 * f1([float(cosine >= threshold) for cosine in cosines], targets, 1.0)
+
+
+def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:
+    """Return 2 · hits / (predicted positives + true positives of the data), from 0 to 1; 0 without either."""
+    hits = sum(one == other == positive for one, other in zip(predicted, true, strict=True))
+    positives = sum(one == positive for one in predicted) + sum(one == positive for one in true)
+    return 2 * hits / positives if positives else 0.0
+
+
+def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
+    """Find the threshold on `scores` with the highest F1 for 1: midway between two scores, the highest of equals."""
+    value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
+    hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
+    predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
+    quality = 2 * hits / (predicted + hits[-1])
+    below = torch.cat([value[1:], value[-1:] - 1.0])
+    quality[value == below] = -1.0  # equal scores are on one side
+    best = int(quality.argmax())
+    return float((value[best] + below[best]) / 2)
+
+
+class RetrievalEvaluator(VectorEvaluator):
+    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents.
+
+    Args:
+        queries: Places of those that count.
+    """
+
+    def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
+        self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
+        self._own = [own[place] for place in queries]
+        self._relevance: list[Any] = [data.relevance[place] for place in queries]
+        asked = [data.queries[place] for place in queries]
+        self._ids = prompted_ids(encoder, asked, side_prompt(encoder, QUERY_PROMPTS))
+        self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
+
+    def score_of(self, vectors: Tensor) -> Scores:
+        """Return the mean over the queries, in points; no Pearson."""
+        return float(self.scores(vectors, vectors).mean()), None
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """Do as in `VectorEvaluator`."""
+        mean = estimated(self.scores(vectors, vectors))
+        return mean.low, mean.high
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
+        count, used, answers = len(self._relevance), 0, dict[int, None]()
+        while used < count and used + len(answers) < number // 2:
+            answers |= dict.fromkeys(self._relevance[used])
+            used += 1
+        others = np.random.default_rng(0).permutation(len(self._ids) - count).tolist()
+        rest = [place for place in others if place not in answers][: max(0, number - used - len(answers))]
+        documents = sorted([*answers, *rest])
+        at = {place: index for index, place in enumerate(documents)}
+        sample = copy(self)
+        sample._own = [None if own is None else at.get(own) for own in self._own[:used]]
+        sample._relevance = [{at[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
+        ids = [*self._ids[:used], *(self._ids[count + place] for place in documents)]
+        sample._ids = [encoder.reader.shortened(row, tokens) for row in ids]
+        return sample
+
+    def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
+        """Score each query, in points, (queries,); both sides are vectors of `texts()`, each of a model of its own."""
+        count = len(self._relevance)
+        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
+        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also if bf16 trains
+            ranked = search(sides, top=TOP, own=self._own)
+        return score_queries(ranked, self._relevance)[self._metric]
+
+
+def scored_as(data: object, encoder: Encoder) -> str:
+    """Return how vectors are compared, for the keys of runs: an encoder's digest does not contain it."""
+    return f" by {measure_of(encoder)}" if isinstance(data, RetrievalSet) else ""
+
+
+def metric_of(data: RetrievalSet) -> str:
+    """Return the metric by which half of the queries choose, in words."""
+    return f"{SEARCH_METRICS[data.metric]} of half the queries"
+
+
+def check_queries(data: RetrievalSet) -> None:
+    """Raise `DataError` if there are too few queries to choose by one half."""
+    if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
+        raise DataError(
+            f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
+        )
+
+
+def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
+    """Return evaluators on two random halves of the queries. Raises as `check_queries`."""
+    check_queries(data)
+    choosing, reporting = halved(data)
+    return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
+
+
+def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
+    """Return the queries of the first of these halves, which choose."""
+    return tuple(data.queries[place] for place in halved(data)[0].tolist())
+
+
+def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the queries in a random order, cut in the middle; equal texts are on one side."""
+    distinct = list(dict.fromkeys(data.queries))
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
+    rank = {distinct[place]: at for at, place in enumerate(order)}
+    ranks = np.array([rank[query] for query in data.queries], np.int64)
+    places, chosen = ranks.argsort(kind="stable"), int((ranks < len(order) // 2).sum())
+    return places[:chosen], places[chosen:]

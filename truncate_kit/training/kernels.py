@@ -8,39 +8,24 @@ float32, more than the matrix products gain. Measured in benchmarks/training and
 """
 
 import math
-from contextvars import ContextVar
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from truncate_kit.core.hardware import has_avx512, processor_maker
 
 LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneDNN takes what it saves
 
-_STEPS = 2**16  # in which a share of kept elements is counted
-
-
-_ENTERED: ContextVar[int] = ContextVar("entered", default=0)
-
 
 class FasterOnCPU(TorchFunctionMode):
     """Computes the three functions of `torch.nn.functional` on CPU tensors the faster way, gradients included."""
 
-    def __enter__(self) -> Self:
-        _ENTERED.set(_ENTERED.get() + 1)
-        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
-        _ENTERED.set(_ENTERED.get() - 1)
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every call of torch's functions comes through here."""
+        """Replace one of the three functions, or call any other."""
         kwargs = kwargs or {}
         if func is nn.functional.linear and not kwargs and onednn_pays() and _suits(*args):
             return linear(*args)
@@ -52,18 +37,19 @@ class FasterOnCPU(TorchFunctionMode):
 
 
 def faster_on_cpu() -> bool:
-    """Whether a `FasterOnCPU` is entered: its dropout draws other units than torch's."""
-    return _ENTERED.get() > 0
+    """Return whether a `FasterOnCPU` is entered: its dropout draws other units than torch's."""
+    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return any(isinstance(mode, FasterOnCPU) for mode in modes)
 
 
 def onednn_pays() -> bool:
-    """Whether oneDNN's products are the faster ones: by what the processor is, so that every run decides alike."""
+    """Return whether oneDNN's products are faster, by the processor's kind, so that every run decides alike."""
     return has_avx512() and _beats_mkl()
 
 
 @cache
 def _beats_mkl() -> bool:
-    """Whether MKL keeps to narrow instructions here, and oneDNN can be reached."""
+    """Return whether MKL keeps to narrow instructions here, and oneDNN can be reached."""
     intel = processor_maker() in (None, "GenuineIntel")
     if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
         return False
@@ -75,7 +61,7 @@ def _beats_mkl() -> bool:
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(…, out) = states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
+    """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
         result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # untyped in torch
         return result
@@ -83,16 +69,14 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _suits(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    return (
-        states.ndim >= 2
-        and weight.ndim == 2
-        and states.numel() * weight.shape[0] >= LEAST_PRODUCTS
-        and all(
-            part.dtype == torch.float32 and part.device.type == "cpu" and part.layout == torch.strided
-            for part in (states, weight, *([] if bias is None else [bias]))
-        )
-        and not torch.is_autocast_enabled("cpu")
+    if states.ndim < 2 or weight.ndim != 2 or states.numel() * weight.shape[0] < LEAST_PRODUCTS:
+        return False
+    plain = all(
+        part.dtype == torch.float32 and part.device.type == "cpu" and part.layout == torch.strided
+        for part in (states, weight, bias)
+        if part is not None
     )
+    return plain and not torch.is_autocast_enabled("cpu")
 
 
 def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -122,11 +106,11 @@ class _Linear(torch.autograd.Function):
 
 
 def dropout(states: Tensor, p: float) -> Tensor:
-    """States with about a share `p` of the elements set to 0 and the others divided by 1 − p."""
-    # An element is kept where sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
+    """Return the states with about a share `p` of the elements set to 0 and the others divided by 1 − p."""
+    # An element is kept if sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: states.numel()].view(states.shape)
-    kept = (bits < round((1 - p) * _STEPS) - _STEPS // 2).to(states.dtype)
+    kept = (bits < round((1 - p) * 2**16) - 2**15).to(states.dtype)
     return states * kept.mul_(1 / (1 - p))
 
 
@@ -146,15 +130,13 @@ def _attention(
     scale: float | None = None,
     **others: Any,
 ) -> Tensor:
-    """Fused in float32 where there is no dropout; with dropout torch has no fused one, and this is its formula."""
+    """Use torch's fused attention, in float32, without dropout; with dropout, which has no kernel, its formula."""
     kind = query.dtype
     if dropout_p == 0 and kind == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):
-            query, key, value, attn_mask = (_widened(part) for part in (query, key, value, attn_mask))
-            attended = nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask, 0.0, is_causal, scale=scale, **others
-            )
-        return attended.to(kind)
+            mask = attn_mask.float() if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
+            wide = (query.float(), key.float(), value.float(), mask, 0.0, is_causal)
+            return nn.functional.scaled_dot_product_attention(*wide, scale=scale, **others).to(kind)
     if dropout_p == 0 or is_causal or others:
         return nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **others
@@ -164,8 +146,3 @@ def _attention(
         hidden = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min) if hidden else scores + attn_mask
     return dropout(scores.softmax(dim=-1), dropout_p).to(kind) @ value
-
-
-def _widened(part: Tensor | None) -> Any:
-    """Floats in float32, anything else as it is."""
-    return part.float() if part is not None and part.is_floating_point() else part

@@ -20,8 +20,7 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import FORMAT
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.evaluators import Evaluator
-from truncate_kit.training.examples import Examples
+from truncate_kit.training.examples import Evaluator, Examples
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.settings import TrainingSettings, rate_at
 
@@ -85,9 +84,9 @@ class TrainingRun:
             group: Processes that train together, each on its share of every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
-        texts, held_out, self._compact = examples.texts(), evaluator.texts(), None
+        texts, held_out, self._expand = examples.texts(), evaluator.texts(), None
         if settings.compact_vocabulary and texts is not None and held_out is not None:
-            self._compact = CompactVocabulary(encoder, [*texts, *held_out])
+            self._expand = compact_vocabulary(encoder, [*texts, *held_out])
         self.encoder, self.examples, self.evaluator = encoder, examples, evaluator
         self.settings, self.seed, self.group = settings, seed, group
         self.micro_batch = micro_batch or settings.batch_size
@@ -138,14 +137,16 @@ class TrainingRun:
             loss = self.train_stage(progress, task)
             if stage_done is not None:
                 stage_done(self.state.stage, loss, self.state.scores[-1])
-            if checkpoint is None:
-                continue
-            if self.ends_epoch() or self.group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
+            done = min(self.state.stage * self.interval, self.total)  # steps
+            ends_epoch = done // self.steps > (self.state.stage - 1) * self.interval // self.steps
+            if checkpoint is not None and (
+                ends_epoch or self.group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS)
+            ):
                 self.store(checkpoint)
                 stored = time.monotonic()
         self.trained.load_state_dict(self.best)
-        if self._compact is not None:
-            self._compact.expand(self.state.best_decay)
+        if self._expand is not None:
+            self._expand(self.state.best_decay)
         self.trained.eval()
         return self.state
 
@@ -161,8 +162,8 @@ class TrainingRun:
         for step in steps:
             epoch, place = divmod(step, self.steps)
             rate = self.rate * rate_at(step, self.total, settings.warmup)
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
+            for parameters in self.optimiser.param_groups:
+                parameters["lr"] = rate
             losses += self.backward(self.batches(epoch)[place])
             self.group.sum_gradients(self.trained)
             norms.append(nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm))
@@ -171,7 +172,13 @@ class TrainingRun:
             state.decay *= 1 - rate * settings.weight_decay
             progress(task, step + 1, self.total)
             if len(norms) == CHECK_EVERY or step == steps[-1]:
-                self._check(norms, step + 1 - len(norms))
+                finite = torch.isfinite(torch.stack(norms))
+                if not finite.all():
+                    epoch, place = divmod(step + 1 - len(norms) + int(finite.int().argmin()), self.steps)
+                    raise DivergedError(
+                        f"Training diverged in epoch {epoch + 1}, step {place + 1}, at the learning rate {self.rate:g}.",
+                        hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
+                    )
                 norms.clear()
         with precision(self.encoder.device, settings.precision):
             score = self.group.agree(self.evaluator.score(self.encoder)[0])
@@ -182,23 +189,8 @@ class TrainingRun:
         state.seconds += time.perf_counter() - start
         return float(losses) / len(steps)
 
-    def _check(self, norms: list[Tensor], first: int) -> None:
-        """Raise `DivergedError` where a gradient norm of the steps from `first` on is not a number."""
-        finite = torch.isfinite(torch.stack(norms))
-        if not finite.all():
-            epoch, step = divmod(first + int(finite.int().argmin()), self.steps)
-            raise DivergedError(
-                f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {self.rate:g}.",
-                hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
-            )
-
     def _copied(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
-
-    def ends_epoch(self) -> bool:
-        """Tell whether the last stage reached the end of an epoch."""
-        reached = [stage * self.interval // self.steps for stage in (self.state.stage - 1, self.state.stage)]
-        return reached[1] > reached[0]
 
     def backward(self, batch: Sequence[int]) -> Tensor:
         """Compute the gradients of a batch and return its loss, 0-d; what memory does not hold at once in parts.
@@ -312,19 +304,21 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
-        digest = _sha256(target, target.stat().st_size)
-        with target.open("ab") as handle:
-            handle.write(digest)
+        with target.open("r+b") as handle:
+            handle.write(hashlib.file_digest(handle, "sha256").digest())
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read what `write_checkpoint` wrote; nothing is unpickled. Raises `FileProblemError` for any other file."""
+    """Read what `write_checkpoint` wrote, without unpickling. Raises `FileProblemError` for any other file."""
     try:
-        size = path.stat().st_size - _DIGEST
+        digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
         with path.open("rb") as handle:
-            handle.seek(max(0, size))
-            whole = size > 0 and handle.read() == _sha256(path, size)
-        values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True) if whole else {}
+            while left > 0:
+                digest.update(part := handle.read(min(left, 1 << 20)))
+                left -= len(part)
+            if handle.read() != digest.digest():
+                raise unusable(path)
+        values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         raise unusable(path) from error
     if values.get("format") != FORMAT or values.get("run") != _run(path):
@@ -333,60 +327,48 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def unusable(path: Path) -> FileProblemError:
-    """Make the error for a checkpoint that no run can go on from."""
+    """Return the error for a checkpoint that no run can go on from."""
     return FileProblemError(
         f"{path} is damaged, or comes from another run or another version.", hint="Delete it to start this trial again."
     )
 
 
 def _run(path: Path) -> str:
-    """Say whose checkpoint a file is, by its store and its name: that of another seed has the same shapes."""
+    """Name the run of a checkpoint by store and file: that of another seed has the same shapes."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
-def _sha256(path: Path, size: int) -> bytes:
-    """Return the SHA-256 of the first `size` bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
-        while size > 0 and (part := handle.read(min(size, 1 << 20))):
-            digest.update(part)
-            size -= len(part)
-    return digest.digest()
-
-
-class CompactVocabulary:
-    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`; token ids stay.
+def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
+    """Put the used rows of an encoder's word embeddings in place of all of them; token ids stay.
 
     Args:
-        texts: The token ids of every text that will be encoded before `expand`; another id is an IndexError.
+        encoder: Is changed until the returned function is called.
+        texts: The token ids of every text that will be encoded before; another id is an IndexError.
+
+    Returns:
+        A function that puts all rows back: the trained ones as they are then, the others times the factor it is given.
     """
+    table = encoder.backbone.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)  # true for every family of the table
+    full = table.weight.detach()
+    # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays in place.
+    used = set(range((table.padding_idx or 0) + 1))
+    padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
+    if isinstance(padding, int):
+        used |= {*range(padding + 1 if padding < 1000 else 0), padding}
+    kept = torch.tensor(sorted(used.union(*texts)), device=full.device)
+    rows = torch.full((len(full),), -1, device=full.device)
+    rows[kept] = torch.arange(len(kept), device=full.device)
+    hook = table.register_forward_pre_hook(lambda _, inputs: (rows[inputs[0]],))
 
-    def __init__(self, encoder: Encoder, texts: Iterable[Sequence[int]]) -> None:
-        table = encoder.backbone.get_input_embeddings()
-        assert isinstance(table, nn.Embedding)  # true for every family of the table
-        self._table, self._full = table, table.weight.detach()
-        # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays where it is.
-        used = set(range((table.padding_idx or 0) + 1))
-        padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
-        if padding is not None:
-            used |= {*range(padding + 1 if padding < 1000 else 0), padding}
-        self._kept = torch.tensor(sorted(used.union(*texts)), device=self._full.device)
-        self._row = torch.full((len(self._full),), -1, device=self._full.device)
-        self._row[self._kept] = torch.arange(len(self._kept), device=self._full.device)
-        self._hook = table.register_forward_pre_hook(self._to_rows)
-        self._set(self._full[self._kept])
+    def put(weight: Tensor) -> None:
+        table.weight, table.num_embeddings = nn.Parameter(weight), weight.shape[0]
 
-    def expand(self, decay: float) -> None:
-        """Put all rows back: the trained ones as they are now, the others shrunk by the factor `decay`."""
-        self._hook.remove()
-        full = self._full * decay
-        full[self._kept] = self._table.weight.detach()
-        self._set(full)
+    def expand(decay: float) -> None:
+        hook.remove()
+        weight = full * decay
+        weight[kept] = table.weight.detach()
+        put(weight)
 
-    def _to_rows(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-        """Turn token ids of any shape into their rows in the compact table."""
-        return (self._row[inputs[0]],)
-
-    def _set(self, weight: Tensor) -> None:
-        self._table.weight = nn.Parameter(weight)
-        self._table.num_embeddings = weight.shape[0]
+    put(full[kept])
+    return expand

@@ -1,24 +1,228 @@
-"""What a training run is, checked once, and what it gives."""
+"""Objectives, one row each; what a training run is; what a trial gives. This imports no torch.
+
+Settings, model cards and the command line read the rows. A row names the functions and classes of
+`truncate_kit.training.examples` that build its examples and evaluators.
+"""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from truncate_kit.core.errors import DivergedError
+from truncate_kit.core.errors import DataError, DivergedError, UsageError
 from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
 from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED
-from truncate_kit.core.wording import counted
-from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, SEARCH, Objective, described
 
+if TYPE_CHECKING:
+    from truncate_kit.data.types import PairSplits
+
+Method = Literal["tmft", "contrast"]
+DataKind = Literal["scores", "labels", "classes", "judged", "texts", "positives", "negatives"]
+DATA_WORDS: dict[DataKind, str] = {
+    "scores": "pairs with scores",
+    "labels": "pairs labelled 0 or 1",
+    "classes": "pairs with classes",
+    "judged": "a retrieval folder",
+    "texts": "raw text",
+    "positives": "texts with positives",
+    "negatives": "texts with positives and hard negatives",
+}
+EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
-_NORM = Bounds(0, math.inf, whole=False, above=True)
+SEARCH = "search"  # the objective of retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
 PRECISION_HELP = "fp32, or bf16 autocast where the processor has it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """One objective.
+
+    Attributes:
+        name: As settings and options name it.
+        method: `tmft` learns from labelled pairs at a layer; `contrast` tells a text's positive from the rest of a
+            batch (`truncate_kit.methods.contrast`).
+        data: What it learns from.
+        card: Description for model cards.
+        metric: The main score, in words.
+        published: Name of that score in files of published figures.
+        epochs: Default number of epochs.
+        batch_size: Default number of examples per step.
+        trains_head: Whether a classifier is trained beside the encoder.
+        examples: Builds the examples of a trial, by itself or by its name in `training.examples`. `tmft` calls it with
+            encoder, token ids of first and second texts, pairs and seed; `contrast` like `ContrastiveTexts`.
+        evaluator: Builds the evaluator of a split, likewise: from an encoder, the pairs, the examples of the trial and,
+            for test, the evaluator on dev.
+        rates: `contrast` only: peak rate with a fixed pooling, with attention over layers, and batch size, by model
+            (`bert` and `roberta`, both base, or `roberta-large`) from Table 4 of the layer-wise attention pooling
+            paper. Without `bert` the rates follow the width.
+        own: Settings that only the objectives have that name them here.
+        without: Settings of all others that this one leaves at their defaults.
+        fills_words: Whether a generator fills in hidden words.
+    """
+
+    name: str
+    method: Method = "tmft"
+    data: DataKind
+    card: str
+    metric: str = "Spearman × 100"
+    published: str = "spearman"
+    epochs: int = EPOCHS
+    batch_size: int = BATCH_SIZE
+    trains_head: bool = False
+    examples: str | Callable[..., Any] = "ContrastiveTexts"
+    evaluator: str | Callable[..., Any] = "PairEvaluator"
+    rates: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    fills_words: bool = False
+
+    def goes_with(self, setting: str) -> bool:
+        """Return whether this field of `ContrastiveSettings` may differ from its default."""
+        others = (row.own for row in OBJECTIVES.values())
+        return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
+
+    @property
+    def is_graded(self) -> bool:
+        """Return whether graded similarity is learned; only then a drop of the last layers can be predicted."""
+        return self.method == "tmft" and self.data == "scores"
+
+    def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
+        """Check that the targets of all splits suit this objective for labelled pairs.
+
+        Args:
+            data: The splits.
+            scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
+
+        Raises:
+            DataError: They do not.
+            UsageError: Pairs are to score what only queries do.
+        """
+        from truncate_kit.data.pairs import splits_for
+
+        if self.data == "judged" and scored:
+            hint = "Give queries as `retrieval`, or use another `objective`."
+            raise UsageError(f"The objective {self.name} is scored by queries, and there are none.", hint=hint)
+        for _, pairs in data.items():
+            if bool(pairs.classes) != (self.data == "classes"):
+                kinds = ("scores", "classes") if self.data == "classes" else ("classes", "scores")
+                hint = "Use an `objective` for such data; `classes=True` reads labels as classes."
+                raise DataError(f"{pairs.name} holds {kinds[0]}, not {kinds[1]}.", hint=hint)
+            targets = {pair.target for pair in pairs}
+            if self.data == "labels" and (targets != {0.0, 1.0} or pairs.scale != (0.0, 1.0)):
+                raise DataError(
+                    f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
+                    hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
+                )
+        if self.is_graded and scored:  # before training: a constant split would only fail after the first trial
+            for name, pairs in splits_for(data, seed=0).items():
+                if name != "train":
+                    pairs.check_ranked()
+
+
+_ROWS = (
+    Objective(
+        name="cosine",
+        data="scores",
+        card="TMFT: mean squared error between cosine and score",
+        examples="graded_pairs",
+    ),
+    Objective(
+        name="paraphrase",
+        data="labels",
+        card="TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the cosine on "
+        "that is best on dev",
+        metric="F1 × 100",
+        published="f1",
+        examples="labelled_pairs",
+        evaluator="ParaphraseEvaluator",
+    ),
+    Objective(
+        name="entailment",
+        data="classes",
+        card="TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
+        metric="macro F1 × 100",
+        published="f1",
+        trains_head=True,
+        examples="classified_pairs",
+        evaluator="ClassEvaluator",
+    ),
+    Objective(
+        name=SEARCH,
+        data="judged",
+        card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
+        "paper); other answers to a query are no negatives of it",
+        metric="nDCG@10 of half the queries",
+        published="ndcg",
+        examples="QueriesWithDocuments",
+    ),
+    # Epochs: of the released run of the supervised objectives, of SimCSE for dropout, of DiffCSE.
+    Objective(
+        name="in-batch",
+        method="contrast",
+        data="positives",
+        card="supervised in-batch (equation 6)",
+        epochs=3,
+        batch_size=256,
+        rates={"bert": (5e-5, 1e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)},
+    ),
+    Objective(
+        name="dropout",
+        method="contrast",
+        data="texts",
+        card="unsupervised, two dropout masks of each text (equation 7)",
+        epochs=1,
+        batch_size=64,
+        rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)},
+    ),
+    Objective(
+        name="diffcse",
+        method="contrast",
+        data="texts",
+        card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
+        epochs=2,
+        batch_size=64,
+        rates={"bert": (7e-6, 3e-5, 64)},
+        own=("replaced_weight", "masked_share"),
+        without=("chunk", "mlp"),  # texts are encoded once, by the MLP that DiffCSE has over its vectors
+        fills_words=True,
+    ),
+    Objective(
+        name="hard-negatives",
+        method="contrast",
+        data="negatives",
+        card="supervised with hard negatives (equation 8)",
+        epochs=3,
+        batch_size=256,
+        rates={"bert": (5e-5, 2e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)},
+        own=("hard_negative_weight",),
+    ),
+)
+OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
+_TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune_contrastive()`"}
+
+
+def objective_names(method: Method) -> tuple[str, ...]:
+    """Return the names of all objectives that this method trains."""
+    return tuple(row.name for row in OBJECTIVES.values() if row.method == method)
+
+
+def described(method: Method) -> str:
+    """Return these names with their data, for a help text: "cosine (pairs with scores), …"."""
+    return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(method))
+
+
+def find_objective(name: str, method: Method) -> Objective:
+    """Return the row of that name. Raises `UsageError` unless this method trains it."""
+    if name not in objective_names(method):
+        other = f"; {name} is trained by {_TRAINED_BY[OBJECTIVES[name].method]}" if name in OBJECTIVES else ""
+        hint = f"Use one of: {', '.join(objective_names(method))}{other}."
+        raise UsageError(f"There is no objective {name!r} here.", hint=hint)
+    return OBJECTIVES[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +233,9 @@ class TrainingSettings(Result):
     learning rate of models narrower than 768, and batches of texts of like length (`buckets`).
 
     Attributes:
-        objective: A row of `objectives`.
+        objective: A row of `OBJECTIVES`.
         epochs: The best of them on dev is kept.
-        batch_size: Examples of a step.
+        batch_size: Examples per step.
         learning_rate: Peak rate, None follows the width (`rate`).
         weight_decay: Of AdamW; none on biases and norms.
         warmup: Share of the steps.
@@ -73,7 +277,7 @@ class TrainingSettings(Result):
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)
-    max_gradient_norm: float = setting(1.0, bounds=_NORM)
+    max_gradient_norm: float = setting(1.0, bounds=Bounds(0, math.inf, whole=False, above=True))
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     buckets: bool = True
     compact_vocabulary: bool = True
@@ -91,18 +295,14 @@ class TrainingSettings(Result):
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """Return the same with the rate as a number: what kept trials are found by."""
+        """Return these settings with the rate as a number, by which kept trials are found."""
         return replace(self, learning_rate=self.rate(width))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
-    """Say how word pairs are learned: in the TMFT paper's epochs and batches. Raises `UsageError`."""
-    return TrainingSettings(
-        epochs=WORD_EPOCHS,
-        batch_size=WORD_BATCH_SIZE,
-        learning_rate=learning_rate,
-        precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
-    )
+    """Return the settings for word pairs: epochs and batches of the TMFT paper. Raises `UsageError`."""
+    values: dict[str, Any] = {"precision": precision, "learning_rate": learning_rate}  # checked by the settings
+    return TrainingSettings(epochs=WORD_EPOCHS, batch_size=WORD_BATCH_SIZE, **values)
 
 
 def default_learning_rate(width: int) -> float:
@@ -130,7 +330,7 @@ def rate_at(step: int, total: int, warmup: float) -> float:
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """Return what the records and files of a trial are called. stop_after: the epochs of one that is stopped then."""
+    """Return the name of a trial's records and files. stop_after: the epochs of one that is stopped then."""
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
@@ -151,19 +351,19 @@ class BaseTrial(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
-    """One training run at one layer with one seed; the main score is Spearman × 100, or what the objective says."""
+    """One training run at one layer with one seed; the main score is Spearman × 100, or the objective's own."""
 
     epochs: int  # the budget, which the learning rate follows
     steps: int
     # epochs run of a trial that a race stopped; None for the others, which ran all `epochs`
     stopped_after: int | None = None
     # Main dev scores of resamples of the dev pairs, the same for every trial on the same data, so that trials are
-    # compared pair by pair; empty where a trial only searches, and in results, which say what came of them.
+    # compared pair by pair; empty in search trials and in results.
     dev_draws: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return what its records and files are called."""
+        """Return the name of its records and files."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
@@ -177,7 +377,7 @@ class Trial(BaseTrial):
         return self.steps * max(1, self.layer)
 
     def first(self, epochs: int) -> "Trial":
-        """Return what this trial, evaluated once an epoch, had been when stopped after `epochs` of its epochs."""
+        """Return this trial, evaluated once an epoch, as it was after its first `epochs` epochs."""
         scores = self.dev_scores[:epochs]
         return replace(
             self,
@@ -194,33 +394,12 @@ class Trial(BaseTrial):
         )
 
 
-Finished = TypeVar("Finished")
-
-
-class DivergedTrials:
-    """The trials of one call that diverged, by what errors call them; collected until all have been run."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[str, DivergedError]] = []
-        self.others = 0  # that did not diverge
-
-    def run(self, name: str, trial: Callable[[], Finished]) -> list[Finished]:
-        """Return what the trial gives, as a list: empty where it diverges."""
-        try:
-            finished = [trial()]
-        except DivergedError as error:
-            self.found.append((name, error))
-            return []
-        self.others += 1
-        return finished
-
-    def check(self) -> None:
-        """Raise `DivergedError` that names the first one and counts the others, if there is any."""
-        if self.found:
-            name, error = self.found[0]
-            more = f" So did {len(self.found) - 1} more." if len(self.found) > 1 else ""
-            kept = f" What {counted(self.others, 'other trial')} gave is kept." if self.others else ""
-            raise DivergedError(f"{name}: {error}{more}{kept}", hint=error.hint)
+def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
+    """Raise `DivergedError` naming the first of these trials, if there is any; call it after all have been run."""
+    if diverged:
+        name, error = diverged[0]
+        more = f" So did {len(diverged) - 1} more." if len(diverged) > 1 else ""
+        raise DivergedError(f"{name}: {error}{more} Finished trials are kept.", hint=error.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

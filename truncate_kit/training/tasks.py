@@ -16,26 +16,32 @@ from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.training.evaluators import (
+from truncate_kit.training.examples import (
+    Examples,
+    Ids,
+    Pairs,
     RetrievalEvaluator,
     VectorEvaluator,
+    builder,
     check_queries,
     halved,
     halves,
     metric_of,
 )
-from truncate_kit.training.examples import Examples, Pairs, TrainPairs
-from truncate_kit.training.objectives import OBJECTIVES, find_objective
+from truncate_kit.training.settings import find_objective
+
+Sides = tuple[dict[str, Ids], dict[str, Ids]]
+COLUMNS = ("query", "document", "grade")
 
 
 class Task(Protocol):
-    """Something to fine-tune for. metric: what the main score is, in words. num_examples: of an epoch."""
+    """Something to fine-tune for. metric: the main score, in words. num_examples: of an epoch."""
 
     metric: str
     num_examples: int
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Return fresh examples, evaluators on dev and test for one encoder."""
+        """Return fresh examples and evaluators on dev and test for one encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,57 +51,16 @@ class Teacher:
     encoder: Encoder
     weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
 
-    def __post_init__(self) -> None:
-        weight = check_number("teacher_weight", self.weight, Bounds(0, WEIGHT.most, whole=False, above=True))
-        object.__setattr__(self, "weight", weight)
-
-    def check_width(self, student: Encoder) -> None:
-        """Raise `UsageError` where its vectors are not as wide as those that learn from them."""
-        own, learning = (encoder.vector_width for encoder in (self.encoder, student))
-        if own != learning:
-            raise UsageError(
-                f"The teacher's vectors have {own} dimensions, and those that learn {learning}.",
-                hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """Token ids of the first and second texts of pairs, by text; queries and documents have prompts of their own."""
-
-    first: dict[str, list[int]]
-    second: dict[str, list[int]]
-
-    @classmethod
-    def of(cls, data: PairSplits, encoder: Encoder, *, judged: bool) -> "_Sides":
-        """Take those of all splits. judged: whether the first texts are queries and the second ones documents."""
-        if not judged:
-            both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
-            return cls(both, both)
-        pairs = [pair for _, split in data.items() for pair in split]
-        queries = list(dict.fromkeys(pair.first for pair in pairs))
-        documents = list(dict.fromkeys(pair.second for pair in pairs))
-        asked = prompted_ids(encoder, queries, side_prompt(encoder, QUERY_PROMPTS))
-        searched = prompted_ids(encoder, documents, side_prompt(encoder, DOCUMENT_PROMPTS))
-        return cls(dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True)))
-
-    def ids(self, pairs: PairSet) -> tuple[list[list[int]], list[list[int]]]:
-        """Return those of the first and of the second text of each pair."""
-        return [self.first[pair.first] for pair in pairs], [self.second[pair.second] for pair in pairs]
-
-    def vectors(self, encoder: Encoder) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the vectors (d,) of both sides by text, by the encoder whose ids these are."""
-        first = dict(zip(self.first, encoder.encode_ids(list(self.first.values())), strict=True))
-        if self.second is self.first:
-            return first, first
-        return first, dict(zip(self.second, encoder.encode_ids(list(self.second.values())), strict=True))
-
 
 class LabelledTask:
     """TMFT on labelled pairs, by any objective of that method.
 
     Args:
-        retrieval: Whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
+        full: The full model; its tokenizer reads the texts.
+        data: With train, dev and test.
+        objective: A row of `OBJECTIVES`.
+        teacher: None learns from labels alone.
+        retrieval: Its queries are dev and test, half of them each, in place of pairs; None for the pairs.
 
     Raises:
         UsageError: There is no such objective, or the teacher's vectors have another width.
@@ -119,32 +84,40 @@ class LabelledTask:
         self._halves: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
         if retrieval is not None:
             self.metric, self._halves = metric_of(retrieval), halves(full, retrieval)
-        self._full, self._data, self._objective = full, data, objective
-        self._sides = _Sides.of(data, full, judged=row.data == "judged")
+        self._full, self._data, self._row, judged = full, data, row, row.data == "judged"
+        self._first, self._second = _sides(data, full, judged=judged)
         self.num_examples = len(self._splits(0)[0])
-        self._taught: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._taught: list[dict[str, Tensor]] | None = None
         if teacher is not None:
-            teacher.check_width(full)
-            self._weight = teacher.weight
-            self._taught = _Sides.of(data, teacher.encoder, judged=row.data == "judged").vectors(teacher.encoder)
+            model, allowed = teacher.encoder, Bounds(0, WEIGHT.most, whole=False, above=True)
+            self._weight = check_number("teacher_weight", teacher.weight, allowed)
+            if model.vector_width != full.vector_width:
+                raise UsageError(
+                    f"The teacher's vectors have {model.vector_width} dimensions, the student's {full.vector_width}.",
+                    hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",
+                )
+            self._taught = [
+                dict(zip(side, model.encode_ids(list(side.values())), strict=True))
+                for side in _sides(data, model, judged=judged)
+            ]
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Return examples of the train split, evaluators on dev and test; they share a classifier that there is."""
-        row, (train, dev, test) = OBJECTIVES[self._objective], self._splits(seed)
-        assert row.examples is not None
-        first, second = self._sides.ids(train)
-        examples = row.examples(TrainPairs(encoder, first, second, train, seed))
+        """Return examples of the train split and evaluators on dev and test, which share the examples' classifier."""
+        train, dev, test = self._splits(seed)
+        first, second = [self._first[pair.first] for pair in train], [self._second[pair.second] for pair in train]
+        examples = builder(self._row.examples)(encoder, first, second, train, seed)
         if self._taught is not None and isinstance(examples, Pairs):
             firsts, seconds = self._taught
             wanted = [firsts[pair.first] for pair in train] + [seconds[pair.second] for pair in train]
             examples.learn_vectors(torch.stack(wanted), self._weight)
         if self._halves is not None:
             return examples, *self._halves
-        on_dev = row.evaluator(self._full, dev, examples, None)
-        return examples, on_dev, row.evaluator(self._full, test, examples, on_dev)
+        evaluator = builder(self._row.evaluator)
+        on_dev = evaluator(self._full, dev, examples, None)
+        return examples, on_dev, evaluator(self._full, test, examples, on_dev)
 
     def test_texts(self, seed: int) -> list[str]:
-        """Return the distinct texts of the test split that this seed has."""
+        """Return the distinct texts of the test split of this seed."""
         return self._splits(seed)[2].texts()
 
     def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
@@ -152,51 +125,60 @@ class LabelledTask:
         return train, dev, test
 
 
-COLUMNS = ("query", "document", "grade")
-_INSTEAD = "give graded pairs as `data` and this folder as `retrieval`"
+def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
+    """Return token ids of all first and of all second texts, by text. judged: these are queries and documents."""
+    if not judged:
+        both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
+        return both, both
+    pairs = [pair for _, split in data.items() for pair in split]
+    queries, documents = ({getattr(pair, side): None for pair in pairs} for side in ("first", "second"))
+    asked = prompted_ids(encoder, list(queries), side_prompt(encoder, QUERY_PROMPTS))
+    searched = prompted_ids(encoder, list(documents), side_prompt(encoder, DOCUMENT_PROMPTS))
+    return dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True))
 
 
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
     """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
 
-    Where there is a qrels/train.tsv its queries teach, and those of dev, else test, choose and report by halves. Else
-    the queries of the one file that would choose are divided: a half teaches, a quarter chooses, a quarter reports. No
-    query that chooses, reports or belongs to another split but train teaches; documents may answer queries of several.
+    With a qrels/train.tsv its queries teach, and those of dev, else test, choose and report by halves. Without it the
+    queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. No query that chooses,
+    reports or belongs to another split but train teaches; documents may answer queries of several.
 
     Args:
         path: A folder in BEIR's layout, see `read_retrieval`.
-        metric: What is chosen by: ndcg, mrr or recall.
+        metric: To choose by: ndcg, mrr or recall.
 
     Returns:
         Train pairs of the queries that teach, dev and test pairs of those that choose and report, with their grades;
         and the set of the latter two for `finetune(retrieval=…)`, with the objective `search`.
 
     Raises:
-        DataError: As `read_retrieval`, and where too few queries are judged.
+        DataError: As `read_retrieval`, and if too few queries are judged.
         UsageError: There is no such metric.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
-    whole = asked.name
+    named, of = asked.name, ""
     if "train" in find_qrels(Path(path)) and not asked.name.endswith("/train"):
         taught = read_retrieval(path, split="train")
+        named, of = taught.name, f" of {asked.name}"
         kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
         if len(kept) < len(taught.queries):
             taught = with_queries(taught, kept, "that neither choose nor report")
-        check_queries(asked)
-        named, of = taught.name, f" of {whole}"
     else:
-        taught, asked = _divided(asked)
-        named, of = whole, ""
-    if len(set(taught.queries)) < FEWEST_QUERIES:
-        known = counted(len(set(taught.queries)), "judged query", "judged queries")
+        # The half that would choose by itself teaches, so that the one that would report still may.
+        teaching, others = (places.tolist() for places in halved(asked))
+        taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
+    check_queries(asked)
+    if (number := len(set(taught.queries))) < FEWEST_QUERIES:
         raise DataError(
-            f"{taught.name} has {known} to learn from: too few.",
-            hint=f"Judge at least {FEWEST_QUERIES} that neither choose nor report, or {_INSTEAD}.",
+            f"{taught.name} has {number} judged queries to learn from: too few.",
+            hint=f"Judge at least {FEWEST_QUERIES} that neither choose nor report, or give graded pairs as `data` and "
+            "this folder as `retrieval`.",
         )
     choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
     sets = {"train": taught, "dev": choosing, "test": reporting}
-    train, dev, test = (_pairs(one, split, str(path)) for split, one in sets.items())
-    numbers = [len(set(one.queries)) for one in sets.values()]
+    train, dev, test = (_pairs(queries, split, str(path)) for split, queries in sets.items())
+    numbers = [len(set(queries.queries)) for queries in sets.values()]
     note = (
         f"{named}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
         f"{numbers[1]:,} choose and {numbers[2]:,} report."
@@ -204,20 +186,6 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     notes = (note, *filter(None, [asked.note]))
     splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
     return splits.without_texts(asked.asked), asked  # a query that reports may stand among the documents
-
-
-def _divided(data: RetrievalSet) -> tuple[RetrievalSet, RetrievalSet]:
-    """Return the half that teaches and the one that chooses and reports. Raises `DataError` where that is too few."""
-    number, needed = len(set(data.queries)), 4 * FEWEST_QUERIES
-    if number < needed:
-        raise DataError(
-            f"{data.name} has {number} judged queries: too few to learn from half of them, choose by a quarter and "
-            "report the last one.",
-            hint=f"Give at least {needed}, or a qrels/train.tsv of others to learn from, or {_INSTEAD}.",
-        )
-    teaching, others = halved(data)  # the half that would choose by itself, so that the one that would report still may
-    held = with_queries(data, others.tolist(), "that taught nothing")
-    return with_queries(data, teaching.tolist(), "that teach"), held
 
 
 def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:

@@ -22,8 +22,8 @@ from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveResult, 
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.objectives import objective_names
+from truncate_kit.training.examples import PairEvaluator
+from truncate_kit.training.settings import objective_names
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 # What configurations call the share of hidden states and of attention weights that is dropped.

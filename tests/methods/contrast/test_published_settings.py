@@ -37,8 +37,7 @@ def test_narrow_models_and_other_families():
     assert default_budget("in-batch", "bert", 1024) == default_budget("in-batch", "roberta", 1024)
     assert default_budget("diffcse", "roberta", 1024) == default_budget("diffcse", "bert", 768)
     for objective, batch in (("dropout", 64), ("in-batch", 256), ("hard-negatives", 256)):
-        narrow = default_budget(objective, "roberta", 384)
-        assert (narrow.batch_size, narrow.learning_rate, narrow.attention_rate) == (batch, 4e-5, 4e-5)
+        assert default_budget(objective, "roberta", 384) == (4e-5, 4e-5, batch)
     asked = ContrastiveSettings(batch_size=7, learning_rate=1e-3).training("bert", 768)
     assert (asked.batch_size, asked.learning_rate) == (7, 1e-3)
 

@@ -26,13 +26,13 @@ from truncate_kit.methods.distill.learning import Learning, held_out_scores
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, best_tryout
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import keep, keep_words, truncate
 from truncate_kit.report.distillation import view_distillation
 from truncate_kit.training.distributed import ALONE
-from truncate_kit.training.evaluators import PairEvaluator, RetrievalEvaluator
+from truncate_kit.training.examples import PairEvaluator, RetrievalEvaluator
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 FEW = replace(SHORT, held_out=42)

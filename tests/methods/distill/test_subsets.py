@@ -19,7 +19,7 @@ from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, s
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import PairEvaluator
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 

@@ -20,7 +20,7 @@ from truncate_kit.methods.tmft.result import (
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words, sweep_table
-from truncate_kit.training.evaluators import best_threshold, f1
+from truncate_kit.training.examples import best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask
 

@@ -28,8 +28,7 @@ from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.states import layer_states
-from truncate_kit.models.truncation import parameters_kept, truncate
+from truncate_kit.models.truncation import layer_states, parameters_kept, truncate
 from truncate_kit.report.training import sweep_table
 from truncate_kit.training.settings import TrainingSettings
 

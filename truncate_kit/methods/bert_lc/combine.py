@@ -47,8 +47,7 @@ from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, Combi
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import LayerPooling, Over, pool
 from truncate_kit.models.pipeline import Dense, Normalize
-from truncate_kit.models.states import iter_states
-from truncate_kit.models.truncation import truncate
+from truncate_kit.models.truncation import iter_states, truncate
 
 RANDOM_DRAWS = 100
 _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses

@@ -113,7 +113,7 @@ class DifferenceTexts(ContrastiveTexts):
         self.discriminator = Discriminator(encoder).to(encoder.device)
         self.head: nn.Module | None = self.discriminator
 
-    def texts(self) -> None:  # type: ignore[override]  # the filled-in words may be any
+    def texts(self) -> None:
         """Any id of the vocabulary may stand in place of a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:

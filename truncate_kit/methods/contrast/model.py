@@ -12,9 +12,8 @@ from truncate_kit.models.encoder import Encoder, evaluating
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.evaluators import Evaluator
-from truncate_kit.training.examples import Ids
-from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.training.examples import Evaluator, Ids
+from truncate_kit.training.settings import OBJECTIVES
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:

@@ -4,12 +4,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from truncate_kit.core.errors import DataError
+from truncate_kit.core.errors import DataError, DivergedError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
@@ -22,16 +21,13 @@ from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.priors import masked_head_digest
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import origin_of, save_encoder
+from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
 from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids
+from truncate_kit.training.examples import Examples, Ids, PairEvaluator, builder
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
+from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, check_diverged, trial_name
 
 StageDone = Callable[[int, float, float], None]
 
@@ -89,10 +85,13 @@ def finetune_contrastive(
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
-        diverged = DivergedTrials()
+        diverged = list[tuple[str, DivergedError]]()
         for seed in settings.seeds:
-            diverged.run(f"Seed {seed}", partial(run.trial, seed))
-        diverged.check()
+            try:
+                run.trial(seed)
+            except DivergedError as error:
+                diverged.append((f"Seed {seed}", error))
+        check_diverged(diverged)
         # All that are finished: a shorter run takes no seed away.
         finished = store.all(Trial).values() if group.leads else ()
         trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
@@ -160,7 +159,8 @@ class _Run:
             fills, weight = Generator(self.generator, encoder), settings.replaced_weight
             return DifferenceTexts(encoder, columns[0], fills, weight=weight, share=settings.masked_share, **common)
         own_weight = settings.hard_negative_weight
-        return (row.examples or ContrastiveTexts)(columns, own_weight=own_weight, chunk=settings.chunk, **common)
+        examples: Examples = builder(row.examples)(columns, own_weight=own_weight, chunk=settings.chunk, **common)
+        return examples
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
         """Return the trial of this seed, from the store where it is finished, unless it is to be run again."""

@@ -1,6 +1,6 @@
 """What a contrastive run is, checked once, and what it gives. Importing this imports no torch."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from truncate_kit.core.errors import UsageError
@@ -21,8 +21,16 @@ from truncate_kit.core.settings import (
     seeds_setting,
     setting,
 )
-from truncate_kit.training.objectives import OBJECTIVES, Budget, described, objective_names
-from truncate_kit.training.settings import BASE_WIDTH, PRECISION_HELP, TrainingSettings, Trial, scaled_learning_rate
+from truncate_kit.training.settings import (
+    BASE_WIDTH,
+    OBJECTIVES,
+    PRECISION_HELP,
+    TrainingSettings,
+    Trial,
+    described,
+    objective_names,
+    scaled_learning_rate,
+)
 
 ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "concat", "mean-first-last"]
 Over = Literal["both", "cls", "mean"]
@@ -63,18 +71,17 @@ TABLE_2 = {
 LARGE_WIDTH = 1024
 
 
-def default_budget(objective: str, recipe: str, width: int) -> Budget:
-    """Return what a model of this recipe (`Family.recipe`) and width is trained with where nothing else is asked for.
+def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
+    """Return the usual rate, rate with attention, and batch size for this recipe (`Family.recipe`) and width.
 
     From width 768 on the row of Table 4 for its kind: RoBERTa-large from 1,024 on, else the base model of the recipe;
     BERT-base where the paper has no such row, as for DiffCSE. Narrower models, and objectives that the paper does not
     have, take the objective's usual batch and, with every pooling the same, `scaled_learning_rate`.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
-    printed = {budget.model: budget for budget in row.budgets if width >= BASE_WIDTH}
-    base = printed.get("bert", Budget(None, rate, rate))
-    found = printed.get("roberta-large" if width >= LARGE_WIDTH else recipe, base)
-    return replace(found, batch_size=found.batch_size or row.batch_size)
+    printed = row.rates if width >= BASE_WIDTH else {}
+    base = printed.get("bert", (rate, rate, row.batch_size))
+    return printed.get("roberta-large" if width >= LARGE_WIDTH else recipe, base)
 
 
 FEWEST_ROWS = 2
@@ -253,13 +260,12 @@ class ContrastiveSettings(Result):
 
     def training(self, recipe: str, width: int) -> TrainingSettings:
         """Return the loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay."""
-        budget = default_budget(self.objective, recipe, width)
-        rate = budget.attention_rate if self.pooling == "layer-attention" else budget.learning_rate
+        rate, attention_rate, batch_size = default_budget(self.objective, recipe, width)
         return TrainingSettings(
             objective=self.objective,
             epochs=self.epochs or OBJECTIVES[self.objective].epochs,
-            batch_size=self.batch_size or budget.batch_size,
-            learning_rate=self.learning_rate or rate,
+            batch_size=self.batch_size or batch_size,
+            learning_rate=self.learning_rate or (attention_rate if self.pooling == "layer-attention" else rate),
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,

@@ -54,7 +54,7 @@ from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_words
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.evaluators import check_queries, choosing_queries, scored_as
+from truncate_kit.training.examples import check_queries, choosing_queries, scored_as
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation

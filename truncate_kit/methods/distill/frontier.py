@@ -27,8 +27,7 @@ from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.truncation import keep_pieces, kept_pieces
-from truncate_kit.training.evaluators import VectorEvaluator
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, VectorEvaluator
 
 ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = (
     5,

@@ -41,20 +41,20 @@ from truncate_kit.methods.distill.result import (
 )
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
 from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts, held_out_places
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Batch, Encoder
+from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.store import RunStore, StoredRows
 from truncate_kit.models.truncation import keep, truncate
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.evaluators import (
+from truncate_kit.training.examples import (
     Evaluator,
+    Ids,
     PairEvaluator,
     RetrievalEvaluator,
     VectorEvaluator,
     halves,
     metric_of,
 )
-from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 

@@ -16,8 +16,7 @@ from truncate_kit.core.wording import counted, lasting
 from truncate_kit.methods.distill.result import LEADING, Blocks, SubsetScore, SubsetSearch
 from truncate_kit.models.encoder import BlockRunner, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import keep, kept_config
-from truncate_kit.training.evaluators import VectorEvaluator
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, VectorEvaluator
 from truncate_kit.training.loop import precision
 
 EXACT_DEPTH = 12

@@ -19,8 +19,8 @@ from truncate_kit.core.wording import counted
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.methods.distill.result import TextCounts
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.training.examples import Ids
 
 FEWEST_TEXTS = 200

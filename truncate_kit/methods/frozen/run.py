@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.errors import DivergedError, ModelError, UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
@@ -55,7 +55,7 @@ from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.distributed import isolated
-from truncate_kit.training.settings import DivergedTrials
+from truncate_kit.training.settings import check_diverged
 
 MODEL_FOLDER = "frozen"
 _AUTOENCODERS = "autoencoders"  # their record in the store
@@ -187,13 +187,16 @@ class _Run:
     ) -> FrozenReport:
         """Run what has not been run yet, and choose among what was asked for; the report has all that is finished."""
         settings, material = self.settings, self.material
-        asked, diverged = list[FrozenTrial](), DivergedTrials()
+        asked, diverged = list[FrozenTrial](), list[tuple[str, DivergedError]]()
         for step in settings.ordered_steps():
             if step == AUTOENCODER:
                 self._pretrain()
             for layer, seed in itertools.product(layers, settings.seeds):
-                asked += diverged.run(frozen_name(step, layer, seed), partial(self.trial, step, layer, seed))
-        diverged.check()
+                try:
+                    asked.append(self.trial(step, layer, seed))
+                except DivergedError as error:
+                    diverged.append((frozen_name(step, layer, seed), error))
+        check_diverged(diverged)
         trials = sorted(
             self.store.all(FrozenTrial).values(), key=lambda one: (STEPS.index(one.step), one.layer, one.seed)
         )

@@ -17,10 +17,10 @@ from truncate_kit.data.pairs import splits_for
 from truncate_kit.data.seen import seen_before
 from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, distinct_texts
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.models.digest import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.states import layer_states
+from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.store import StoredRows
+from truncate_kit.models.truncation import layer_states
 
 CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 

@@ -70,12 +70,13 @@ from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SearchMetric, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.methods.study.result import figure_name
-from truncate_kit.training.objectives import SEARCH, objective_names
 from truncate_kit.training.settings import (
+    SEARCH,
     WORD_BATCH_SIZE,
     WORD_EPOCHS,
     AdaptationSettings,
     TrainingSettings,
+    objective_names,
     word_training,
 )
 

@@ -40,11 +40,10 @@ from truncate_kit.methods.tmft.result import scores_by_layer
 from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.states import layer_states
 from truncate_kit.models.store import RunStore, run_key
-from truncate_kit.models.truncation import layers_held, paper_parameters, truncate
+from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.evaluators import scored_as
+from truncate_kit.training.examples import scored_as
 from truncate_kit.training.settings import Trial, trial_name
 from truncate_kit.training.tasks import LabelledTask, read_judged
 

@@ -25,14 +25,12 @@ from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker, S
 from truncate_kit.methods.tmft.result import Certainty, Ranking, SweepResult, certainty, scores_by_layer
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import Prior, TrialRunner, layers_named, layers_to_try
-from truncate_kit.models.digest import encoder_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import origin_of, save_encoder
+from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
 from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
-from truncate_kit.training.evaluators import choosing_queries, scored_as
-from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.training.settings import TrainingSettings, Trial
+from truncate_kit.training.examples import choosing_queries, scored_as
+from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
 from truncate_kit.training.tasks import LabelledTask, Teacher
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this probability on, or this confidence if there is none

@@ -13,8 +13,7 @@ from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.evaluators import VectorEvaluator
-from truncate_kit.training.examples import Ids, Pairs
+from truncate_kit.training.examples import Ids, Pairs, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 from truncate_kit.training.tasks import Task

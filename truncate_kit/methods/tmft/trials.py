@@ -21,9 +21,9 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import ConcatPooling
 from truncate_kit.models.store import Checkpoints, RunStore
 from truncate_kit.models.truncation import keep, layers_held, truncate, truncated_config
-from truncate_kit.training.evaluators import HeldOutPairs
+from truncate_kit.training.examples import PairEvaluator
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import DivergedTrials, TrainingSettings, Trial, trial_name
+from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name
 from truncate_kit.training.tasks import Task
 
 
@@ -121,7 +121,7 @@ class TrialWork:
         scores = tuple(state.scores[:stop_after])  # the checkpoint of a killed run may be further
         dev_score, dev_pearson = dev.score(encoder) if stop_after is None else (max(scores), None)
         draws: tuple[float, ...] = ()
-        if isinstance(dev, HeldOutPairs) and not order.searching:
+        if isinstance(dev, PairEvaluator) and not order.searching:
             draws = dev.resampled(encoder.encode_ids(dev.texts()))
         test_score, test_pearson = (None, None) if order.searching else test.score(encoder)
         return Trial(
@@ -220,12 +220,12 @@ class TrialRunner:
         if orders:
             until = stop_after or budget
             self.watcher.planned([PlannedTrial(one.task, one.layer, one.seed, budget, until) for one in orders])
-        diverged = DivergedTrials()
+        diverged = list[tuple[str, DivergedError]]()
         for order, outcome in self._engine.run(self._work, orders, self._pass_on):
             assert isinstance(outcome, tuple)
             found, weights = outcome
             if isinstance(found, DivergedError):
-                diverged.found.append((f"Layer {order.layer}, seed {order.seed}", found))
+                diverged.append((f"Layer {order.layer}, seed {order.seed}", found))
                 self.store.checkpoints.remove(order.name)
                 continue
             encoder = None
@@ -234,9 +234,8 @@ class TrialRunner:
                 held = torch.load(io.BytesIO(weights), map_location=self.full.device, weights_only=True)
                 encoder.load_state_dict(held)
             self.store.write_encoder(found.name, found, encoder)
-            diverged.others += 1
             yield self._told(found)
-        diverged.check()
+        check_diverged(diverged)
 
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
