@@ -193,7 +193,7 @@ def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
     encoder, teacher = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("bert"))
     teacher.tail.append(Dense(16, 5, bias=True, activation="Tanh"))
     data = PairSplits(name="pairs", train=pairs[0], dev=pairs[1], test=pairs[1])
-    with pytest.raises(UsageError, match="have 5 dimensions, and those that learn 16"):
+    with pytest.raises(UsageError, match="have 5 dimensions, the student's 16"):
         LabelledTask(encoder, data, teacher=Teacher(teacher))
 
 

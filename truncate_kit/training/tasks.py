@@ -157,30 +157,28 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
         UsageError: There is no such metric.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
-    named, of = asked.name, ""
-    if "train" in find_qrels(Path(path)) and not asked.name.endswith("/train"):
-        taught = read_retrieval(path, split="train")
-        named, of = taught.name, f" of {asked.name}"
+    whole, taught, of, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
+    if "train" in find_qrels(Path(path)) and not whole.endswith("/train"):
+        taught, of, needed = read_retrieval(path, split="train"), f" of {whole}", FEWEST_QUERIES
         kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
         if len(kept) < len(taught.queries):
             taught = with_queries(taught, kept, "that neither choose nor report")
-    else:
-        # The half that would choose by itself teaches, so that the one that would report still may.
+    name = taught.name
+    if (number := len(set(taught.queries))) < needed:
+        raise DataError(
+            f"{name} has {number} judged queries: too few to learn from.",
+            hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
+        )
+    if taught is asked:  # the half that would choose by itself teaches, so that the one that would report still may
         teaching, others = (places.tolist() for places in halved(asked))
         taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
     check_queries(asked)
-    if (number := len(set(taught.queries))) < FEWEST_QUERIES:
-        raise DataError(
-            f"{taught.name} has {number} judged queries to learn from: too few.",
-            hint=f"Judge at least {FEWEST_QUERIES} that neither choose nor report, or give graded pairs as `data` and "
-            "this folder as `retrieval`.",
-        )
     choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
     sets = {"train": taught, "dev": choosing, "test": reporting}
     train, dev, test = (_pairs(queries, split, str(path)) for split, queries in sets.items())
     numbers = [len(set(queries.queries)) for queries in sets.values()]
     note = (
-        f"{named}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
+        f"{name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
         f"{numbers[1]:,} choose and {numbers[2]:,} report."
     )
     notes = (note, *filter(None, [asked.note]))
