@@ -176,7 +176,7 @@ class TrainingRun:
                 if not finite.all():
                     epoch, place = divmod(step + 1 - len(norms) + int(finite.int().argmin()), self.steps)
                     raise DivergedError(
-                        f"Training diverged in epoch {epoch + 1}, step {place + 1}, at the learning rate {self.rate:g}.",
+                        f"Training diverged in epoch {epoch + 1}, step {place + 1}, at a rate of {self.rate:g}.",
                         hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
                     )
                 norms.clear()
