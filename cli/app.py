@@ -145,8 +145,7 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.core.workspace import Contents
     from truncate_kit.doctor import Diagnosis
-    from truncate_kit.evaluation.graded import ModelScore
-    from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalScore
+    from truncate_kit.evaluation.suite import SuiteReport
     from truncate_kit.export.encode import EncodedFile
     from truncate_kit.export.record import ExportReport
     from truncate_kit.methods.bert_lc.result import CombinationReport
@@ -155,7 +154,7 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.methods.frozen.settings import FrozenReport
     from truncate_kit.methods.study.result import StudyResult
     from truncate_kit.methods.tmft.result import SweepResult
-    from truncate_kit.report.page import PageReport, report_kinds
+    from truncate_kit.report.page import PageReport
     from truncate_kit.training.cutting import CutResult
 
     return {
@@ -168,8 +167,8 @@ def result_kinds() -> dict[str, list[type[Any]]]:
         "freeze": [FrozenReport],
         "combine": [CombinationReport],
         "cut": [CutResult],
-        "evaluate": [ModelScore, RetrievalScore, *(kind() for kind in report_kinds().values())],
-        "compare": [RetrievalComparison],
+        "evaluate": [SuiteReport],
+        "compare": [SuiteReport],
         "encode": [EncodedFile],
         "study": [StudyResult],
         "report": [PageReport],

@@ -16,7 +16,7 @@ from truncate_kit.core.results import file_for, first_free
 from truncate_kit.core.settings import numbers
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import DataSource, read_result
-from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, measured_digest
 
 from . import options
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.types import PairSet, PairSplits
-    from truncate_kit.evaluation.graded import ModelScore
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models.encoder import Encoder
 
@@ -286,30 +285,16 @@ def _search(run: Evaluated, split: str | None, form: VectorFormat) -> None:
         run.workspace.say(CODES)
 
 
-def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: VectorFormat) -> "ModelScore":
-    """Score a split, by default the one to measure on; say where the model was chosen on the same pairs."""
-    from truncate_kit.core.vectors import StoredVectors
+def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: VectorFormat) -> SuiteReport:
+    """Score a split, by default the one to measure on; say if the model was chosen on the same pairs."""
     from truncate_kit.data.seen import seen_among
-    from truncate_kit.evaluation.graded import ModelScore
-    from truncate_kit.evaluation.graded import evaluate as score
+    from truncate_kit.evaluation.graded import score_pairs
 
     pairs = splits.split(split)
     run.workspace.note(seen_among(pairs, run.name))
-    stored = StoredVectors(run.encoder, form)
-    found = score(stored, pairs.pairs)
     last = splits.items()[-1][0]
-    return ModelScore(
-        model=run.name,
-        runtime=run.runtime,
-        data=pairs.name,
-        split=split or ("all" if splits.one_file and last == "train" else last),
-        num_pairs=found.num_pairs,
-        spearman=found.spearman,
-        pearson=found.pearson,
-        vectors=form.precision,
-        dimensions=form.kept(stored.width),
-        bytes_per_vector=form.bytes_per_vector(stored.width),
-    )
+    data = f"{pairs.name}, {split or ('all' if splits.one_file and last == 'train' else last)}"
+    return score_pairs(run.encoder, pairs.pairs, model=run.name, runtime=run.runtime, data=data, form=form)
 
 
 def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
@@ -328,13 +313,13 @@ def _run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
             progress=progress,
         )
         report = replace(suite.run(run), sha256=measured_digest(model.name))
-        path = _write_report(report, workspace, name)
+        path = _write_report(report, workspace)
     _show_report(report, workspace, path, codes=suite.by_cosine and model.encoder.heads is not None)
 
 
-def _write_report(report: SuiteReport, workspace: Workspace, name: str) -> Path:
+def _write_report(report: SuiteReport, workspace: Workspace) -> Path:
     """Write a report under the name of its suite, or beside one there that measured more, and say so."""
-    usual = workspace.suite(name)
+    usual = workspace.suite(report.suite)
     path = file_for(report, usual)
     report.write(path)
     if path != usual:
@@ -363,7 +348,7 @@ def _run_mteb(
     tasks: Sequence[Any], run: Evaluated, against: str | None, max_length: int | None, device: str | None
 ) -> None:
     """Score the model, and the one to compare it with, which reads as many tokens; write and show the result."""
-    from truncate_kit.evaluation.mteb import MtebComparison, evaluate_mteb
+    from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
     encoders = [(run.name, run.encoder)]
@@ -382,9 +367,9 @@ def _run_mteb(
             )
             for name, encoder in encoders
         )
-        report = MtebComparison(model=run.name, full=others[0], lean=lean) if others else lean
+        report = compare_mteb(others[0], lean) if others else lean
         report = replace(report, sha256=measured_digest(run.name))
-        path = _write_report(report, run.workspace, "mteb-comparison" if others else "mteb")
+        path = _write_report(report, run.workspace)
     codes = any(encoder.heads is not None for _, encoder in encoders)
     _show_report(report, run.workspace, path, codes=codes)
 

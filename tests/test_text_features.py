@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data.suites import LabelledSet
-from truncate_kit.evaluation.classifiers import score_transfer, text_features
+from truncate_kit.evaluation.transfer import score_transfer, text_features
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -49,8 +49,8 @@ def test_accuracies_of_a_combination(tiny_folder):
     labels = np.array([int(text.split().count("cat") > text.split().count("dog")) for text in texts])
     rows = LabelledSet(name="MR", first=tuple(texts), second=None, labels=tuple(labels.tolist()), classes=("0", "1"))
     encoder = combined_encoder(load_encoder(tiny_folder("bert")), (0, 1))
-    point = score_transfer(encoder, [rows], model="tiny", settings=SMALL).sets[0].whole
+    (point,) = score_transfer(encoder, [rows], model="tiny", settings=SMALL).rows
     values = layer_states(encoder, texts)
-    for kind, features in (("as_is", values.mean(dim=0)), ("last", values[1])):
+    for kind, features in (("as it is", values.mean(dim=0)), ("last layer", values[1])):
         expected = [fit_and_score(features.numpy(), labels, *division) for division in plain_divisions(labels, 2)]
-        assert [getattr(split, kind) for split in point.splits] == pytest.approx(expected)
+        assert point.values[kind] == pytest.approx(np.mean(expected))

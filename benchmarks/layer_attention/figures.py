@@ -79,7 +79,7 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
         encoder = load_encoder(folder, pooling=pooling)
         if label == "AVG_FL":
             encoder.combine_layers((0, encoder.depth))
-        scores = [one.spearman for one in score_sts(encoder, sets, model=name).sets]
+        scores = [row.values["Spearman"] or 0.0 for row in score_sts(encoder, sets, model=name).rows]
         axes.bar([number + 0.27 * (place - 1) for number in range(len(sets))], scores, 0.25, color=color, label=label)
         rows += [
             {"figure": "2", "model": name, "what": label, "place": one.name, "value": f"{score:.2f}"}

@@ -36,7 +36,7 @@ from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
 from truncate_kit.data.types import PairSplits
-from truncate_kit.evaluation.graded import StsScore, evaluate, score_sts
+from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
@@ -61,6 +61,14 @@ SETS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetScore(Result):
+    """Spearman × 100 on one similarity set."""
+
+    name: str
+    spearman: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Result):
     """One run of one row, mostly of one seed.
 
@@ -71,7 +79,7 @@ class Cell(Result):
     machine: str
     run: ContrastiveResult
     losses: tuple[float, ...]
-    sets: tuple[StsScore, ...] = ()
+    sets: tuple[SetScore, ...] = ()
 
 
 def settings_of(row: str, base: ContrastiveSettings) -> ContrastiveSettings:
@@ -101,7 +109,8 @@ def measure(
             settings=settings,
             stage_done=lambda stage, loss, dev: losses.append(loss),
         )
-        found = score_sts(load_encoder(Path(out) / "lean"), sets, model=encoder.name).sets if sets else ()
+        rows = score_sts(load_encoder(Path(out) / "lean"), sets, model=encoder.name).rows if sets else ()
+        found = tuple(SetScore(name=row.task, spearman=row.values["Spearman"] or 0.0) for row in rows)
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
     machine += f"transformers {transformers.__version__}"
     return Cell(row=row, machine=machine, run=run, losses=tuple(losses), sets=found)

@@ -32,14 +32,12 @@ class Scores:
 
 def scores_of(lean: TextEncoder, full: TextEncoder, data: Path) -> Scores:
     """All scores; `full` gives the index that lean queries search."""
-    sets = {row.name: row.spearman for row in score_sts(lean, find_sts(data), model="lean").sets}
+    sets = {row.task: row.values["Spearman"] or 0.0 for row in score_sts(lean, find_sts(data), model="lean").rows}
     found = {}
     for name, folder in SEARCHED.items():
         report = compare(full, lean, read_retrieval(data / "retrieval" / folder), names=("full", "lean"))
-        for suffix, index in (("", "lean"), ("_mixed", "full")):
-            row = report.row("lean", index)
-            assert row is not None
-            found[name + suffix] = row.ndcg
+        for suffix, row in zip(("", "_mixed"), report.rows[1:3], strict=True):  # in float32
+            found[name + suffix] = row.values["nDCG@10"] or 0.0
     return Scores(stsb=sets["STSB"], sts_mean=sum(sets[name] for name in MEAN_OF) / len(MEAN_OF), **found)
 
 

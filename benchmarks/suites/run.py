@@ -7,9 +7,11 @@ is read from a middle layer of the full model.
 """
 
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 import transformers
@@ -17,7 +19,7 @@ import transformers
 from benchmarks.common import new_parser, numbers, print_table
 from truncate_kit.core.results import Result
 from truncate_kit.data.suites import find_sts
-from truncate_kit.evaluation.graded import StsReport, score_sts
+from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -32,7 +34,8 @@ class Truncation(Result):
 
     layer: int
     parameters: int
-    report: StsReport
+    scores: dict[str, float]  # Spearman × 100 by set
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for layer in options.layers or range(encoder.depth + 1):
         cut = truncate(encoder, layer, copy_weights=False)
+        begin = time.perf_counter()
         report = score_sts(cut, sets, model=f"{name} at layer {layer}")
-        rows.append(Truncation(layer=layer, parameters=cut.num_parameters, report=report))
-        print(layer, " ".join(f"{row.name} {row.spearman:.2f}" for row in report.sets), flush=True)
+        seconds = time.perf_counter() - begin
+        scores = {row.task: row.values["Spearman"] or 0.0 for row in report.rows}
+        rows.append(Truncation(layer=layer, parameters=cut.num_parameters, scores=scores, seconds=seconds))
+        print(layer, " ".join(f"{name} {score:.2f}" for name, score in scores.items()), flush=True)
     table = Table(
         machine=platform.processor() or platform.machine(),
         threads=torch.get_num_threads(),
@@ -83,11 +89,11 @@ def bundled_minilm() -> Path:
 
 def show(table: Table) -> None:
     """Print one line per layer, the published figures below."""
-    names = [row.name for row in table.rows[0].report.sets]
+    names = [*table.rows[0].scores]
     lines = []
     for row in table.rows:
-        scores = [f"{one.spearman:.2f}" for one in row.report.sets]
-        means = [f"{row.report.mean_spearman:.2f}", f"{row.report.seconds:.0f}"]
+        scores = [f"{row.scores[name]:.2f}" for name in names]
+        means = [f"{fmean(row.scores.values()):.2f}", f"{row.seconds:.0f}"]
         lines.append([row.layer, f"{row.parameters:,}", *scores, *means])
     published = [f"{PUBLISHED[name]:.2f}" if name in PUBLISHED else "–" for name in names]
     print_table(["layer", "parameters", *names, "mean", "seconds"], [*lines, ["published", "", *published, "", ""]])

@@ -44,15 +44,15 @@ def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
     export_onnx(encoder, tmp_path / "graph")
     found = json.loads(run(capsys, "evaluate", "graph/model.onnx", *named(*NAMES), "--json"))
     assert found["runtime"] == "onnx"
-    assert [row["score"] for row in found["scores"]] == pytest.approx([expected] * 2, abs=0.01)
+    assert [row["values"]["score"] for row in found["rows"]] == pytest.approx([expected] * 2, abs=0.01)
     usual = tmp_path / "exported/suite-mteb.json"
     assert kept_in(usual) | {"format": FORMAT} == found
 
     _, err = run_both(capsys, "evaluate", tiny_folder("electra"), *named(NAMES[0]))
     assert "suite-mteb.json measured more than this run and stays as it is." in err
     assert kept_in(usual) | {"format": FORMAT} == found
-    assert [row["task"] for row in kept_in(usual.with_name("suite-mteb-2.json"))["scores"]] == [NAMES[0]]
-    assert [len(report.scores) for report in suite_reports(Workspace(tmp_path / "exported")).values()] == [2, 1]
+    assert [row["task"] for row in kept_in(usual.with_name("suite-mteb-2.json"))["rows"]] == [NAMES[0]]
+    assert [len(report.rows) for report in suite_reports(Workspace(tmp_path / "exported")).values()] == [2, 1]
     run(capsys, "evaluate", tiny_folder("electra"), *named(*NAMES))  # another model on as many tasks
     assert kept_in(usual)["model"] == str(tiny_folder("electra"))
 
@@ -64,7 +64,7 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     out = run(capsys, *arguments)
     assert all(text in out for text in (f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}", "lean less full"))
     found = json.loads(run(capsys, *arguments, "--json"))
-    assert (found["full"]["model"], found["lean"]["model"]) == (str(full), str(lean))
+    assert f"{full} in torch (full) and {lean} in torch (lean)" in found["title"]
     place = tmp_path / "exported/suite-mteb-comparison.json"
     assert kept_in(place) | {"format": FORMAT} == found
     assert (

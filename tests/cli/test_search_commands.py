@@ -38,16 +38,17 @@ def lean(tiny_folder, tmp_path_factory):
 def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     model, data = tiny_folder("bert"), ("--data", folder, "--workspace", tmp_path)
     expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model=str(model))
-    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | expected.to_dict()
+    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | json.loads(expected.to_json())
     out = " ".join(run(capfd, "evaluate", model, *data).split())
-    assert f"{expected.ndcg.value:.2f} " in out
+    assert f"{expected.means['nDCG@10']:.2f} " in out
     assert "19 queries" in out
     export_onnx(load_encoder(model), tmp_path / "graph")
     found = json.loads(run(capfd, "evaluate", tmp_path / "graph/model.onnx", *data, "--json"))
     assert found["runtime"] == "onnx"
-    assert found["ndcg"]["value"] == pytest.approx(expected.ndcg.value, abs=1e-3)
+    assert found["means"]["nDCG@10"] == pytest.approx(expected.means["nDCG@10"], abs=1e-3)
     found = json.loads(run(capfd, "evaluate", model, *data, "--vectors", "int8", "--dimensions", 8, "--json"))
-    assert (found["vectors"], found["bytes_per_vector"]) == ("int8", 8)
+    (row,) = found["rows"]
+    assert (row["labels"]["vectors"], row["values"]["bytes per vector"]) == ("int8", 8)
 
 
 def test_compare(capfd, tiny_folder, lean, folder):
@@ -68,7 +69,7 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
         evaluate_retrieval(truncate(load_encoder(tiny_folder("bert")), layer), read_retrieval(folder), model="cut")
         for layer in range(4)
     ]
-    assert found["ndcg"] == pytest.approx([score.ndcg.value for score in scores], abs=1e-6)
+    assert found["ndcg"] == pytest.approx([score.means["nDCG@10"] for score in scores], abs=1e-6)
     out, err = run_both(capfd, *command)
     assert "nDCG@10" in out
     assert "/tiny/test." in err
@@ -120,20 +121,19 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     assert (found.scored.metric, found.scored.num_pairs, found.metric) == ("nDCG@10", 19, "nDCG@10")
     data = read_retrieval(folder)
     expected = {
-        role: evaluate_retrieval(load_encoder(model), data, model=role).ndcg.value
+        role: evaluate_retrieval(load_encoder(model), data, model=role).means["nDCG@10"]
         for role, model in (("lean", lean), ("full", full))
     }
     for row in found.contestants:
         assert row.spearman is None
         assert row.score == pytest.approx(expected[row.role], abs=1e-3)
-    row = compare(load_encoder(full), load_encoder(lean), data).row("lean", "lean")
+    row = compare(load_encoder(full), load_encoder(lean), data).rows[1]
     quality = found.quality
     assert (quality.lean, quality.full, quality.num_pairs) == (
         pytest.approx(expected["lean"]), pytest.approx(expected["full"]), 19,
     )  # fmt: skip
-    assert (quality.difference, quality.low, quality.high) == pytest.approx(
-        (row.difference.value, row.difference.low, row.difference.high)
-    )
+    assert quality.difference == pytest.approx(row.values["nDCG less full"])
+    assert quality.low <= quality.difference <= quality.high
     assert found.num_texts == len({*data.queries, *data.documents})
     page = Path(write_page(home).page).read_text(encoding="utf-8")
     assert "score, nDCG@10 × 100" in page
@@ -145,9 +145,9 @@ def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_fo
     model, here = tiny_folder("bert"), ("--workspace", tmp_path / "home")
     run(capfd, "analyze", model, "--data", folder, *here)
     assert Workspace(tmp_path / "home").remembered().queries == str(folder.resolve())
-    expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model="model").ndcg.value
+    expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model="model").means["nDCG@10"]
     out, err = run_both(capfd, "evaluate", model, "--json", *here)
-    assert json.loads(out)["ndcg"]["value"] == pytest.approx(expected)
+    assert json.loads(out)["means"]["nDCG@10"] == pytest.approx(expected)
     out, err = run_both(capfd, "evaluate", model, *here)
     assert f"Data: {folder.resolve()}, as in the last command" in err
     run(capfd, "cut", model, "--layer", 2, *here)
@@ -165,7 +165,7 @@ def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_fo
     moved.rename(folder)
     pairs = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
     run(capfd, "analyze", model, "--data", pairs, *here)
-    assert "ndcg" not in json.loads(run(capfd, "evaluate", model, "--json", *here))
+    assert json.loads(run(capfd, "evaluate", model, "--json", *here))["suite"] == "pairs"
 
 
 def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):

@@ -1,5 +1,7 @@
 """Two models on one index, against a plain search by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from sklearn.metrics import ndcg_score
 
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.evaluation.retrieval import RetrievalComparison, compare
+from truncate_kit.evaluation.retrieval import WAYS, compare
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -56,50 +59,48 @@ def test_every_row_is_a_plain_search(full, lean, data, top):
         return 100 * np.array([ndcg_score(grades[[n]], scores[[n]], k=top) for n in range(len(scores))])
 
     reference = ndcg(cosines(*vectors["full"]))
-    assert [(row.queries, row.index, row.vectors) for row in report.rows] == [
-        (queries, index, precision)
-        for precision in ("float32", "int8")
-        for queries, index in (("full", "full"), ("lean", "lean"), ("lean", "full"))
-    ]
+    assert ways(report) == [(way, precision) for precision in ("float32", "int8") for way in WAYS]
     for row in report.rows:
-        kept = in_8_bits if row.vectors == "int8" else np.asarray
-        scores = cosines(kept(vectors[row.queries][0]), kept(vectors[row.index][1]))
+        kept = in_8_bits if row.labels["vectors"] == "int8" else np.asarray
+        queries, index = WAYS[row.labels["search"]]
+        scores = cosines(kept(vectors[queries][0]), kept(vectors[index][1]))
         found, mine = best(scores, top), ndcg(scores)
-        assert row.ndcg == pytest.approx(mine.mean(), abs=1e-3)
+        assert row.values[f"nDCG@{top}"] == pytest.approx(mine.mean(), abs=1e-3)
         shared = [len({*one} & {*other}) / top for one, other in zip(found, by_full, strict=True)]
-        assert row.overlap == pytest.approx(100 * np.mean(shared), abs=1e-6)
+        assert row.values[f"overlap@{top}"] == pytest.approx(100 * np.mean(shared), abs=1e-6)
         hits = np.take_along_axis(grades, found, 1) > 0
-        assert row.recall == pytest.approx(100 * (hits.sum(axis=1) / (grades > 0).sum(axis=1)).mean())
-        assert row.bytes_per_vector == (64 if row.vectors == "float32" else 16)
-        if row.difference is not None:
-            assert row.difference.value == pytest.approx((mine - reference).mean(), abs=1e-3)
-            assert row.difference.low <= row.difference.value <= row.difference.high
-    assert [row.difference is None for row in report.rows] == [True] + [False] * 5
-    assert (report.rows[0].overlap, report.notes) == (100, ())
-    assert report.row("lean", "full").overlap < 100
-    assert RetrievalComparison.from_dict(report.to_dict()) == report
+        assert row.values[f"recall@{top}"] == pytest.approx(100 * (hits.sum(axis=1) / (grades > 0).sum(axis=1)).mean())
+        assert row.values["bytes per vector"] == (16 if row.labels["vectors"] == "int8" else 64)
+        difference = row.values["nDCG less full"]
+        assert difference is None or difference == pytest.approx((mine - reference).mean(), abs=1e-3)
+    assert [row.values["nDCG less full"] is None for row in report.rows] == [True] + [False] * 5
+    assert report.rows[0].values[f"overlap@{top}"] == 100 > report.rows[2].values[f"overlap@{top}"]
+    assert SuiteReport.from_dict(report.to_dict()) == report
+
+
+def ways(report):
+    return [(row.labels["search"], row.labels["vectors"]) for row in report.rows]
 
 
 def test_a_model_and_itself(full, data):
-    report = compare(full, full, data)
-    mixed = report.row("lean", "full")
-    assert (mixed.overlap, mixed.difference.low, mixed.difference.high) == (100, 0, 0)
+    many = replace(data, query_ids=data.query_ids * 3, queries=data.queries * 3, relevance=data.relevance * 3)
+    report = compare(full, full, many)
+    mixed = report.rows[2]
+    assert (mixed.values["overlap@10"], mixed.intervals) == (100, {"nDCG less full": (0, 0)})
+    assert "no difference shown" in report.notes[-1]
 
 
 def test_other_widths_cannot_be_mixed(full, tiny_folder, data):
     narrow = load_encoder(tiny_folder("bert"))
     narrow.tail.append(torch.nn.Linear(16, 8, bias=False))
     report = compare(full, narrow, data)
-    assert (report.full_width, report.lean_width) == (16, 8)
-    assert len(report.rows) == 4
-    assert report.row("lean", "full") is None
-    (note,) = report.notes
-    assert "8 dimensions" in note
+    assert {way for way, _ in ways(report)} == {"full", "lean"}
+    assert "Lean queries have 8 dimensions, the full model's index 16" in report.notes[1]
 
 
 def test_lengths_that_8_bits_lose(full, lean, data, monkeypatch):
     for model in (full, lean):
         monkeypatch.setitem(model.settings, "similarity_fn_name", "dot")
     report = compare(full, lean, data)
-    assert {row.vectors for row in report.rows} == {"float32"}
-    assert "int8 does not keep" in report.notes[0]
+    assert {precision for _, precision in ways(report)} == {"float32"}
+    assert "int8 does not keep" in report.notes[1]

@@ -14,8 +14,9 @@ from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation import searching
-from truncate_kit.evaluation.retrieval import RetrievalScore, evaluate_retrieval
+from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES, SearchVectors, search
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
 
 
@@ -64,10 +65,10 @@ def test_as_sentence_transformers_searches(prompting, data, settings):
     found = evaluate_retrieval(load_encoder(folder), data, model="tiny")
     expected = by_sentence_transformers(folder, data)
     assert 5 < expected[0] < 60
-    assert [found.ndcg.value, found.mrr.value, found.recall.value] == pytest.approx(expected, abs=1e-3)
-    assert found.measure == settings.get("similarity_fn_name", "cosine")
-    assert found.ndcg.low < found.ndcg.value < found.ndcg.high
-    assert RetrievalScore.from_dict(json.loads(found.to_json())) == found
+    assert [*found.means.values()] == pytest.approx(expected, abs=1e-3)
+    assert f"by {settings.get('similarity_fn_name', 'cosine')}, " in found.title
+    assert (found.rows[0].intervals, found.notes) == ({}, ("19 queries: too few for an interval.",))
+    assert SuiteReport.from_dict(json.loads(found.to_json())) == found
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -105,8 +106,8 @@ def test_stored_vectors_keep_directions(prompting, data):
     encoder = load_encoder(prompting())
     plain = evaluate_retrieval(encoder, data, model="tiny")
     small = evaluate_retrieval(encoder, data, model="tiny", form=VectorFormat(precision="int8", dimensions=8))
-    assert (small.vectors, small.dimensions, small.bytes_per_vector) == ("int8", 8, 8)
-    assert small.ndcg.value != plain.ndcg.value
+    assert stored_as(small) == ("int8", 8, 8)
+    assert small.means["nDCG@10"] != plain.means["nDCG@10"]
     lengths = load_encoder(prompting(similarity_fn_name="dot"))
     with pytest.raises(UsageError, match="their length, which int8 does not keep") as refused:
         evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
@@ -114,10 +115,17 @@ def test_stored_vectors_keep_directions(prompting, data):
     with pytest.raises(UsageError, match="which `normalize` does not keep"):
         evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(dimensions=8, normalize=True))
     fewer = evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(dimensions=8))
-    assert (fewer.measure, fewer.dimensions) == ("dot", 8)
+    assert "by dot, " in fewer.title
+    assert stored_as(fewer) == ("float32", 8, 32)
     lengths.tail.append(UnitLength())
     found = evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
-    assert (found.measure, found.ndcg.value) == ("cosine", pytest.approx(plain.ndcg.value, abs=5))
+    assert "by cosine, " in found.title
+    assert found.means["nDCG@10"] == pytest.approx(plain.means["nDCG@10"], abs=5)
+
+
+def stored_as(report):
+    (row,) = report.rows
+    return row.labels["vectors"], row.values["dimensions"], row.values["bytes per vector"]
 
 
 class UnitLength(torch.nn.Module):
@@ -138,5 +146,7 @@ def test_published_scores_of_minilm(minilm_vectors, shared_data):
     benchmarks/lean."""
     data = read_retrieval(shared_data / "retrieval" / "trecqa-test")
     found = evaluate_retrieval(minilm_vectors, data, model="all-MiniLM-L6-v2", runtime="onnx")
-    scores = (found.ndcg.value, found.mrr.value, found.recall.value)
-    assert scores == pytest.approx((59.99, 59.86, 78.22), abs=0.006)
+    assert [*found.means.values()] == pytest.approx([59.99, 59.86, 78.22], abs=0.006)
+    (row,) = found.rows
+    assert all(low < row.values[metric] < high for metric, (low, high) in row.intervals.items())
+    assert len(row.intervals) == 3

@@ -45,8 +45,8 @@ def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, 
     encoder, expected = load_encoder(tiny_folder("bert")), pytest.approx(tied(load_encoder(tiny_folder("bert")), pairs))
     (sts,) = score_sts(
         encoder, [StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))], model="bert"
-    ).sets
-    assert sts.spearman == expected
+    ).rows
+    assert sts.values["Spearman"] == expected
     assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
     places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
     vectors = encoder.vectors(places.texts)

@@ -14,9 +14,10 @@ from truncate_kit.core.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.mteb import MtebEncoder, MtebReport, evaluate_mteb, find_tasks
+from truncate_kit.evaluation.mteb import MtebEncoder, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES
+from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
@@ -51,23 +52,24 @@ def answers(shared_data):
 
 
 def own_figures(encoder, pairs, data):
-    return [evaluate(encoder, pairs).spearman, evaluate_retrieval(encoder, data, model="it").ndcg.value]
+    return [evaluate(encoder, pairs).spearman, evaluate_retrieval(encoder, data, model="it").means["nDCG@10"]]
 
 
 def figures(encoder, pairs, data, **names):
     report = evaluate_mteb(encoder, [sts_task("Pairs", pairs), retrieval_task("Answers", data)], model="it", **names)
-    return [row.score for row in report.scores]
+    return [row.values["score"] for row in report.rows]
 
 
 def test_the_published_figure_of_a_real_model(mteb, minilm_vectors, stsb):
     task = sts_task("Pairs", stsb)
     report = evaluate_mteb(minilm_vectors, [task], model="all-MiniLM-L6-v2", runtime="onnx")
-    (row,) = report.scores
-    assert row.score == pytest.approx(PUBLISHED, abs=0.01)
-    assert (row.task, row.kind, row.metric, row.splits) == ("Pairs", "STS", "cosine_spearman", ("test",))
-    assert (report.runtime, report.version, report.mean) == ("onnx", mteb.__version__, row.score)
-    assert 0 < row.seconds == report.seconds
-    assert MtebReport.from_dict(json.loads(report.to_json())) == report
+    (row,) = report.rows
+    assert row.values["score"] == pytest.approx(PUBLISHED, abs=0.01)
+    assert (row.task, row.labels) == ("Pairs", {"metric": "cosine_spearman", "split": "test"})
+    assert (report.means["score"], report.runtime) == (row.values["score"], "onnx")
+    assert f"MTEB {mteb.__version__} " in report.title
+    assert row.values["seconds"] > 0
+    assert SuiteReport.from_dict(json.loads(report.to_json())) == report
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
@@ -118,10 +120,10 @@ def test_the_protocol_and_the_measure(mteb, prompting, measure):
 def test_a_task_that_is_the_mean_of_others(mteb, tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     parts = [sts_task(f"Pairs{seed}", make_pairs(40, seed).pairs) for seed in (0, 1)]
-    (row,) = evaluate_mteb(encoder, [aggregate_task("Both", parts)], model="it").scores
+    (row,) = evaluate_mteb(encoder, [aggregate_task("Both", parts)], model="it").rows
     single = evaluate_mteb(encoder, parts, model="it")
-    assert single.scores[0].score != single.scores[1].score
-    assert (row.task, row.score) == ("Both", pytest.approx(single.mean, abs=1e-6))
+    assert single.rows[0].values["score"] != single.rows[1].values["score"]
+    assert (row.task, row.values["score"]) == ("Both", pytest.approx(single.means["score"], abs=1e-6))
     assert not any(part.data_loaded for part in parts)
 
 

@@ -8,7 +8,8 @@ from scipy import stats
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.types import TextPair
-from truncate_kit.evaluation.graded import StsReport, score_sts
+from truncate_kit.evaluation.graded import score_sts
+from truncate_kit.evaluation.suite import SuiteReport
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
 # pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
@@ -50,9 +51,9 @@ def plain_spearman(encoder, pairs):
 def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
     sets = [one for one in find_sts(shared_data) if one.name in PUBLISHED]
     report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2", runtime="onnx")
-    assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
-    assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
-    assert report.mean_unseen is None
+    assert {row.task: row.values["Spearman"] for row in report.rows} == pytest.approx(PUBLISHED, abs=0.02)
+    assert report.means["Spearman"] == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
+    assert "Spearman unseen" not in report.means
 
 
 def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
@@ -60,14 +61,15 @@ def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
     encoder = Table(texts)
     seen = {frozenset((pair.second, pair.first)) for pair in sets[0].pairs[:9]}
     report = score_sts(encoder, sets, model="table", seen=seen, seen_name="train.csv")
-    for row, one, first in zip(report.sets, sets, (9, 0), strict=True):
-        assert row.spearman == pytest.approx(plain_spearman(encoder, one.pairs))
-        assert row.unseen_pairs == len(one.pairs) - first
-        assert row.unseen_spearman == pytest.approx(plain_spearman(encoder, one.pairs[first:]))
-    assert report.mean_spearman == pytest.approx(np.mean([plain_spearman(encoder, one.pairs) for one in sets]))
-    assert report.mean_unseen == pytest.approx(np.mean([row.unseen_spearman for row in report.sets]))
+    for row, one, first in zip(report.rows, sets, (9, 0), strict=True):
+        assert row.values["Spearman"] == pytest.approx(plain_spearman(encoder, one.pairs))
+        assert row.values["unseen pairs"] == len(one.pairs) - first
+        assert row.values["Spearman unseen"] == pytest.approx(plain_spearman(encoder, one.pairs[first:]))
+    unseen = [row.values["Spearman unseen"] for row in report.rows]
+    assert report.means["Spearman"] == pytest.approx(np.mean([plain_spearman(encoder, one.pairs) for one in sets]))
+    assert report.means["Spearman unseen"] == pytest.approx(np.mean(unseen))
     assert sorted(encoder.asked) == sorted(texts)  # no text twice, though the sets overlap
-    assert StsReport.from_dict(report.to_dict()) == report
+    assert SuiteReport.from_dict(report.to_dict()) == report
 
 
 def test_vectors_that_are_no_numbers_are_an_error(two_sets):

@@ -7,8 +7,8 @@ from scipy import stats
 from tests.support.heads import with_heads
 from truncate_kit.data.suites import StsSet
 from truncate_kit.data.types import TextPair
-from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import score_sts
+from truncate_kit.evaluation.transfer import text_features
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
@@ -28,4 +28,4 @@ def test_similarity_is_the_score_of_the_heads(tiny_folder):
     pairs = tuple(TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True))
     report = score_sts(encoder, [StsSet(name="STSB", pairs=pairs, published_pairs=5)], model="m")
     scores = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND))
-    assert report.sets[0].pearson == pytest.approx(100 * stats.pearsonr(scores, SCORES).statistic, abs=1e-3)
+    assert report.rows[0].values["Pearson"] == pytest.approx(100 * stats.pearsonr(scores, SCORES).statistic, abs=1e-3)

@@ -7,19 +7,25 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.suites import LabelledSet
-from truncate_kit.evaluation.classifiers import (
+from truncate_kit.evaluation.suite import Score, SuiteReport
+from truncate_kit.evaluation.transfer import (
+    RIDGE,
+    WIDTH,
     Task,
+    TransferSettings,
+    _small,
     accuracies,
     baselines,
     choose_layers,
+    ridge_accuracies,
     score_transfer,
 )
-from truncate_kit.evaluation.transfer import TransferReport, TransferSettings, TransferSplit
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import layer_states
@@ -61,25 +67,42 @@ def test_a_vector_model_on_single_texts(words, encoder):
     report = score_transfer(VectorsOnly(encoder), [words], model="tiny", settings=SMALL)
     values, labels = encoder.vectors(words.first).numpy(), np.array(words.labels)
     expected = [fit_and_score(values, labels, train, test) for train, test in plain_divisions(labels, 2)]
-    (score,) = report.sets
-    assert score.whole.splits == tuple(TransferSplit(as_is=pytest.approx(one)) for one in expected)
-    assert (score.whole.mean("last"), report.num_subsets) == (None, 0)
-    assert score.majority == pytest.approx(100 * max(labels.mean(), 1 - labels.mean()))
-    assert (score.whole.train_rows, score.whole.test_rows) == (136, 24)
-    assert report.mean_as_is == pytest.approx(np.mean(expected))
-    assert report.mean_relative_error_reduction is None
+    (row,) = report.rows
+    majority = 100 * max(labels.mean(), 1 - labels.mean())
+    assert row.values == {
+        "rows to train on": 136, "classes": 2, "most frequent": pytest.approx(majority),
+        "as it is": pytest.approx(np.mean(expected)),
+    }  # fmt: skip
+    assert (row.size, row.remark) == ((2, 136, 24, 1), "")
+    assert report.means == {name: row.values[name] for name in ("most frequent", "as it is")}
+    assert not any("subsets" in note for note in report.notes)
 
 
-def test_a_model_with_layers_on_pairs(pairs, encoder):
-    report = score_transfer(encoder, [pairs], model="tiny", settings=SMALL)
-    labels, point = np.array(pairs.labels), report.sets[0].whole
+def kept_splits(work):
+    """Scores of the divisions that are kept, by the folders of their sets."""
+    folders = [path.name for path in work.iterdir() if path.is_dir()]
+    return {folder: RunStore(work, folder).all(Score) for folder in folders}
+
+
+def splits_of(work):
+    (splits,) = kept_splits(work).values()
+    return list(splits.values())
+
+
+def chosen(split):
+    return tuple(map(int, split.labels["layers"].split()))
+
+
+def test_a_model_with_layers_on_pairs(pairs, encoder, tmp_path):
+    report = score_transfer(encoder, [pairs], model="tiny", settings=SMALL, work=tmp_path)
+    labels, (point,), splits = np.array(pairs.labels), report.rows, splits_of(tmp_path)
     left, right = (layer_states(encoder, texts).numpy() for texts in (pairs.first, pairs.second))
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
-        split = point.splits[number]
-        subsets = [(3,), (0, 1, 2, 3), split.chosen]
-        for found, layers in zip((split.last, split.last_four, split.combined), subsets, strict=True):
+        split = splits[number].values
+        subsets = {"last layer": (3,), "last four": (0, 1, 2, 3), "layers combined": chosen(splits[number])}
+        for kind, layers in subsets.items():
             values = pair_features(left[list(layers)].mean(axis=0), right[list(layers)].mean(axis=0))
-            assert found == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
+            assert split[kind] == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
         of_any = [
             fit_and_score(
                 pair_features(left[list(some)].mean(axis=0), right[list(some)].mean(axis=0)), labels, train, test
@@ -87,28 +110,32 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
             for size in (1, 2, 3)
             for some in combinations(range(4), size)
         ]
-        assert any(split.random == pytest.approx(one, abs=1e-6) for one in of_any)
-        assert split.as_is == split.last  # a bare model: its vector is the mean state of the last layer
-    assert report.num_subsets == 14  # of four layers, up to three
-    before, after = (100 - np.mean([getattr(split, kind) for split in point.splits]) for kind in ("last", "combined"))
-    assert point.relative_error_reduction == pytest.approx(100 * (before - after) / before)
-    assert report.mean_relative_error_reduction == point.relative_error_reduction
-    assert TransferReport.from_dict(report.to_dict()) == report
+        assert any(split["random layers"] == pytest.approx(one, abs=1e-6) for one in of_any)
+        assert split["as it is"] == split["last layer"]  # a bare model: its vector is the mean state of the last layer
+    assert any("among 14 subsets of up to 3 layers" in note for note in report.notes)
+    before, after = (
+        100 - np.mean([split.values[kind] for split in splits]) for kind in ("last layer", "layers combined")
+    )
+    assert point.values["fewer errors %"] == pytest.approx(100 * (before - after) / before)
+    assert report.means["fewer errors %"] == point.values["fewer errors %"]
+    often = [layer for layer in range(4) if sum(layer in chosen(split) for split in splits) * 2 >= len(splits)]
+    assert point.remark == f"mostly layers {', '.join(map(str, often))}"
+    assert SuiteReport.from_dict(report.to_dict()) == report
 
 
 @pytest.mark.parametrize("form", ["single", "pair"])
-def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, pairs, encoder, tiny_folder):
+def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, pairs, encoder, tiny_folder, tmp_path):
     """SimCSE's pipeline in BERT-LC: tanh(W · mean + b); its baseline is the same of the last layer's first token."""
     one, pooler = (words, pairs)[form == "pair"], find_pooler_head(tiny_folder("bert"), required=True)
     weight, bias = (value.detach().numpy() for value in (pooler.linear.weight, pooler.linear.bias))
-    plain = score_transfer(encoder, [one], model="tiny", settings=SMALL, pooler=pooler).sets[0].whole
-    without = score_transfer(encoder, [one], model="tiny", settings=SMALL).sets[0].whole
-    assert plain.splits == tuple(
-        replace(bare, cls=split.cls) for bare, split in zip(without.splits, plain.splits, strict=True)
-    )
-    report = score_transfer(encoder, [one], model="tiny", settings=replace(SMALL, head=True), pooler=pooler)
-    point, labels = report.sets[0].whole, np.array(one.labels)
-    assert point.mean("cls") == plain.mean("cls")
+    (plain,) = score_transfer(encoder, [one], model="tiny", settings=SMALL, pooler=pooler).rows
+    (without,) = score_transfer(encoder, [one], model="tiny", settings=SMALL).rows
+    cls = plain.values["CLS pooler"]
+    assert plain.values == without.values | {"CLS pooler": cls}
+    head = replace(SMALL, head=True)
+    report = score_transfer(encoder, [one], model="tiny", settings=head, pooler=pooler, work=tmp_path)
+    labels, splits = np.array(one.labels), splits_of(tmp_path)
+    assert report.means["CLS pooler"] == cls == pytest.approx(np.mean([split.values["CLS pooler"] for split in splits]))
     sides = (one.first,) if one.second is None else (one.first, one.second)
 
     def features(pooling, layers):
@@ -117,16 +144,15 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
         return values[0] if len(values) == 1 else pair_features(*values)
 
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
-        split = point.splits[number]
-        for found, pooling, layers in (
-            (split.cls, "cls", (3,)),
-            (split.last, "mean", (3,)),
-            (split.last_four, "mean", (0, 1, 2, 3)),
-            (split.combined, "mean", split.chosen),
+        for kind, pooling, layers in (
+            ("CLS pooler", "cls", (3,)),
+            ("last layer", "mean", (3,)),
+            ("last four", "mean", (0, 1, 2, 3)),
+            ("layers combined", "mean", chosen(splits[number])),
         ):
             expected = fit_and_score(features(pooling, layers), labels, train, test)
-            assert found == pytest.approx(expected, abs=100 / len(test) + 1e-6)  # one row at a threshold
-    assert report.mean_cls == pytest.approx(np.mean([split.cls for split in point.splits]))
+            # One row lies at a threshold.
+            assert splits[number].values[kind] == pytest.approx(expected, abs=100 / len(test) + 1e-6)
 
 
 def planted(seed=0, rows=200, layers=4, width=6):
@@ -174,12 +200,6 @@ def test_baselines_are_the_last_layers_and_subsets_drawn_evenly(planted_task):
     assert 50 < min(counts.values()) <= max(counts.values()) < 150  # of each of 21 about 95
 
 
-def kept_splits(work):
-    """Names of the divisions that are kept, by the folders of their sets."""
-    folders = [path.name for path in work.iterdir() if path.is_dir()]
-    return {folder: list(RunStore(work, folder).all(TransferSplit)) for folder in folders}
-
-
 @pytest.mark.parametrize("layers", [True, False])
 def test_interrupted_it_goes_on_and_ends_as_if_it_had_not_been(words, pairs, encoder, tmp_path, layers):
     model, settings = encoder if layers else VectorsOnly(encoder), replace(SMALL, fractions=(0.5, 1.0))
@@ -194,11 +214,11 @@ def test_interrupted_it_goes_on_and_ends_as_if_it_had_not_been(words, pairs, enc
     with pytest.raises(KeyboardInterrupt):
         scored(interrupting)
     of_half, of_all = ([f"rows{rows}-split{number}" for number in range(2)] for rows in (68, 136))
-    assert sorted(kept_splits(tmp_path / "trials").values()) == [
+    assert sorted(map(list, kept_splits(tmp_path / "trials").values())) == [
         ["rows60-split0", "rows60-split1", "rows119-split0"],
         [*of_half, *of_all],
     ]
-    assert scored().sets == scored(work=None).sets
+    assert scored().rows == scored(work=None).rows
     before = (tmp_path / "trials/trials.jsonl").read_bytes()
     scored()
     assert (tmp_path / "trials/trials.jsonl").read_bytes() == before
@@ -211,9 +231,8 @@ def test_a_class_too_small_for_its_share_is_drawn_at_random(encoder):
     rare = LabelledSet(name="TREC", first=texts, second=None, labels=labels, classes=("a", "b", "c"))
     settings = replace(SMALL, fractions=(0.1, 1.0))
     report = score_transfer(encoder, [rare], model="tiny", settings=settings)
-    few, whole = report.sets[0].curve
-    assert (few.train_rows, few.by_class, whole.train_rows, whole.by_class) == (10, False, 102, True)
-    assert all(0 <= score <= 100 for score in (split.combined for split in few.splits))
+    assert [row.values["rows to train on"] for row in report.rows] == [10, 102]
+    assert all(0 <= row.values["layers combined"] <= 100 for row in report.rows)
 
 
 def test_rows_of_one_class_alone_answer_with_it():
@@ -233,15 +252,15 @@ def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, 
         work=tmp_path,
         progress=lambda task, done, total: seen.append((task, done, total)),
     )
-    small, whole = report.sets
-    assert settings.left_out(small.num_rows) == [(0.1, 2)]  # a tenth of 25
-    assert [(point.fraction, point.train_rows) for point in small.curve] == [(1.0, 25)]
-    assert [point.fraction for point in whole.curve] == [0.1, 1.0]
-    assert whole == score_transfer(encoder, [words], model="tiny", settings=settings).sets[0]
-    assert report.mean_combined == pytest.approx((small.whole.mean("combined") + whole.whole.mean("combined")) / 2)
+    assert [(row.task, row.labels["share"], row.values["rows to train on"]) for row in report.rows] == [
+        ("TREC", "0.1", 2), ("TREC", "1", 25), ("MR", "0.1", 14), ("MR", "1", 136),
+    ]  # fmt: skip
+    assert report.rows[0].remark == "too few rows"  # a tenth of 25
+    assert report.rows[2:] == score_transfer(encoder, [words], model="tiny", settings=settings).rows
+    combined = [report.rows[place].values["layers combined"] for place in (1, 3)]
+    assert report.means["layers combined"] == pytest.approx(np.mean(combined))
     assert ("TREC: splits", 2, 2) in seen
     assert sorted(map(len, kept_splits(tmp_path).values())) == [2, 4]
-    assert TransferReport.from_dict(report.to_dict()) == report
 
 
 def test_what_cannot_be_scored(words, encoder):
@@ -251,3 +270,68 @@ def test_what_cannot_be_scored(words, encoder):
     for wrong in ({"fractions": (0.0, 1.0)}, {"fractions": ()}, {"splits": 0}, {"inner_splits": 0}, {"inner_share": 1}):
         with pytest.raises(UsageError):
             TransferSettings(**wrong)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Five layers of 12 numbers for 240 texts of three classes, which layers 1 and 3 tell apart a little."""
+    drawn = np.random.default_rng(0)
+    labels = drawn.integers(3, size=240)
+    states = drawn.normal(size=(5, 240, 12)) + drawn.normal(size=(5, 1, 12))
+    states[1] += 0.4 * drawn.normal(size=(3, 12))[labels]
+    states[3] += 0.5 * drawn.normal(size=(3, 12))[labels]
+    folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(labels, labels))
+    return states, labels, folds
+
+
+def layer_subsets(layers, most):
+    return [subset for size in range(1, most + 1) for subset in combinations(range(layers), size)]
+
+
+def plain_accuracy(features, labels, folds):
+    """Share of rows a ridge classifier of scikit-learn gets right, each held out in its fold."""
+    right = 0
+    for fitted, held in folds:
+        values = features[fitted]
+        penalty = RIDGE * ((values - values.mean(axis=0)) ** 2).sum(axis=0).mean()
+        model = Ridge(alpha=penalty).fit(values, np.eye(3)[labels[fitted]])
+        right += (model.predict(features[held]).argmax(axis=1) == labels[held]).sum()
+    return right / len(labels)
+
+
+def test_means_of_layers_equal_ridge_regressions_of_scikit_learn(problem):
+    states, labels, folds = problem
+    subsets = layer_subsets(5, 5) * 3  # more than are solved at a time
+    expected = [plain_accuracy(states[list(subset)].mean(axis=0), labels, folds) for subset in subsets[:31]]
+    found = ridge_accuracies(torch.from_numpy(states), labels, folds, subsets)
+    assert found == pytest.approx(expected * 3, abs=1e-12)
+    assert max(expected) > 0.6  # there is something to find
+    assert min(expected) < 0.45
+
+
+def test_wide_states_are_projected_alike_and_keep_their_geometry():
+    states = torch.randn(3, 50, 600, generator=torch.Generator().manual_seed(1))
+    small = _small(states, True, True)
+    assert small.shape == (3, 50, WIDTH)
+    torch.testing.assert_close(small.mean(dim=0), _small(states.mean(dim=0, keepdim=True), True, True)[0])  # linear
+    before, after = torch.cdist(states[0], states[0]), torch.cdist(small[0], small[0])
+    off = ~torch.eye(50, dtype=torch.bool)
+    ratio = after[off] / before[off] * (600 / WIDTH) ** 0.5
+    assert ratio.min() > 0.8
+    assert ratio.max() < 1.2
+    torch.testing.assert_close(_small(states[:, :, :40], True, True), states[:, :, :40].double())  # narrow: as they are
+    assert _small(states, False, True).shape == (3, 50, WIDTH)
+    assert _small(states, True, False).shape == (3, 50, WIDTH // 2)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_states_that_are_all_equal_are_no_error(problem, noise):
+    states, labels, folds = problem
+    states = states.copy()
+    drawn = np.random.default_rng(3)
+    # As the CLS states of the embeddings are: the same for every text, but for float32 rounding.
+    states[0] = 30 * drawn.normal(size=(1, 12)) + noise * drawn.normal(size=(240, 12))
+    found = ridge_accuracies(torch.from_numpy(states), labels, folds, [(0,), (3,), (0, 3)])
+    assert found[0] <= 0.45  # no better than naming the most frequent class
+    assert found[1] > 0.5
+    assert found[2] == pytest.approx(found[1], abs=0.02)  # a layer that is constant adds a shift

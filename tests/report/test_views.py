@@ -18,7 +18,8 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.data.types import overlap_of
-from truncate_kit.evaluation.graded import Evaluation, ModelScore
+from truncate_kit.evaluation.graded import Evaluation
+from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.export.record import Invariance, Quantization
 from truncate_kit.methods.distill.result import HeldOutScores, Tryout
 from truncate_kit.methods.distill.settings import Budget
@@ -237,11 +238,14 @@ def test_an_export():
 
 
 def test_a_score_and_any_other_result():
-    score = ModelScore(
-        model="m", runtime="torch", data="d", split="test", num_pairs=1234, spearman=81.0, pearson=80.0,
-        vectors="float32", dimensions=384, bytes_per_vector=1536,
-    )  # fmt: skip
-    assert view_of(score).tables[0].rows == [("d, test", "1,234", "81.00", "80.00", "float32", "384", "1,536")]
+    row = Score(
+        task="d, test",
+        labels={"vectors": "float32"},
+        values={"pairs": 1234, "Spearman": 81.0, "Pearson": None},
+        intervals={"Spearman": (80.0, 82.0)},
+    )
+    report = SuiteReport(suite="pairs", model="m", runtime="torch", title="m in torch", rows=(row,))
+    assert view_of(report).tables[0].rows == [("d, test", "float32", "1,234", "81.00 (80.00 to 82.00)")]
     fields = view_of(Evaluation(spearman=81.25, pearson=80.0, num_pairs=9, cosines=tuple(range(9)))).tables[0].rows
     assert ("spearman", "81.25") in fields
     assert ("cosines", "9 values") in fields

@@ -9,7 +9,7 @@ import torch
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -64,7 +64,7 @@ def test_another_metric_chooses(tiny_folder, metric):
     counts = [len(half.texts()) - len(data.documents) for half in halves(encoder, data)]
     whole = evaluate_retrieval(encoder, data, model="whole")
     mean = sum(count * score for count, score in zip(counts, found, strict=True)) / sum(counts)
-    assert mean == pytest.approx(getattr(whole, metric).value, abs=1e-3)
+    assert mean == pytest.approx(whole.means[SEARCH_METRICS[metric]], abs=1e-3)
     assert metric_of(by) == {"mrr": "MRR@10", "recall": "recall@10"}[metric] + " of half the queries"
     assert by.fingerprint() != data.fingerprint()  # so that trials are chosen anew
 
@@ -77,7 +77,7 @@ def test_prompts_and_measure_are_those_of_a_search(tiny_folder):
     encoder.tail.append(torch.nn.Linear(16, 16))  # vectors of unlike lengths
     evaluators = halves(encoder, data)
     halved = sum(evaluator.score(encoder)[0] for evaluator in evaluators) / 2
-    assert halved == pytest.approx(evaluate_retrieval(encoder, data, model="tiny").ndcg.value, abs=1e-3)
+    assert halved == pytest.approx(evaluate_retrieval(encoder, data, model="tiny").means["nDCG@10"], abs=1e-3)
 
 
 def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):

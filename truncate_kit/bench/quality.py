@@ -100,14 +100,14 @@ class QueriesEvaluator:
 
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
         """Compare lean with full by a paired bootstrap over queries."""
-        found = estimated(lean[1] - full[1], seed=seed)
+        difference, (low, high) = estimated(lean[1] - full[1], seed=seed)
         return QualityDifference(
             backend=backend,
             lean=lean[0],
             full=full[0],
-            difference=found.value,
-            low=found.low,
-            high=found.high,
+            difference=difference,
+            low=low,
+            high=high,
             level=LEVEL,
             resamples=RESAMPLES,
             seed=seed,

@@ -1,1 +1,48 @@
-"""The evaluations of the neighbouring papers: semantic similarity, transfer to classification, retrieval."""
+"""Evaluation suites of the neighbouring papers: semantic similarity, transfer to classification, retrieval; and MTEB.
+
+`SUITES` has one row per suite. Importing this imports no torch.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite of `evaluate --suite`.
+
+    Attributes:
+        data: Description of `--data`.
+        options: Options of `evaluate` that only this suite has.
+        function: Function that scores, as `module:name` of this folder.
+        by_cosine: Compares vectors by cosine, which ignores the score that heads have learnt.
+    """
+
+    data: str
+    options: tuple[str, ...]
+    function: str
+    by_cosine: bool = False
+
+    def run(self, run: SuiteRun) -> SuiteReport:
+        """Score the model; imports the suite's module."""
+        module, _, name = self.function.partition(":")
+        report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), name)(run)
+        return report
+
+
+SUITES = {
+    "sts": Suite(data="the folder that holds its sets", options=("seen",), function="graded:run_sts"),
+    "transfer": Suite(
+        data="the folder that holds its sets",
+        options=("fractions", "quick", "head"),
+        function="transfer:run_transfer",
+    ),
+    "retrieval": Suite(
+        data="a file of queries and answers",
+        options=("corpus",),
+        function="retrieval:run_retrieval",
+        by_cosine=True,
+    ),
+}

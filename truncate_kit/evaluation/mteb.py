@@ -1,4 +1,4 @@
-"""Tasks of the `mteb` package, answered by an encoder in torch or by its graph. Importing this loads no torch."""
+"""Tasks of the `mteb` package, answered by an encoder in torch or by its graph."""
 
 import copy
 import difflib
@@ -6,101 +6,53 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line, require
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.results import Amounts, Result
-from truncate_kit.evaluation.suite import SuiteReport
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-    from torch import Tensor
-
-    from truncate_kit.evaluation.suite import TextEncoder
+from truncate_kit.evaluation.searching import (
+    DOCUMENT_PROMPTS,
+    MEASURES,
+    QUERY_PROMPTS,
+    encode_prompted,
+    measure_of,
+    settings_of,
+    side_prompt,
+)
+from truncate_kit.evaluation.suite import Score, SuiteReport, TextEncoder, Values, means_of
 
 _BLOCK = 256  # pairs compared at a time, all with all
 _NEAR = 5  # names of tasks in a hint
 _BATCH = 256  # texts that mteb hands over at a time; they are put together again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MtebScore(Result):
-    """The main score of one task, in points: the mean over its splits and subsets, as MTEB reports it."""
-
-    task: str
-    kind: str  # MTEB's type of task, such as STS or Retrieval
-    metric: str  # MTEB's name for the main score, such as cosine_spearman or ndcg_at_10
-    splits: tuple[str, ...]
-    num_subsets: int  # parts of a split that are scored each alone, mostly languages
-    score: float
-    revision: str  # of the data
-    successor: str | None  # the task that MTEB recommends instead
-    seconds: float  # to encode and score, without loading the data
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MtebReport(SuiteReport):
-    """One model on some tasks."""
-
-    runtime: str  # `torch`, `onnx`, or what else encoded
-    version: str  # of the `mteb` package
-    scores: tuple[MtebScore, ...]  # in the order of the tasks
-    mean: float  # plain mean over the tasks
-    seconds: float
-
-    def amounts(self) -> Iterator[Amounts]:
-        """Yield splits of tasks by their subsets."""
-        for row in self.scores:
-            for split in row.splits:
-                yield (row.task, split), (row.num_subsets,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MtebComparison(SuiteReport):
-    """Two models on the same tasks: before and after."""
-
-    full: MtebReport
-    lean: MtebReport
-
-    def amounts(self) -> Iterator[Amounts]:
-        """Yield those of either report: both are of the same tasks."""
-        return self.lean.amounts()
-
-
 class MtebEncoder:
-    """An encoder under mteb's `EncoderProtocol`: with its own prompts and its own measure.
+    """An encoder under mteb's `EncoderProtocol`, with its own prompts and its own measure.
 
     Args:
-        encoder: Whatever has `.encode(texts)`.
-        name: As mteb calls it.
+        encoder: Anything with `.encode(texts)`.
+        name: Name for mteb.
         progress: Called after each part of the texts.
 
     Raises:
-        ModelError: The model's measure is not known.
+        ModelError: The model's measure is unknown.
         MissingExtraError: mteb is not installed.
     """
 
-    def __init__(self, encoder: "TextEncoder", name: str, *, progress: Progress = silent) -> None:
-        from truncate_kit.evaluation.searching import MEASURES, measure_of
-
-        self.encoder = encoder
-        self.progress = progress
+    def __init__(self, encoder: TextEncoder, name: str, *, progress: Progress = silent) -> None:
+        self.encoder, self.progress = encoder, progress
         self.mteb_model_meta = require("mteb.models", extra="mteb").ModelMeta.create_empty({"name": name})
         self._measure = MEASURES[measure_of(encoder)]
 
     def encode(
-        self,
-        inputs: Iterable[Mapping[str, Sequence[str]]],
-        *,
-        task_metadata: Any,
-        prompt_type: Any = None,
-        **_: Any,
-    ) -> "NDArray[Any]":
-        """Vectors (n, out) in float32 of the texts of all batches, after the prompt that fits the task."""
-        from truncate_kit.evaluation.searching import encode_prompted
-
+        self, inputs: Iterable[Mapping[str, Sequence[str]]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
+    ) -> NDArray[Any]:
+        """Encode the texts of all batches after the prompt of the task, as float32 (n, out)."""
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self.prompt(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
         vectors: NDArray[Any] = encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
@@ -109,15 +61,9 @@ class MtebEncoder:
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
         """Return the prompt for a task, else for its kind, else for the side; None is the model's default one.
 
-        mteb's order of names, then the names of sentence-transformers.
-
-        Args:
-            task: Whose prompt comes first.
-            kind: Of the task, whose prompt comes next.
-            side: `query`, `document`, or None for texts that are neither.
+        mteb's order of names, then the names of sentence-transformers. side: `query`, `document`, or None for texts
+        that are neither.
         """
-        from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, settings_of, side_prompt
-
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):
             if name in prompts:
@@ -125,19 +71,14 @@ class MtebEncoder:
         sides = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
         return None if side is None else side_prompt(self.encoder, sides[side])
 
-    def similarity(self, embeddings1: "ArrayLike", embeddings2: "ArrayLike") -> "Tensor":
-        """Return how alike each vector of the one side is to each of the other, (n, m)."""
-        import torch
-
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
+        """Compare all vectors of one side with all of the other, (n, m)."""
         return self._measure(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
-    def similarity_pairwise(self, embeddings1: "ArrayLike", embeddings2: "ArrayLike") -> "Tensor":
-        """Return how alike the vectors of each row are, (n,)."""
-        import torch
-
-        first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
-        blocks = (slice(start, start + _BLOCK) for start in range(0, len(first), _BLOCK))
-        return torch.cat([self._measure(first[block], second[block]).diagonal() for block in blocks])
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
+        """Compare the vectors of each row, (n,)."""
+        sides = zip(*(torch.split(torch.as_tensor(side), _BLOCK) for side in (embeddings1, embeddings2)), strict=True)
+        return torch.cat([self._measure(first, second).diagonal() for first, second in sides])
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
@@ -172,61 +113,80 @@ def _task(package: Any, name: str) -> Any:
 
 
 def evaluate_mteb(
-    encoder: "TextEncoder",
+    encoder: TextEncoder,
     tasks: Sequence[Any],
     *,
     model: str,
     runtime: str = "torch",
     progress: ProgressOption = False,
-) -> MtebReport:
+) -> SuiteReport:
     """Compute the main scores of MTEB tasks by the `mteb` package, which keeps no results of its own.
 
-    Texts get the model's prompts, see `MtebEncoder.prompt`. The data come from the hub or its cache on this machine.
+    A score is the mean over the splits and subsets of a task, as MTEB reports it; seconds encode and score, without
+    loading the data. Texts get the model's prompts, see `MtebEncoder.prompt`. The data come from the hub or its cache.
 
     Args:
-        encoder: Whatever has `.encode(texts)`.
+        encoder: Anything with `.encode(texts)`.
         tasks: Names such as STSBenchmark, or task objects of `mteb`, which stay as they are.
-        model: Its name in the report.
-        runtime: What encodes, for the report.
-        progress: True draws bars and logs; else what is called after each task and each part of its texts.
+        model: Name in the report.
+        runtime: Encoder in the report.
+        progress: True draws bars and logs; a callable is called after each task and each part of its texts.
 
     Raises:
         UsageError: No task, an unknown one, or one on anything but text.
-        DataError: The data of a task cannot be loaded, or a score is not defined.
-        ModelError: The model's measure is not known.
+        DataError: The data of a task cannot be loaded, or a score is undefined.
+        ModelError: The model's measure is unknown.
         MissingExtraError: `mteb` is not installed.
     """
     progress = reporter(progress)
-    found = find_tasks(tasks)
+    distinct = find_tasks(tasks)
     adapter = MtebEncoder(encoder, model, progress=progress)
-    scores: list[MtebScore] = []
+    rows, notes = list[Score](), list[str]()
     with _quiet():
-        for number, task in enumerate(found):
-            progress("MTEB tasks", number, len(found))
-            scores.append(_scored(adapter, task))
-    progress("MTEB tasks", len(found), len(found))
-    return MtebReport(
+        for number, task in enumerate(distinct):
+            progress("MTEB tasks", number, len(distinct))
+            rows.append(_scored(adapter, task))
+            name, (subsets,) = rows[-1].task, rows[-1].size
+            if subsets > 1:
+                notes.append(f"{name}: the mean over {subsets} subsets, mostly languages.")
+            if task.superseded_by is not None:
+                notes.append(f"{name}: MTEB recommends {task.superseded_by} instead, for new comparisons.")
+    progress("MTEB tasks", len(distinct), len(distinct))
+    return SuiteReport(
+        suite="mteb",
         model=model,
         runtime=runtime,
-        version=require("mteb", extra="mteb").__version__,
-        scores=tuple(scores),
-        mean=sum(row.score for row in scores) / len(scores),
-        seconds=sum(row.seconds for row in scores),
+        title=f"{model} in {runtime}: {_measured()}",
+        rows=tuple(rows),
+        means=means_of(rows),
+        notes=tuple(notes),
     )
 
 
-def _scored(adapter: MtebEncoder, task: Any) -> MtebScore:
+def compare_mteb(full: SuiteReport, lean: SuiteReport) -> SuiteReport:
+    """Put the reports of two models on the same tasks side by side."""
+    rows = list[Score]()
+    for before, after in zip(full.rows, lean.rows, strict=True):
+        scores = before.values["score"] or 0.0, after.values["score"] or 0.0
+        values: Values = {"full": scores[0], "lean": scores[1], "lean less full": scores[1] - scores[0]}
+        rows.append(replace(after, values=values))
+    models = f"{full.model} in {full.runtime} (full) and {lean.model} in {lean.runtime} (lean)"
+    title = f"{models}: {_measured()}"
+    return replace(lean, suite="mteb-comparison", title=title, rows=tuple(rows), means=means_of(rows))
+
+
+def _measured() -> str:
+    return f"main scores of MTEB {require('mteb', extra='mteb').__version__} × 100"
+
+
+def _scored(adapter: MtebEncoder, task: Any) -> Score:
     task = copy.deepcopy(task)  # some draw from a generator of their own: each model is to get the same draws
     task.metadata = copy.deepcopy(task.metadata)
     parts = getattr(task.metadata, "tasks", [task])  # of an aggregate task: those that have data
     _load(parts)
+    options = {"batch_size": _BATCH, "show_progress_bar": False}
     results = require("mteb", extra="mteb").evaluate(
-        adapter,
-        task,
-        co2_tracker=False,
-        encode_kwargs={"batch_size": _BATCH, "show_progress_bar": False},
-        cache=None,
-        show_progress_bar=False,
+        adapter, task, co2_tracker=False, encode_kwargs=options, cache=None, show_progress_bar=False
     )
     for part in parts:
         if part.data_loaded:
@@ -238,16 +198,11 @@ def _scored(adapter: MtebEncoder, task: Any) -> MtebScore:
             f"The model has no {about.main_score} on the MTEB task {about.name}: it is not a number.",
             hint="Check the model: it may give every text the same vector.",
         )
-    return MtebScore(
+    return Score(
         task=about.name,
-        kind=about.type,
-        metric=about.main_score,
-        splits=tuple(result.scores),
-        num_subsets=len(result.hf_subsets),
-        score=score,
-        revision=result.dataset_revision,
-        successor=task.superseded_by,
-        seconds=float(result.evaluation_time),
+        labels={"metric": about.main_score, "split": ", ".join(result.scores)},
+        values={"score": score, "seconds": float(result.evaluation_time)},
+        size=(len(result.hf_subsets),),
     )
 
 

@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,14 @@ from truncate_kit.core.errors import UsageError, require
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.origin import read_origin
 from truncate_kit.core.progress import ProgressOption, reporter, silent
-from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.settings import Bounds, check_number
 from truncate_kit.core.vectors import VectorFormat, VectorPrecision
-from truncate_kit.core.wording import longer_texts
-from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
+from truncate_kit.core.wording import counted, longer_texts, too_few
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric, read_retrieval
 from truncate_kit.data.seen import seen_among
 from truncate_kit.evaluation.searching import (
     QUERY_PROMPTS,
     TOP,
-    Estimate,
-    Found,
-    QueryScores,
     encode_prompted,
     encode_set,
     encode_sides,
@@ -35,34 +31,16 @@ from truncate_kit.evaluation.searching import (
     search,
     side_prompt,
 )
-from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, TextEncoder
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
+WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full index": ("lean", "full")}
 _LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
 TIMED_QUERIES = 200
 SAMPLED = 10_000  # texts, to know how long the others are
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalScore(Result):
-    """How one model searches one set, all documents compared with each query."""
-
-    model: str
-    runtime: str  # `torch` or `onnx`
-    data: str  # name of the set and its split
-    num_queries: int  # that have an answer
-    num_documents: int
-    top: int  # documents that count for each query
-    measure: str  # how vectors are compared, as the model's settings say
-    ndcg: Estimate  # nDCG@top with the grade as gain, see `QueryScores`
-    mrr: Estimate
-    recall: Estimate
-    vectors: str  # the precision that both sides were stored in before
-    dimensions: int  # what was left of each vector
-    bytes_per_vector: int
 
 
 def evaluate_retrieval(
@@ -74,52 +52,61 @@ def evaluate_retrieval(
     top: int = TOP,
     form: VectorFormat | None = None,
     progress: ProgressOption = False,
-) -> RetrievalScore:
-    """Search all documents for each query, exactly; nDCG, MRR and recall of the first `top`, with intervals.
+) -> SuiteReport:
+    """Search all documents for each query, exactly; report nDCG, MRR and recall of the first `top`, with intervals.
 
     Args:
-        encoder: Whatever has `.encode(texts)`; its prompts for queries and documents are used.
-        data: As `read_retrieval` gives it.
-        model: Its name in the result.
-        runtime: What encodes, for the result.
-        top: Documents that count for each query.
-        form: How vectors are stored; None is as they come.
-        progress: True draws bars and logs; else what is called after each part of the texts.
+        encoder: Anything with `.encode(texts)`; its prompts for queries and documents are used.
+        data: As `read_retrieval` returns it.
+        model: Name in the report.
+        runtime: Encoder in the report.
+        top: Number of documents that count for each query.
+        form: Storage format of the vectors; None stores them as they come.
+        progress: True draws bars and logs; a callable is called after each part of the texts.
 
     Raises:
-        UsageError: Nothing is to be found, or `form` does not keep what the model compares.
-        ModelError: The model's measure is not known.
+        UsageError: No documents count, or `form` loses what the model compares.
+        ModelError: The model's measure is unknown.
         DataError: Vectors are no numbers.
     """
-    progress = reporter(progress)
     form = form or VectorFormat()
-    vectors = encode_set(encoder, data, progress=progress)
+    vectors = encode_set(encoder, data, progress=reporter(progress))
     stored = vectors.stored(form)
     scores = score_queries(search(stored, top=top, own=data.own_documents), data.relevance)
-    return RetrievalScore(
+    estimates = {_at(metric, top): estimated(values) for metric, values in scores.items()}
+    few = too_few(len(data.queries), "query", "queries")
+    values: Values = {heading: value for heading, (value, _) in estimates.items()}
+    values |= {"dimensions": form.kept(vectors.width), "bytes per vector": form.bytes_per_vector(vectors.width)}
+    intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
+    row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals)
+    return SuiteReport(
+        suite="search",
         model=model,
         runtime=runtime,
-        data=data.name,
-        num_queries=len(data.queries),
-        num_documents=len(data.documents),
-        top=int(top),
-        measure=stored.measure,
-        ndcg=estimated(scores["ndcg"]),
-        mrr=estimated(scores["mrr"]),
-        recall=estimated(scores["recall"]),
-        vectors=form.precision,
-        dimensions=form.kept(vectors.width),
-        bytes_per_vector=form.bytes_per_vector(vectors.width),
+        title=f"{model} in {runtime}: {_searched(data)}, by {stored.measure}, × 100",
+        rows=(row,),
+        means=means_of([row]),
+        notes=(f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval.",) if few else (),
     )
 
 
+def _at(metric: SearchMetric, top: int) -> str:
+    """Return the heading of a metric at a depth."""
+    return f"{SEARCH_METRICS[metric].removesuffix('10')}{top}"
+
+
+def _searched(data: RetrievalSet) -> str:
+    queries = counted(len(data.queries), "query", "queries")
+    return f"{queries} of {data.name} among {counted(len(data.documents), 'document')}"
+
+
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """Return `longer_texts` of a set that a distilled model searches, by some of its texts; nothing of other models.
+    """Note if a distilled model searches texts longer than those it learned from.
 
     Args:
         model: Its folder, or a graph in it.
-        encoder: What was read there.
-        data: The set.
+        encoder: The model.
+        data: The set, sampled.
     """
     origin, reader = read_origin(model), getattr(encoder, "reader", None)
     if origin is None or origin.long is None or reader is None:
@@ -127,42 +114,6 @@ def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tu
     texts = [*data.queries, *data.documents]
     long = np.quantile([len(row) for row in reader.token_ids(texts[:: 1 + len(texts) // SAMPLED])], 0.95)
     return longer_texts(data.name, int(long), origin.long)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRow(Result):
-    """One way to search, and how it differs from the full model alone in float32. Scores are means in points."""
-
-    queries: str  # what encoded the queries: `full` or `lean`
-    index: str  # what encoded the documents
-    vectors: str  # the precision that both were stored in
-    bytes_per_vector: int
-    ndcg: float  # at the depth `top`, like all of these
-    mrr: float
-    recall: float
-    overlap: float  # share of the documents that the full model finds that are found as well
-    difference: Estimate | None  # of nDCG, by query and so a paired bootstrap; None of the full model itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalComparison(Result):
-    """What a lean model finds, alone and with its queries on the full model's index."""
-
-    full: str
-    lean: str
-    data: str  # name of the set and its split
-    num_queries: int
-    num_documents: int
-    top: int  # documents that count for each query
-    full_width: int
-    lean_width: int
-    rows: tuple[ComparisonRow, ...]
-    notes: tuple[str, ...]  # which rows are left out, and why
-
-    def row(self, queries: str, index: str, vectors: str = "float32") -> ComparisonRow | None:
-        """Return the row of one way to search; None where it was left out."""
-        wanted = (queries, index, vectors)
-        return next((row for row in self.rows if (row.queries, row.index, row.vectors) == wanted), None)
 
 
 def compare(
@@ -173,37 +124,38 @@ def compare(
     names: tuple[str, str] = ("full", "lean"),
     top: int = TOP,
     progress: ProgressOption = False,
-) -> RetrievalComparison:
+) -> SuiteReport:
     """Search with the full model, the lean one, and lean queries on the full model's index; in float32 and in int8.
 
     A distilled cut gives vectors of the same space: what the full model has indexed need not be encoded again. Both
     sides of a search are stored in the same precision.
 
     Args:
-        full: The model whose index there is.
+        full: The model that encoded the index.
         lean: A cut of it that learned to give its vectors.
-        data: As `read_retrieval` gives it.
-        names: Of both models in the result.
-        top: Documents that count for each query.
-        progress: True draws bars and logs; else what is called after each part of the texts.
+        data: As `read_retrieval` returns it.
+        names: Names of both models in the report.
+        top: Number of documents that count for each query.
+        progress: True draws bars and logs; a callable is called after each part of the texts.
 
     Raises:
-        UsageError: Nothing is to be found.
-        ModelError: A model's measure is not known.
+        UsageError: No documents count.
+        ModelError: A model's measure is unknown.
         DataError: Vectors are no numbers.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
     widths = {name: side.width for name, side in sides.items()}
-    ways, notes = [("full", "full"), ("lean", "lean"), ("lean", "full")], list[str]()
+    notes = [f"Overlap: share of the {top} documents that the full model finds in float32."]
+    ways = dict(WAYS)
     if widths["full"] != widths["lean"]:
-        ways.pop()
+        del ways["lean queries, full index"]
         notes.append(
             f"Lean queries have {widths['lean']} dimensions, the full model's index {widths['full']}: they cannot "
             "search it."
         )
-    rows: list[ComparisonRow] = []
-    best: tuple[Found, QueryScores] | None = None  # of the full model in float32, which comes first
+    few = too_few(len(data.queries), "query", "queries")
+    rows, best, verdict = list[Score](), None, ""
     for precision in PRECISIONS:
         form = VectorFormat(precision=precision)
         try:
@@ -211,64 +163,34 @@ def compare(
         except UsageError as error:
             notes.append(f"{error} Its rows are left out.")
             continue
-        for queries, index in ways:
-            found = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
-            scores = score_queries(found, data.relevance)
-            best = best or (found, scores)
-            rows.append(
-                ComparisonRow(
-                    queries=queries,
-                    index=index,
-                    vectors=precision,
-                    bytes_per_vector=form.bytes_per_vector(widths[index]),
-                    ndcg=float(scores["ndcg"].mean()),
-                    mrr=float(scores["mrr"].mean()),
-                    recall=float(scores["recall"].mean()),
-                    overlap=float(overlaps(found, best[0]).mean()),
-                    difference=None if scores is best[1] else estimated(scores["ndcg"] - best[1]["ndcg"]),
-                )
-            )
-    return RetrievalComparison(
-        full=names[0],
-        lean=names[1],
-        data=data.name,
-        num_queries=len(data.queries),
-        num_documents=len(data.documents),
-        top=top,
-        full_width=widths["full"],
-        lean_width=widths["lean"],
+        for way, (queries, index) in ways.items():
+            places = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
+            scores = score_queries(places, data.relevance)
+            best = best or (places, scores)  # of the full model in float32, which comes first
+            values: Values = {_at(name, top): float(each.mean()) for name, each in scores.items()}
+            values |= {f"overlap@{top}": float(overlaps(places, best[0]).mean()), "nDCG less full": None}
+            intervals = {}
+            if scores is not best[1]:
+                values["nDCG less full"], ends = estimated(scores["ndcg"] - best[1]["ndcg"])
+                if not few:
+                    intervals["nDCG less full"] = ends
+                if (way, precision) == ("lean queries, full index", "float32"):
+                    verdict = "no difference shown" if ends[0] <= 0 <= ends[1] else "better" if ends[0] > 0 else "worse"
+            values["bytes per vector"] = form.bytes_per_vector(widths[index])
+            labels = {"search": way, "vectors": precision}
+            rows.append(Score(task=data.name, labels=labels, values=values, intervals=intervals))
+    if few:
+        notes.append(f"Differences have no interval: {few}.")
+    elif verdict:
+        notes.append(f"Lean queries on the full model's index: {verdict}.")
+    return SuiteReport(
+        suite="comparison",
+        model=names[1],
+        runtime="torch",
+        title=f"{names[0]} (full) and {names[1]} (lean): {_searched(data)}, × 100",
         rows=tuple(rows),
         notes=tuple(notes),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalReport(SuiteReport):
-    """Finding the relevant texts of queries by cosine similarity, with the index and exactly.
-
-    Times are medians for one query at a time on `threads` threads.
-    """
-
-    runtime: str  # `torch`, `onnx`, or what else encoded
-    data: str
-    num_queries: int
-    num_texts: int
-    width: int  # numbers of a vector
-    lists: int
-    probes: int  # lists searched for each query
-    mrr: float  # mean reciprocal rank × 100 of the first relevant text among ten (0 where none is), with the index
-    exact_mrr: float  # the same with all texts compared
-    encode_seconds: float  # to encode a query
-    search_seconds: float  # to search with the index
-    exact_seconds: float  # to compare with all texts
-    index_bytes: int  # the whole index, vectors included
-    exact_bytes: int  # all vectors in one list
-    build_seconds: float  # to train and fill the index
-    threads: int
-
-    def amounts(self) -> Iterator[Amounts]:
-        """Yield queries and texts of the data."""
-        yield (self.data,), (self.num_queries, self.num_texts)
 
 
 def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
@@ -276,7 +198,7 @@ def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
     return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
 
 
-def run_retrieval(run: SuiteRun) -> RetrievalReport:
+def run_retrieval(run: SuiteRun) -> SuiteReport:
     """Search the answers of a file for its queries; option: `corpus`, a file of more texts to search."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := seen_among(data, run.model):
@@ -296,20 +218,21 @@ def score_retrieval(
     probes: int = PROBES,
     threads: int = 1,
     progress: ProgressOption = False,
-) -> RetrievalReport:
+) -> SuiteReport:
     """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
 
-    A query that is itself among the texts is not found by itself.
+    A query that is itself among the texts is not found by itself. MRR@10 counts 0 for a query without an answer among
+    ten texts. Times are medians for one query at a time; bytes are those of the whole index, vectors included.
 
     Args:
-        encoder: Whatever has `.encode(texts)`.
-        data: As `read_retrieval` gives it.
-        model: Its name in the report.
-        runtime: What encodes, for the report.
+        encoder: Anything with `.encode(texts)`.
+        data: As `read_retrieval` returns it.
+        model: Name in the report.
+        runtime: Encoder in the report.
         lists: Largest number of lists; see `fitting_lists`.
         probes: Number of lists searched for each query.
-        threads: For searching.
-        progress: True draws bars and logs; else what is called after each part of the texts.
+        threads: CPU threads of the search.
+        progress: True draws bars and logs; a callable is called after each part of the texts.
 
     Raises:
         MissingExtraError: FAISS is not installed.
@@ -330,37 +253,38 @@ def score_retrieval(
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)
-    built = time.perf_counter()
-    prompt = side_prompt(encoder, QUERY_PROMPTS)
+    build_seconds = time.perf_counter() - begin
     some = range(0, len(queries), max(1, len(queries) // TIMED_QUERIES))
+    size = (len(queries), len(texts))
 
-    def reciprocal_rank(one: Any) -> float:
-        places = torch.from_numpy(one.search(queries, TOP + 1)[1])
-        return float(score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance)["mrr"].mean())
+    def row(way: str, searched: Any) -> Score:
+        places = torch.from_numpy(searched.search(queries, TOP + 1)[1])
+        scores = score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance)
+        milliseconds = 1e3 * _median_seconds(lambda row: searched.search(queries[row : row + 1], TOP + 1), some)
+        megabytes = len(faiss.serialize_index(searched)) / 1e6
+        mrr = float(scores["mrr"].mean())
+        values: Values = {"MRR@10 × 100": mrr, "ms per query": milliseconds, "index MB": megabytes}
+        return Score(task=data.name, labels={"search": way}, values=values, size=size)
 
-    return RetrievalReport(
+    prompt = side_prompt(encoder, QUERY_PROMPTS)
+    encoding = _median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some)
+    asked = f"{counted(size[0], 'query', 'queries')} of {data.name} among {counted(size[1], 'text')}"
+    return SuiteReport(
+        suite="retrieval",
         model=model,
         runtime=runtime,
-        data=data.name,
-        num_queries=len(queries),
-        num_texts=len(texts),
-        width=width,
-        lists=lists,
-        probes=index.nprobe,
-        mrr=reciprocal_rank(index),
-        exact_mrr=reciprocal_rank(exact),
-        encode_seconds=_median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some),
-        search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], TOP + 1), some),
-        exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], TOP + 1), some),
-        index_bytes=len(faiss.serialize_index(index)),
-        exact_bytes=len(faiss.serialize_index(exact)),
-        build_seconds=built - begin,
-        threads=threads,
+        title=f"{model} in {runtime}: {asked}",
+        rows=(row("IVF", index), row("exact", exact)),
+        notes=(
+            f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query takes "
+            f"{encoding * 1e3:.2f} ms more.",
+            f"The index has {counted(lists, 'list')}, {index.nprobe} searched; it was built in {build_seconds:.1f} s.",
+        ),
     )
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
-    """Return the median seconds of one call per row, after a first one that is not counted."""
+    """Return the median seconds of one call per row, after a warm-up."""
     call(rows[0])
     seconds = []
     for row in rows:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.results import Result
 from truncate_kit.core.settings import Bounds, check_number
 from truncate_kit.core.statistics import RESAMPLES, draws, interval
 from truncate_kit.core.vectors import VectorFormat
@@ -239,15 +238,6 @@ def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) 
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Result):
-    """A mean over the queries, in points, and the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
     """Score each query at the depth of `found`, in points (× 100), over the documents found for it.
 
@@ -285,13 +275,12 @@ def overlaps(found: Found, others: Found) -> Array:
     return np.array([100 * both / max(1, wanted) for both, wanted in shared])
 
 
-def estimated(values: Array, *, seed: int = 0) -> Estimate:
-    """Return the mean over the queries, with the percentile interval of a bootstrap over queries.
+def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
+    """Return the mean over the queries and its 95 % percentile interval of a bootstrap over queries.
 
-    Of differences between two models on the same queries this is the paired bootstrap.
+    Differences between two models on the same queries give the paired bootstrap.
     """
-    low, high = interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
-    return Estimate(value=float(values.mean()), low=low, high=high)
+    return float(values.mean()), interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
 
 
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:

@@ -1,27 +1,31 @@
-"""What every evaluation suite takes and gives: a run of a model on some data, and a report."""
+"""Input and output of every evaluation suite: a model on some data, and a report of scores."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.results import Measurement
+from truncate_kit.core.results import Amounts, Measurement, Result
 
 if TYPE_CHECKING:
     from truncate_kit.core.vectors import Rows
+
+
+Values = dict[str, float | None]
 
 
 class TextEncoder(Protocol):
     """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
 
     def encode(self, texts: Sequence[str]) -> "Rows":
-        """Vectors (n, d) in the order of the texts, as an array or a tensor."""
+        """Return vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 def measured_digest(model: str) -> str | None:
-    """Return the SHA-256 of weights, configuration and modules in the folder of that name; None if there is none."""
+    """Return the SHA-256 of weights, configuration and modules of a model folder; None if it is no folder."""
     from truncate_kit.core.origin import model_digest
 
     folder = local_path(model)
@@ -29,37 +33,87 @@ def measured_digest(model: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport(Measurement):
-    """What a suite gives; it says how much it measured, and `truncate_kit.report` has a view of it.
+class Score(Result):
+    """One row of a report. Keys of mappings are column headings.
 
     Attributes:
-        model: Its name.
-        sha256: Its `measured_digest`; None if that was not noted.
+        task: Set or task.
+        labels: How it was scored, such as split, metric, or kind of vectors.
+        values: Scores in points (× 100); counts are integers; other headings name their unit.
+        intervals: 95 % intervals of some values.
+        size: How much was measured, such as the number of pairs.
+        remark: Short comment, shown last.
     """
 
+    task: str
+    labels: dict[str, str] = field(default_factory=dict)
+    values: Values
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    size: tuple[int, ...] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteReport(Measurement):
+    """Scores of one model.
+
+    Attributes:
+        suite: Name of the suite, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`.
+        model: Name of the model.
+        runtime: `torch`, `onnx`, or another encoder.
+        title: Description of model, data and measure.
+        rows: Scores; for curves, one per point in rising order.
+        means: Means over tasks (`means_of`), by heading.
+        notes: Sentences on what the scores rest on.
+        sha256: `measured_digest` of the model.
+    """
+
+    suite: str
     model: str
+    runtime: str
+    title: str
+    rows: tuple[Score, ...]
+    means: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     sha256: str | None = None
 
+    def amounts(self) -> Iterator[Amounts]:
+        """Yield the size of each row."""
+        for row in self.rows:
+            yield (row.task, *row.labels.values()), row.size
+
     def covers(self, other: Self) -> bool:
-        """See `Measurement`; nothing is left of a model in whose place there is another one."""
+        """Also return True if the model's folder holds other weights now."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
         return replaced or Measurement.covers(self, other)
 
 
+def means_of(rows: Iterable[Score]) -> dict[str, float]:
+    """Average each score over tasks, by the last scored row of each; leave out headings that a task lacks."""
+    last = {row.task: row.values for row in rows if any(isinstance(value, float) for value in row.values.values())}
+    headings = dict.fromkeys(heading for values in last.values() for heading in values)
+    columns = {heading: [values.get(heading) for values in last.values()] for heading in headings}
+    return {
+        heading: fmean(value for value in column if value is not None)
+        for heading, column in columns.items()
+        if all(isinstance(value, float) for value in column)
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
-    """A model that is ready to encode, what to score it on, and how.
+    """A model that is ready to encode, and the data and options of a suite.
 
     Attributes:
-        encoder: Whatever has `.encode(texts)`.
-        model: Its name in the report.
-        runtime: What encodes, for the report.
+        encoder: Anything with `.encode(texts)`.
+        model: Name in the report.
+        runtime: Encoder in the report.
         data: Path of the sets.
-        options: Those that the suite's row names, by name; None or False where they were not given.
-        threads: CPU threads as given, None where they were not.
-        work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
-        note: Takes sentences for whoever waits.
+        options: Options of the suite's row; None or False if unset.
+        threads: CPU threads; None if unset.
+        work: Folder that keeps finished parts for a resume; None keeps nothing.
+        note: Prints a sentence.
         progress: Called after each part of the work.
     """
 

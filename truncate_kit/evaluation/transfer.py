@@ -1,40 +1,69 @@
-"""The transfer suite's protocol and results: scores in points (× 100) and seconds. Importing this loads no torch."""
+"""Transfer to classification as BERT-LC does it: logistic regression on frozen vectors, over random divisions.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
+subset of layers is chosen inside the training part only: ridge regressions in closed form rank all subsets over random
+divisions into 82 % and 18 %, and exact logistic regressions over the same divisions choose among the finalists. If a
+class is too small for its share, rows are divided at random. Shares of the training rows that are too small to choose
+layers on are skipped.
+
+A full run takes hours, so finished divisions are kept on disk.
+"""
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import combinations
 from math import ceil
-from statistics import fmean
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any
 
-from truncate_kit.core.results import Amounts, Result
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_test_split
+from torch import Tensor, nn
+
+from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
-from truncate_kit.evaluation.suite import SuiteReport
+from truncate_kit.core.wording import counted, listed
+from truncate_kit.data.seen import seen_pairs
+from truncate_kit.data.suites import LabelledSet, find_transfer
+from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
+from truncate_kit.models.digest import Digest
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import find_pooler_head
+from truncate_kit.models.pipeline import Dense
+from truncate_kit.models.states import iter_states, layer_states
+from truncate_kit.models.store import RunStore
 
+Rows = NDArray[np.int64]
+Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
-Kind = Literal["as_is", "cls", "last", "last_four", "random", "combined"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The vectors that are compared."""
-BASE_LAYERS = 13
-"""Layers of a base model, embeddings included; a model with more is large."""
-FEWEST_ROWS = 8
-"""Training rows of which some are held out to choose layers by; shares that leave fewer are left out."""
 
+BASE_LAYERS = 13  # layers of a base model, embeddings included; a model with more is large
+FEWEST_ROWS = 8  # training rows of which some are held out to choose layers by; shares that leave fewer are skipped
+QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # settings of a first look
+WIDTH = 256  # numbers of a state that the ridge regressions see: a fixed projection, drawn without looking at the data
+RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
+_CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
 _TIMES, _STEPS, _FRACTION = Bounds(1, 10_000), Bounds(1, 1_000_000), Bounds(0, 1, whole=False, above=True)
 _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where any value is missing, or all are."""
-    present = [value for value in values if value is not None]
-    return fmean(present) if present and len(present) == len(values) else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings(Result):
-    """The protocol of the transfer suite; the defaults are BERT-LC's where the paper states them.
+    """The protocol; the defaults are BERT-LC's if the paper states them.
 
-    Ours: the features of pairs, |u − v| and u · v; divisions that keep the share of each class; `finalists`, where the
-    paper fits every subset.
+    Ours: the features of pairs, |u − v| and u · v; divisions that keep the share of each class; `finalists` (the paper
+    fits every subset).
 
     Attributes:
         splits: Number of random divisions.
@@ -43,17 +72,14 @@ class TransferSettings(Result):
         inner_share: Part of the training rows that each of these holds out, 0 … 1.
         max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
         finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
-        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; one that leaves a set
-            fewer than `FEWEST_ROWS` is left out of it.
+        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; skipped if fewer than
+            `FEWEST_ROWS` are left.
         penalty: scikit-learn's C; the paper has 10 as "regularization parameter", which we read as that.
         tolerance: scikit-learn's tol.
         iterations: scikit-learn's max_iter.
         head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
         max_rows: Largest number of rows of a set, drawn by class; None for all.
-        seed: Of the divisions and of what is drawn.
-
-    Raises:
-        UsageError: The protocol cannot be run so.
+        seed: Seed of divisions and draws.
     """
 
     splits: int = setting(10, bounds=_TIMES)
@@ -74,103 +100,399 @@ class TransferSettings(Result):
         check_settings(self)
 
     def largest_subset(self, num_layers: int) -> int:
-        """Largest number of layers in a subset of a model with this number of layers, embeddings included."""
+        """Return the largest number of layers in a subset, for a model with this number, embeddings included."""
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
 
-    def train_rows(self, rows: int, fraction: float) -> int:
-        """Return the number of rows to fit on in each division of a set with this number, of which a share is taken."""
+    def train_rows(self, rows: int) -> dict[float, int]:
+        """Return the training rows of each division of a set with this number of rows, by share, rising."""
         used = min(rows, self.max_rows or rows)
-        return round(fraction * (used - ceil(self.test_share * used)))
-
-    def left_out(self, rows: int) -> list[tuple[float, int]]:
-        """Return the shares of the training rows of a set that are too few to choose layers on, and their rows."""
-        counts = [(share, self.train_rows(rows, share)) for share in sorted(self.fractions)]
-        return [(share, number) for share, number in counts if number < FEWEST_ROWS]
+        return {share: round(share * (used - ceil(self.test_share * used))) for share in sorted(self.fractions)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferSplit(Result):
-    """Accuracies in one division, in points; None where a model has no such vectors.
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One set in numbers."""
 
-    Attributes:
-        as_is: Of the model's own vectors.
-        cls: Of the last layer's first token through the trained pooler.
-        last: Of the states of the last layer.
-        last_four: Of the mean of the last four layers.
-        random: Of the mean of layers drawn evenly from the subsets, anew in each division.
-        combined: Of the mean of the layers that the inner cross-validation chose.
-        chosen: These layers.
+    labels: Labels  # from 0 on, (n,)
+    as_is: Tensor  # features of the model's own vectors, (n, p)
+    first: Tensor  # row in `states` of the first text of each row of the set, (n,)
+    second: Tensor | None = None  # the same of the second text; None for single texts
+    cls: Tensor | None = None  # features (n, p) of the last layer's first token through the model's trained pooler
+    states: Tensor | None = None  # of the distinct texts, (L', m, d); None for a model of one vector
+    small: Tensor | None = None  # the states as the ridge regressions see them, (L', m, k) in float64
+    activation: nn.Module | None = None  # of the pooler that means of states go through, whose linear part they passed
+
+    def subsets(self, settings: TransferSettings) -> list[Layers]:
+        """Return all subsets of layers to choose from, small ones first: 1,092 of 13 layers up to 4."""
+        layers = 0 if self.states is None else len(self.states)
+        sizes = range(1, settings.largest_subset(layers) + 1)
+        return [subset for size in sizes for subset in combinations(range(layers), size)]
+
+    def features(self, subset: Layers, states: Tensor | None = None, rows: Rows | None = None) -> Tensor:
+        """Return features (n, p) of the mean of these layers; by default of `self.states` and all rows."""
+        states = self.states if states is None else states
+        assert states is not None
+        mean = states[list(subset)].mean(dim=0)
+        mean = mean if self.activation is None else self.activation(mean)
+        places = slice(None) if rows is None else torch.from_numpy(rows)
+        return _features(mean, self.first[places], None if self.second is None else self.second[places])
+
+
+def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
+    """Return the vectors, or for pairs |u − v| and the products by coordinate (SentEval, arXiv:1803.05449)."""
+    left = vectors[first]
+    if second is None:
+        return left
+    right = vectors[second]
+    return torch.cat([(left - right).abs(), left * right], dim=1)
+
+
+def prepare_task(
+    encoder: TextEncoder, data: LabelledSet, settings: TransferSettings, progress: Progress, pooler: Dense | None = None
+) -> Task:
+    """Draw the rows, encode each distinct text, and build the features.
+
+    pooler: The model's trained one; each text is encoded once more for it. Raises `ModelError` unless the encoder gives
+    one vector per text.
     """
-
-    as_is: float
-    cls: float | None = None
-    last: float | None = None
-    last_four: float | None = None
-    random: float | None = None
-    combined: float | None = None
-    chosen: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferPoint(Result):
-    """Accuracies on one set with one part of the training rows."""
-
-    fraction: float  # part of the training rows, 0 … 1
-    train_rows: int  # number of rows fitted on in each division
-    test_rows: int  # number of rows tested on in each division
-    by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
-    splits: tuple[TransferSplit, ...]
-
-    def mean(self, kind: Kind) -> float | None:
-        """Return the mean accuracy over the divisions, in points; None where a division has none."""
-        return mean_of([getattr(split, kind) for split in self.splits])
-
-    @property
-    def relative_error_reduction(self) -> float | None:
-        """Return by how many percent the errors fall from the last layer to the combination; 0 without errors."""
-        before, after = self.mean("last"), self.mean("combined")
-        if before is None or after is None:
-            return None
-        return 100 * (after - before) / (100 - before) if before < 100 else 0.0
+    labels = np.asarray(data.labels)
+    rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows, settings.seed)
+    sides = [[side[row] for row in rows] for side in (data.first, data.second) if side is not None]
+    texts = list(dict.fromkeys(text for side in sides for text in side))
+    place = {text: index for index, text in enumerate(texts)}
+    vectors, states = text_features(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
+    first, second = [*(torch.tensor([place[text] for text in side]) for side in sides), None][:2]
+    assert first is not None
+    cls, activation = None, None
+    if pooler is not None and states is not None and isinstance(encoder, Encoder):
+        with torch.inference_mode():
+            cls = _features(pooler.cpu()(first_tokens(encoder, texts)), first, second)
+            if settings.head:
+                # W · mean + b is the mean of W · state + b.
+                activation, states = pooler.activation, pooler.linear(states)
+    small = None if states is None else _small(states, activation is None, second is None)
+    own = _features(vectors, first, second)
+    return Task(labels[rows], own, first, second, cls, states, small, activation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferScore(Result):
-    """One set."""
+def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
+    """Return at most `WIDTH` numbers of each state in float64: projected, or some coordinates if features bend.
 
-    name: str
-    num_rows: int
-    num_classes: int
-    majority: float  # accuracy of always naming the most frequent class, in points
-    repeated_rows: int  # number of rows whose text is in an earlier row too; random splits put some on both sides
-    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising; empty where all have too few rows
-
-    @property
-    def whole(self) -> TransferPoint:
-        """Return the point with the largest share of the training rows. Raises ValueError if there is none."""
-        return max(self.curve, key=lambda point: point.fraction)
+    A projection loses what is not linear in the coordinates. Pairs have two features per coordinate.
+    """
+    width, drawn = states.shape[2], torch.Generator().manual_seed(0)
+    if not linear or not single:
+        kept = torch.randperm(width, generator=drawn)[: WIDTH if single else WIDTH // 2]
+        return states[:, :, kept].double()
+    if width <= WIDTH:
+        return states.double()
+    axes = torch.linalg.qr(torch.randn(width, WIDTH, generator=drawn, dtype=torch.float64)).Q
+    return torch.stack([layer.double() @ axes for layer in states])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferReport(SuiteReport):
-    """The sets that were found, and plain means over those that were scored (None where one of these has none)."""
+def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settings: TransferSettings) -> list[float]:
+    """Return the accuracy (0 … 1) of a logistic regression for each (features, rows to fit, rows to score)."""
 
-    runtime: str
-    settings: TransferSettings
-    num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
-    sets: tuple[TransferScore, ...]
-    mean_as_is: float
-    mean_cls: float | None = None
-    mean_last: float | None
-    mean_last_four: float | None = None
-    mean_random: float | None = None
-    mean_combined: float | None
-    mean_relative_error_reduction: float | None
-    seconds: float
+    def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
+        features, train, test = fit
+        if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone, which is then the answer
+            return float((labels[test] == labels[train[0]]).mean())
+        how = {"C": settings.penalty, "tol": settings.tolerance, "max_iter": settings.iterations}
+        model = LogisticRegression(solver="saga", random_state=settings.seed, **how)
+        values = features.numpy()
+        return float(model.fit(values[train], labels[train]).score(values[test], labels[test]))
 
-    def amounts(self) -> Iterator[Amounts]:
-        """Yield each share of the training rows of each set: splits, rows, and which vectors were compared."""
-        for score in self.sets:
-            for point in score.curve:
-                compared = sum(point.mean(kind) is not None for kind in KINDS)
-                yield (score.name, point.fraction), (len(point.splits), point.train_rows, point.test_rows, compared)
+    with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        warnings.simplefilter("ignore")  # the protocol stops at a number of iterations, converged or not
+        return list(pool.map(accuracy, fits))
+
+
+def divisions(labels: Labels, number: int, share: float, seed: int) -> list[tuple[Rows, Rows]]:
+    """Return random divisions into rows to fit on and rows to hold out, by class if the classes are large enough."""
+    held_out = ceil(share * len(labels))
+    kind = StratifiedShuffleSplit if by_class(labels, held_out) else ShuffleSplit
+    division: Any = kind(number, test_size=held_out, random_state=seed)
+    return list(division.split(labels, labels))
+
+
+def by_class(labels: Labels, part: int) -> bool:
+    """Return whether `part` of the rows, and the rest, can hold each class in its share."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return bool(counts.min() >= 2 and len(counts) <= part <= len(labels) - len(counts))
+
+
+def drawn_rows(rows: Rows, labels: Labels, count: int | None, seed: int) -> Rows:
+    """Draw `count` of the rows, by class if the classes are large enough; all rows if there are no more."""
+    if count is None or count >= len(rows):
+        return rows
+    stratify = labels[rows] if by_class(labels[rows], count) else None
+    kept: Rows = train_test_split(rows, train_size=count, stratify=stratify, random_state=seed)[0]
+    return kept
+
+
+def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
+    """Choose the subset with the best mean accuracy over divisions of `rows`: ranked, then exact fits of the best."""
+    subsets, labels = task.subsets(settings), task.labels
+    folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, seed)
+    ranked = screened_accuracies(task, rows, folds, subsets)
+    order = sorted(range(len(subsets)), key=lambda place: (-ranked[place], len(subsets[place]), subsets[place]))
+    finalists = [subsets[place] for place in order[: settings.finalists]]
+    fits = [(values, rows[fitted], rows[held]) for values in map(task.features, finalists) for fitted, held in folds]
+    exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
+    # Of equally good ones that with fewer layers, then the one that was ranked higher.
+    return finalists[max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))]
+
+
+def screened_accuracies(
+    task: Task, rows: Rows, folds: Sequence[tuple[Rows, Rows]], subsets: Sequence[Layers]
+) -> list[float]:
+    """Return `ridge_accuracies` of each subset on these rows; `task` has layers."""
+    assert task.small is not None
+    if task.second is None and task.activation is None:
+        return ridge_accuracies(task.small[:, task.first[rows]], task.labels[rows], folds, subsets)
+    each = (task.features(subset, task.small, rows)[None] for subset in subsets)  # not linear in the states
+    return [ridge_accuracies(features, task.labels[rows], folds, [(0,)])[0] for features in each]
+
+
+def ridge_accuracies(
+    states: Tensor, labels: Labels, folds: Sequence[tuple[Rows, Rows]], subsets: Sequence[Layers]
+) -> list[float]:
+    """Return the accuracy (0 … 1) over all rows held out of a ridge classifier on the mean of each subset of layers.
+
+    No library fits 1,092 subsets at once. The mean over the layers of a subset D is linear in the states, so its second
+    moments are sums of blocks that all subsets share: X_D' X_D = (1 / |D|²) Σ_{l,m ∈ D} X_l' X_m. The blocks are
+    computed once; every subset then costs one small factorisation. The intercept is not penalised.
+
+    Args:
+        states: (L', n, k) in float64.
+        labels: (n,) from 0.
+        folds: Rows to fit on and rows held out.
+        subsets: Subsets of layers.
+    """
+    layers, _, width = states.shape
+    indicators = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
+    # No ridge regression depends on the mean of all rows; where all are equal, as the CLS states of the embeddings,
+    # moments of large numbers would leave nothing but rounding errors.
+    states = states - states.mean(dim=1, keepdim=True)
+
+    def moments(part: Tensor, of: Tensor) -> list[Tensor]:
+        """Return blocks X_l' X_m (L', L', k, k), X_l' Y (L', k, c), sums of X_l (L', k), and of Y (c,)."""
+        transposed = part.transpose(1, 2)
+        return [torch.stack([row @ part for row in transposed]), transposed @ of, part.sum(dim=1), of.sum(dim=0)]
+
+    weights = torch.zeros(len(subsets), layers, dtype=torch.float64)
+    for row, subset in enumerate(subsets):
+        weights[row, list(subset)] = 1 / len(subset)
+    whole, right = moments(states, indicators), np.zeros(len(subsets), np.int64)
+    for _, held_out in folds:
+        held = states[:, held_out]
+        parts = zip(whole, moments(held, indicators[held_out]), strict=True)
+        blocks, products, sums, counts = (every - part for every, part in parts)
+        means, shares = sums / counts.sum(), counts / counts.sum()
+        # Of the rows to fit on less their means.
+        blocks = (blocks - torch.einsum("lk,mj->lmkj", sums, means)).reshape(layers * layers, -1)
+        products = products - sums[:, :, None] * shares
+        for start in range(0, len(subsets), _CHUNK):
+            chunk = weights[start : start + _CHUNK]
+            pairs = (chunk[:, :, None] * chunk[:, None, :]).flatten(1)
+            grams = (pairs @ blocks).reshape(-1, width, width)
+            penalty = RIDGE * grams.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=1e-12)  # states may all be equal
+            factors = torch.linalg.cholesky(grams + penalty[:, None, None] * torch.eye(width, dtype=grams.dtype))
+            slopes = torch.cholesky_solve(torch.tensordot(chunk, products, 1), factors)
+            offsets = shares - torch.einsum("sk,skc->sc", chunk @ means, slopes)
+            scores = torch.tensordot(chunk, held, 1) @ slopes + offsets[:, None]
+            right[start : start + _CHUNK] += (scores.argmax(dim=2).numpy() == labels[held_out]).sum(axis=1)
+    shares_right: list[float] = (right / sum(len(held_out) for _, held_out in folds)).tolist()
+    return shares_right
+
+
+def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers, Layers, Layers]:
+    """Return the last layer, the last four, and a subset drawn evenly (BERT-LC, Table 4, does not say how drawn)."""
+    subsets, layers = task.subsets(settings), tuple(range(0 if task.states is None else len(task.states)))
+    return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
+
+
+def run_transfer(run: SuiteRun) -> SuiteReport:
+    """Score the sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
+    options = {name: value for name in ("fractions", "head") if (value := run.options.get(name))}
+    settings = TransferSettings(**options, **(QUICK if run.options.get("quick") else {}))
+    sets, seen = find_transfer(run.data), seen_pairs(run.model)
+    for data in sets:
+        pairs = zip(data.first, data.second or (), strict=False)
+        if seen is not None and (known := sum(frozenset(pair) in seen for pair in pairs)):
+            run.note(
+                f"{run.model} was trained on or chosen by {known:,} of the {counted(len(data), 'row')} of {data.name}: "
+                "accuracy there says little of other rows."
+            )
+    if settings.max_rows is None:
+        run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
+    return score_transfer(
+        run.encoder,
+        sets,
+        model=run.model,
+        runtime=run.runtime,
+        settings=settings,
+        pooler=find_pooler_head(run.model, required=settings.head) if isinstance(run.encoder, Encoder) else None,
+        work=run.work,
+        progress=run.progress,
+    )
+
+
+def score_transfer(
+    encoder: TextEncoder,
+    sets: Sequence[LabelledSet],
+    *,
+    model: str,
+    runtime: str = "torch",
+    settings: TransferSettings | None = None,
+    pooler: Dense | None = None,
+    work: Path | None = None,
+    progress: ProgressOption = False,
+) -> SuiteReport:
+    """Score logistic regressions on each set. An `Encoder` is also evaluated by its best mean of layers.
+
+    Args:
+        encoder: Anything with `.encode(texts)`.
+        sets: As `find_transfer` returns them.
+        model: Name in the report.
+        runtime: Encoder in the report.
+        settings: The protocol.
+        pooler: The model's trained pooler, a baseline over the last layer's first token; `head` needs it.
+        work: Folder that keeps finished divisions for a resume. None keeps nothing.
+        progress: True draws bars and logs; a callable is called after each part of the work.
+
+    Raises:
+        ModelError: The settings ask for a head, and there is no pooler or there are no layers.
+        DataError: A set has one class alone, no share leaves any set enough rows, or the vectors are no numbers.
+        FileProblemError: The folder cannot be written, or another process works there.
+    """
+    progress, settings, begin = reporter(progress), settings or TransferSettings(), time.perf_counter()
+    for data in sets:
+        if len(data.classes) < 2:
+            raise DataError(f"{data.name} has one class alone.", hint="Give a set with at least two classes.")
+    most = {data.name: max(settings.train_rows(len(data)).values()) for data in sets}
+    if most and max(most.values()) < FEWEST_ROWS:
+        few = ", ".join(f"{name} leaves {rows} rows to train on" for name, rows in most.items())
+        raise DataError(f"{few}.", hint=f"Take more rows, or a larger share: at least {FEWEST_ROWS} are needed.")
+    if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
+        raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
+    rows, notes, subsets = list[Score](), list[str](), 0
+    for data in sets:
+        task = prepare_task(encoder, data, settings, progress, pooler)
+        if task.states is not None:
+            settings = replace(settings, max_layers=settings.largest_subset(len(task.states)))
+            subsets = len(task.subsets(settings))
+        store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": data.name})
+        with store.open() if store else nullcontext():
+            rows += _score(data, task, settings, store, progress)
+        texts = torch.stack([task.first, task.first if task.second is None else task.second], 1)
+        if (repeated := len(texts) - len(texts.unique(dim=0))) * 100 >= len(texts):
+            notes.append(f"{data.name}: {repeated:,} of {len(texts):,} rows repeat a text.")
+    if subsets:
+        number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
+        notes.append(f"Layers were chosen inside the training part, among {number}.")
+    if settings.head:
+        notes.append("Means of layers go through the model's trained pooler.")
+    if settings.max_rows is not None:
+        notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
+    how = f"{settings.splits} splits, tested on {settings.test_share:.0%}"
+    return SuiteReport(
+        suite="transfer",
+        model=model,
+        runtime=runtime,
+        title=f"{model} in {runtime}: accuracy × 100 of logistic regression, {how}",
+        rows=tuple(rows),
+        means=means_of(rows),
+        notes=(*notes, f"Took {time.perf_counter() - begin:.0f} s."),
+    )
+
+
+def _key(task: Task, settings: TransferSettings) -> str:
+    """Return the SHA-256 of all that the scores of a division depend on but the number of its rows and its own."""
+    tensors = {name: getattr(task, name) for name in ("as_is", "states", "cls", "first", "second")}
+    kept = {name: value for name, value in tensors.items() if value is not None}
+    digest = Digest()
+    digest.add_weights({"labels": torch.from_numpy(task.labels), **kept})
+    digest.add_values(replace(settings, fractions=(1.0,), splits=1).to_dict())
+    return digest.hexdigest()
+
+
+def _score(
+    data: LabelledSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
+) -> list[Score]:
+    """Score one set through all splits, for each share of the training rows that leaves enough."""
+    labels, curve, done = task.labels, list[Score](), 0
+    parts = divisions(labels, settings.splits, settings.test_share, settings.seed)
+    shares = settings.train_rows(len(data))
+    wanted = len(parts) * sum(number >= FEWEST_ROWS for number in shares.values())
+    classes = {"most frequent": 100 * float(np.bincount(labels).max() / len(labels)), "classes": len(data.classes)}
+    for fraction, number in shares.items():
+        place: dict[str, Any] = {"task": data.name, "labels": {"share": f"{fraction:g}"}}
+        if number < FEWEST_ROWS:
+            curve.append(Score(**place, values={"rows to train on": number}, remark="too few rows"))
+            continue
+        splits = list[Score]()
+        for split, (train, test) in enumerate(parts):
+            name = f"rows{number}-split{split}"
+            score = store.read(name, Score) if store else None
+            if score is None:
+                rows = drawn_rows(train, labels, number, settings.seed + split)
+                score = Score(task=name, **_split(task, (rows, test), settings, settings.seed + split))
+                if store:
+                    store.write(name, score)
+            splits.append(score)
+            done += 1
+            progress(f"{data.name}: splits", done, wanted)
+        means = means_of(splits)
+        if "last layer" in means:
+            wrong, gained = 100 - means["last layer"], means["layers combined"] - means["last layer"]
+            means["fewer errors %"] = 100 * gained / wrong if wrong else 0.0
+        layers = Counter(layer for score in splits for layer in map(int, score.labels.get("layers", "").split()))
+        often = listed(layer for layer, times in sorted(layers.items()) if times * 2 >= len(splits))
+        sizes = (len(splits), number, len(parts[0][1]), len(means))
+        values: Values = {"rows to train on": number, **means, **classes}
+        remark = f"mostly layers {often}" if often else ""
+        curve.append(Score(**place, values=values, size=sizes, remark=remark))
+    return curve
+
+
+def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, seed: int) -> dict[str, Any]:
+    """Score one division into rows to train on and to test on: chosen layers, and accuracies in points by vectors."""
+    features, labels = {"as it is": task.as_is}, dict[str, str]()
+    if task.states is not None:
+        chosen = choose_layers(task, places[0], settings, seed)
+        features |= {} if task.cls is None else {"CLS pooler": task.cls}
+        kinds = ("last layer", "last four", "random layers", "layers combined")
+        subsets = (*baselines(task, settings, seed), chosen)
+        features |= {kind: task.features(subset) for kind, subset in zip(kinds, subsets, strict=True)}
+        labels = {"layers": " ".join(map(str, chosen))}
+    shares = accuracies([(values, *places) for values in features.values()], task.labels, settings)
+    return {"labels": labels, "values": {kind: 100 * share for kind, share in zip(features, shares, strict=True)}}
+
+
+def text_features(
+    encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent
+) -> tuple[Tensor, Tensor | None]:
+    """Return the vectors (n, out) and, for an `Encoder`, the states of all its layers (L', n, d) with its own pooling.
+
+    One pass gives both, unless the vectors are made of other states. Raises `DataError`.
+    """
+    if not isinstance(encoder, Encoder):
+        return encode_distinct(encoder, texts, progress), None
+    states = layer_states(encoder, texts, progress=progress)
+    other_heads = encoder.heads is not None and encoder.heads.raw
+    if encoder.combination is not None or encoder.pooler is not None or other_heads:
+        return encode_distinct(encoder, texts, progress), states
+    with torch.inference_mode():
+        vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
+        for module in encoder.tail:
+            vectors = module(vectors.to(encoder.device)).cpu()
+    return check_finite_vectors(vectors.clone()), states
+
+
+def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
+    """Return the states (n, d) of the first token after the last layer."""
+    states = torch.empty(len(texts), encoder.width, dtype=torch.float32)
+    for batch in iter_states(encoder, texts, pooling="cls"):
+        states[batch.places] = batch.states[-1]
+    return states

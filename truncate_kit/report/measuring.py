@@ -1,8 +1,6 @@
 """Views of measurements: benches, exported graphs, scores, searches, evaluation suites and encoded files."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE, GRAPH
@@ -17,37 +15,34 @@ from truncate_kit.bench.bench_report import (
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, NONE, counted, number, too_few
+from truncate_kit.core.wording import FEWEST_COMPARED, NONE, counted, number, too_few
 from truncate_kit.export.record import ExportReport
-from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Plot, Series, Table, View
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
 
 if TYPE_CHECKING:
-    from truncate_kit.evaluation.graded import ModelScore, StsReport
-    from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
-    from truncate_kit.evaluation.retrieval import RetrievalComparison, RetrievalReport, RetrievalScore
-    from truncate_kit.evaluation.searching import Estimate
-    from truncate_kit.evaluation.transfer import Kind, TransferPoint, TransferReport, TransferScore
+    from truncate_kit.evaluation.suite import Score, SuiteReport
     from truncate_kit.export.encode import EncodedFile
 
-_WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 _COMPARED = {
     "part": "the lean model is a part of another one and was not trained since: once it is, it may score otherwise.",
     "untuned": "neither model was fine-tuned: their scores say little about fine-tuned ones.",
     "unknown budget": "nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair.",
 }
-_CURVES: tuple[tuple["Kind", str, str, str], ...] = (
-    ("as_is", "as it is", GREY, ":"),
-    ("last", "last layer", BLUE, "-"),
-    ("combined", "layers combined", VERMILION, "-"),
-)
-_MEANS: dict[str, "Kind"] = {
-    "CLS pooler": "cls",
-    "last layer": "last",
-    "last four": "last_four",
-    "random layers": "random",
-    "layers combined": "combined",
+_CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined": (VERMILION, "-")}
+_FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
+          "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
+"""Of numbers, by heading."""
+_TITLES = {
+    "pairs": "Similarity",
+    "search": "Search",
+    "comparison": "Old against new vectors",
+    "mteb": "MTEB",
+    "mteb-comparison": "MTEB",
+    "sts": "Semantic similarity",
+    "transfer": "Transfer",
+    "retrieval": "Retrieval",
 }
-"""Of accuracies, by heading."""
+"""Of reports, by suite."""
 
 
 def view_bench(report: BenchReport) -> View:
@@ -410,224 +405,42 @@ def view_encoded(result: "EncodedFile") -> View:
     )
 
 
-_VECTORS: dict[str, Callable[[Any], Cell]] = {
-    "vectors": lambda score: score.vectors,
-    "dimensions": lambda score: score.dimensions,
-    "bytes per vector": lambda score: score.bytes_per_vector,
-}
+def view_suite(report: "SuiteReport") -> View:
+    """Show the scores of a suite, of a search or of graded pairs: a row per task, and their means."""
+    labels = dict.fromkeys(heading for row in report.rows for heading in row.labels)
+    headings = dict.fromkeys(heading for row in report.rows for heading in row.values)
+    cells = [[row.task, *map(row.labels.get, labels), *(_scored(row, name) for name in headings), row.remark]
+             for row in report.rows]  # fmt: skip
+    if (tasks := len({row.task for row in report.rows})) > 1:
+        means = (_written(name, report.means[name]) if name in report.means else "" for name in headings)
+        cells.append([f"mean of {tasks}", *[""] * len(labels), *means, ""])
+    rows = [[NONE if cell is None else cell for cell in row] for row in cells]
+    table = Table(report.title, ["task", *labels, *headings, "remark"], rows).filled()
+    key, title = report.suite, _TITLES.get(report.suite, report.suite)
+    return View(key=key, title=title, tables=(table,), sentences=report.notes, plots=_curves(report))
 
 
-def view_score(score: "ModelScore") -> View:
-    """Show the correlation of a model's similarities with graded pairs."""
-    columns: dict[str, Callable[[ModelScore], Cell]] = {
-        "set": lambda score: f"{score.data}, {score.split}",
-        "pairs": lambda score: score.num_pairs,
-        "Spearman": lambda score: score.spearman,
-        "Pearson": lambda score: score.pearson,
-    }
-    title = f"{score.model} in {score.runtime}, correlation with the scores × 100"
-    return View(key="score", title="Similarity", tables=(Table.of(title, [score], columns | _VECTORS),))
+def _scored(row: "Score", heading: str) -> str:
+    ends = row.intervals.get(heading)
+    between = "" if ends is None else f" ({_written(heading, ends[0])} to {_written(heading, ends[1])})"
+    return _written(heading, row.values.get(heading)) + between
 
 
-def view_search(score: "RetrievalScore") -> View:
-    """Show how well a model's queries find their documents; few queries have no intervals."""
-    few, top = score.num_queries < FEWEST_COMPARED_QUERIES, score.top
-
-    def estimated(name: str, score: "RetrievalScore") -> str:
-        one = getattr(score, name)
-        return f"{one.value:.2f}" + ("" if few else f" ({one.low:.2f} to {one.high:.2f})")
-
-    found = {f"nDCG@{top}": "ndcg", f"MRR@{top}": "mrr", f"recall@{top}": "recall"}
-    columns = {heading: partial(estimated, name) for heading, name in found.items()}
-    title = f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100"
-    said = f"{counted(score.num_queries, 'query', 'queries')}: too few for an interval."
-    table = Table.of(title, [score], {**columns, **_VECTORS})
-    return View(key="search", title="Search", tables=(table,), sentences=(said,) if few else ())
+def _written(heading: str, value: float | None) -> str:
+    return number(value, "," if isinstance(value, int) else _FORMS.get(heading, ".2f"))
 
 
-def view_comparison(report: "RetrievalComparison") -> View:
-    """Show what the full model finds, the lean one, and lean queries on the full model's index."""
-    top, few = report.top, too_few(report.num_queries, "query", "queries")
-
-    def interval(found: "Estimate | None") -> str | None:
-        if found is None:
-            return None
-        return f"{found.value:+.2f}" + ("" if few else f" ({found.low:+.2f} to {found.high:+.2f})")
-
-    table = Table.of(
-        f"{report.full} (full) and {report.lean} (lean): {_searched(report)}, × 100",
-        report.rows,
-        {
-            "search": lambda row: _WAYS[row.queries, row.index],
-            "vectors": lambda row: row.vectors,
-            f"nDCG@{top}": lambda row: row.ndcg,
-            f"MRR@{top}": lambda row: row.mrr,
-            f"recall@{top}": lambda row: row.recall,
-            f"overlap@{top}": lambda row: row.overlap,
-            "nDCG less full": lambda row: interval(row.difference),
-        },
-    )
-    sentences = [f"Overlap: share of the {top} documents that the full model finds in float32.", *report.notes]
-    if few:
-        sentences.append(f"Differences have no interval: {few}.")
-    mixed = report.row("lean", "full")
-    if mixed is not None and (by := mixed.difference) is not None and not few:
-        verdict = "no difference shown" if by.low <= 0 <= by.high else "better" if by.low > 0 else "worse"
-        sentences.append(f"Lean queries on the full model's index: {verdict}.")
-    return View(key="comparison", title="Old against new vectors", tables=(table,), sentences=sentences)
-
-
-def _searched(result: "RetrievalScore | RetrievalComparison") -> str:
-    queries = counted(result.num_queries, "query", "queries")
-    return f"{queries} of {result.data} among {counted(result.num_documents, 'document')}"
-
-
-_TASK: dict[str, Callable[[Any], Cell]] = {
-    "task": lambda row: row.task,
-    "metric": lambda row: row.metric,
-    "split": lambda row: ", ".join(row.splits),
-}
-
-
-def view_mteb(report: "MtebReport") -> View:
-    """Show the main score of each MTEB task, and their mean."""
-    table = Table.of(
-        f"{report.model} in {report.runtime}: main scores of MTEB {report.version} × 100",
-        report.scores,
-        {**_TASK, "score": lambda row: row.score, "seconds": lambda row: f"{row.seconds:.1f}"},
-        last=(f"mean of {len(report.scores)}", "", "", report.mean, f"{report.seconds:.1f}"),
-    )
-    return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(report))
-
-
-def view_mteb_comparison(report: "MtebComparison") -> View:
-    """Show two models on the same MTEB tasks."""
-    full, lean = report.full, report.lean
-    models = " and ".join(f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean")))
-    after = {row.task: row.score for row in lean.scores}
-    table = Table.of(
-        f"{models}: main scores of MTEB {full.version} × 100",
-        full.scores,
-        {
-            **_TASK,
-            "full": lambda row: row.score,
-            "lean": lambda row: after[row.task],
-            "lean less full": lambda row: f"{after[row.task] - row.score:+.2f}",
-        },
-        last=(f"mean of {len(full.scores)}", "", "", full.mean, lean.mean, f"{lean.mean - full.mean:+.2f}"),
-    )
-    return View(key="mteb", title="MTEB", tables=(table,), sentences=_mteb_sentences(lean))
-
-
-def _mteb_sentences(report: "MtebReport") -> list[str]:
-    subsets = [row for row in report.scores if row.num_subsets > 1]
-    succeeded = [row for row in report.scores if row.successor is not None]
-    return [
-        *(f"{row.task}: the mean over {row.num_subsets} subsets, mostly languages." for row in subsets),
-        *(f"{row.task}: MTEB recommends {row.successor} instead, for new comparisons." for row in succeeded),
-    ]
-
-
-def view_retrieval(report: "RetrievalReport") -> View:
-    """Show an inverted-file index beside the exact search."""
-    inverted = f"IVF, {counted(report.lists, 'list')}, {report.probes} searched"
-    rows = [
-        (name, number(mrr), f"{seconds * 1e3:.3f}", f"{size / 1e6:.1f}")
-        for name, mrr, seconds, size in (
-            (inverted, report.mrr, report.search_seconds, report.index_bytes),
-            ("exact", report.exact_mrr, report.exact_seconds, report.exact_bytes),
-        )
-    ]
-    of = f"{counted(report.num_queries, 'query', 'queries')} of {report.data}"
-    title = f"{report.model} in {report.runtime}: {of} among {counted(report.num_texts, 'text')}"
-    said = (
-        f"Times are medians, one query at a time on {counted(report.threads, 'CPU thread')}; encoding a query takes "
-        f"{report.encode_seconds * 1e3:.2f} ms more. The index was built in {report.build_seconds:.1f} s."
-    )
-    table = Table(title, ("search", "MRR@10 × 100", "ms per query", "index MB"), rows)
-    return View(key="retrieval", title="Retrieval", tables=(table,), sentences=(said,))
-
-
-def view_sts(report: "StsReport") -> View:
-    """Show the correlation on each similarity set, also without the pairs that the model has seen."""
-    table = Table.of(
-        f"{report.model} in {report.runtime}: semantic similarity × 100",
-        report.sets,
-        {
-            "set": lambda row: row.name,
-            "pairs": lambda row: row.num_pairs,
-            "Spearman": lambda row: row.spearman,
-            "Pearson": lambda row: row.pearson,
-            "unseen pairs": lambda row: None if report.seen is None else row.unseen_pairs or 0,
-            "Spearman unseen": lambda row: row.unseen_spearman,
-        },
-        last=(f"mean of {len(report.sets)}", "", report.mean_spearman, "", "", report.mean_unseen),
-    )
-    sentences = [
-        f"{row.name} here has {row.num_pairs:,} of the published {row.published_pairs:,} pairs: not comparable."
-        for row in report.sets
-        if row.num_pairs != row.published_pairs
-    ]
-    return View(key="sts", title="Semantic similarity", tables=(table,), sentences=sentences)
-
-
-def view_transfer(report: "TransferReport") -> View:
-    """Show the accuracy of classifiers on vectors, by set and share of the training rows."""
-    settings, sentences = report.settings, list[str]()
-    rows: list[tuple[TransferScore, TransferPoint | None, str]] = []
-    for score in report.sets:
-        rows += [(score, None, f"{few}, too few") for _, few in settings.left_out(score.num_rows)]
-        rows += [(score, point, f"{point.train_rows:,}") for point in score.curve]
-        if score.repeated_rows * 100 >= score.num_rows:
-            sentences.append(f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text.")
-    columns: dict[str, Callable[[tuple[TransferScore, TransferPoint | None, str]], Cell]] = {
-        "set": lambda row: row[0].name,
-        "rows to train on": lambda row: row[2],
-        "classes": lambda row: row[0].num_classes,
-        "most frequent": lambda row: row[0].majority,
-        "as it is": lambda row: None if row[1] is None else row[1].mean("as_is"),
-    }
-    last: list[Cell] = [f"mean of {sum(bool(score.curve) for score in report.sets)}", "", "", "", report.mean_as_is]
-    if report.num_subsets:
-        for heading, kind in _MEANS.items():
-            columns[heading] = lambda row, kind=kind: None if row[1] is None else row[1].mean(kind)  # type: ignore[misc]  # a default
-            last.append(getattr(report, f"mean_{kind}"))
-        columns["fewer errors %"] = lambda row: number(getattr(row[1], "relative_error_reduction", None), "+.1f")
-        columns["layers chosen most often"] = lambda row: None if row[1] is None else _chosen_often(row[1])
-        last += [number(report.mean_relative_error_reduction, "+.1f"), ""]
-        subsets = f"{report.num_subsets:,} subsets of up to {settings.max_layers} layers"
-        sentences.append(f"Layers were chosen inside the training part, among {subsets}.")
-    if settings.max_rows is not None:
-        sentences.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
-    how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
-    return View(
-        key="transfer",
-        title="Transfer",
-        tables=(Table.of(f"{report.model} in {report.runtime}: {how}", rows, columns, last=last),),
-        sentences=[*sentences, f"Took {report.seconds:.0f} s."],
-        plots=_transfer_plots(report),
-    )
-
-
-def _chosen_often(point: "TransferPoint") -> str | None:
-    """Name the layers that at least half of the splits chose."""
-    counts = Counter(layer for split in point.splits for layer in split.chosen or ())
-    return " ".join(str(layer) for layer, count in sorted(counts.items()) if count * 2 >= len(point.splits)) or None
-
-
-def _transfer_plots(report: "TransferReport") -> Sequence[Plot]:
-    """Draw accuracy against the number of training rows, a panel a set; only if there are several shares of them."""
-    if len(report.settings.fractions) < 2:
-        return ()
+def _curves(report: "SuiteReport") -> Sequence[Plot]:
+    """Draw accuracy against the number of training rows, a panel per set, if there are several shares of them."""
     plots = list[Plot]()
-    for score in report.sets:
-        series = []
-        for kind, label, color, line in _CURVES:
-            values = [point.mean(kind) for point in score.curve]
-            if values and None not in values:
-                rows = [point.train_rows for point in score.curve]
-                series.append(Series(rows, values, label, color, line=line, size=4))
-        if series:
-            name = f"transfer-{len(plots)}"
-            plots.append(Plot(name, score.name, "rows to train on", "accuracy × 100", series, file="suite-transfer"))
-    return plots
+    rows = [row for row in report.rows if "as it is" in row.values]
+    for task in dict.fromkeys(row.task for row in rows if "share" in row.labels):
+        points = [row.values for row in rows if row.task == task]
+        series = [
+            Series([point["rows to train on"] or 0 for point in points], [point[name] for point in points], name, color,
+                   line=line, size=4)
+            for name, (color, line) in _CURVES.items() if all(name in point for point in points)
+        ]  # fmt: skip
+        name = f"transfer-{len(plots)}"
+        plots.append(Plot(name, task, "rows to train on", "accuracy × 100", series, file="suite-transfer"))
+    return plots if len({row.labels.get("share") for row in report.rows}) > 1 else ()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -25,8 +25,7 @@ from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.wording import capitalized, counted, harmless, too_few
 from truncate_kit.core.workspace import DataSource, Workspace, read_result
-from truncate_kit.evaluation.mteb import MtebComparison, MtebReport
-from truncate_kit.evaluation.registry import SUITES
+from truncate_kit.evaluation import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.result import CombinationReport
@@ -202,17 +201,10 @@ def read_run(folder: Path) -> Run:
     return run
 
 
-def report_kinds() -> dict[str, Callable[[], type[SuiteReport]]]:
-    """Return the classes of all reports that `evaluate` writes, by name in a workspace; each is imported when asked."""
-    suites = {name: suite.report for name, suite in SUITES.items()}
-    return suites | {"mteb": lambda: MtebReport, "mteb-comparison": lambda: MtebComparison}
-
-
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     """Return the results of suites that are there, shorter ones after the longest."""
-    places = [(path, kind) for name, kind in report_kinds().items() for path in files_at(workspace.suite(name))]
-    found = {path: read_result(kind(), path) for path, kind in places}  # the modules of others stay unread
-    return {path: report for path, report in found.items() if report is not None}
+    paths = [path for name in (*SUITES, "mteb", "mteb-comparison") for path in files_at(workspace.suite(name))]
+    return {path: report for path in paths if (report := read_result(SuiteReport, path)) is not None}
 
 
 def sections(run: Run) -> list[Section]:

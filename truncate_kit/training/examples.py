@@ -538,8 +538,7 @@ class RetrievalEvaluator(VectorEvaluator):
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
         """Do as in `VectorEvaluator`."""
-        mean = estimated(self.scores(vectors, vectors))
-        return mean.low, mean.high
+        return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""

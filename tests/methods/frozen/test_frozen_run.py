@@ -19,8 +19,8 @@ from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.core.results import Journal
 from truncate_kit.core.seen import pair_keys, read_seen
 from truncate_kit.data.types import PairSet, PairSplits, TextPair, overlap_of
-from truncate_kit.evaluation.classifiers import text_features
 from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.transfer import text_features
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen

@@ -157,16 +157,16 @@ def held_out_scores(
         lean_scores, full_scores, mixed = (
             queries.scores(*sides) for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
         )
-        found = estimated(lean_scores - full_scores)
+        difference, (low, high) = estimated(lean_scores - full_scores)
         return HeldOutScores(
             data=data.name,
             metric=SEARCH_METRICS[data.metric],
             lean=float(lean_scores.mean()),
             full=float(full_scores.mean()),
             mixed=float(mixed.mean()),
-            difference=found.value,
-            low=found.low,
-            high=found.high,
+            difference=difference,
+            low=low,
+            high=high,
             num_compared=len(lean_scores),
             queries_fingerprint=data.queries_fingerprint(),
         )
