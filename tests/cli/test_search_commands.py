@@ -38,7 +38,9 @@ def lean(tiny_folder, tmp_path_factory):
 def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     model, data = tiny_folder("bert"), ("--data", folder, "--workspace", tmp_path)
     expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model=str(model))
-    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | json.loads(expected.to_json())
+    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | json.loads(
+        expected.to_json()
+    )
     out = " ".join(run(capfd, "evaluate", model, *data).split())
     assert f"{expected.means['nDCG@10']:.2f} " in out
     assert "19 queries" in out

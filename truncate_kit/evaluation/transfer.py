@@ -37,12 +37,11 @@ from truncate_kit.data.seen import seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
 from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
-from truncate_kit.models.digest import Digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
-from truncate_kit.models.pipeline import Dense
-from truncate_kit.models.states import iter_states, layer_states
+from truncate_kit.models.pipeline import Dense, Digest
 from truncate_kit.models.store import RunStore
+from truncate_kit.models.truncation import iter_states, layer_states
 
 Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
@@ -386,7 +385,7 @@ def score_transfer(
         with store.open() if store else nullcontext():
             rows += _score(data, task, settings, store, progress)
         texts = torch.stack([task.first, task.first if task.second is None else task.second], 1)
-        if (repeated := len(texts) - len(texts.unique(dim=0))) * 100 >= len(texts):
+        if (repeated := len(texts) - len(np.unique(texts, axis=0))) * 100 >= len(texts):
             notes.append(f"{data.name}: {repeated:,} of {len(texts):,} rows repeat a text.")
     if subsets:
         number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
