@@ -115,7 +115,7 @@ def show(
         note(*view.notes)
         for one in view.tables:
             table(one)
-        say(*view.sentences)
+        say(*view.sentences, *(view.details if VERBOSITY.verbose else ()))
     return drawn
 
 
@@ -132,7 +132,6 @@ def table(cells: "Table") -> None:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    cells = cells.filled()
     drawn_rows = [[harmless(cell) for cell in row] for row in cells.rows]
     console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
     inner = [[row[place] for row in drawn_rows] for place in range(len(cells.columns))]

@@ -123,8 +123,7 @@ def export(
     from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
-    from truncate_kit.report.project import data_sentences
-    from truncate_kit.report.view import view_of
+    from truncate_kit.report.view import data_sentences, view_of
 
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)

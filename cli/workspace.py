@@ -126,7 +126,7 @@ class Workspace(Places):
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.retrieval import is_retrieval_folder
-        from truncate_kit.report.project import data_sentences
+        from truncate_kit.report.view import data_sentences
 
         source = DataSource(named, names_in(columns), scale_in(scale))
         if named is None:
@@ -164,7 +164,7 @@ class Workspace(Places):
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data.pairs import complete_splits
-        from truncate_kit.report.project import overlap_warning
+        from truncate_kit.report.view import overlap_warning
 
         found = self._noted(splits, complete_splits(splits))
         warning = overlap_warning(found.overlap)

@@ -45,7 +45,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.measuring import view_export
+from truncate_kit.report.measuring import view_export_report
 from truncate_kit.training.kernels import linear, onednn_pays
 
 HERE = Path(__file__).parent
@@ -236,7 +236,7 @@ def show(found: dict[str, Any]) -> None:
     for precision, parts in found["operators"].items():
         print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
     for name, report in found["exports"].items():
-        for sentence in view_export(ExportReport.from_dict(report)).sentences[2:]:
+        for sentence in view_export_report(ExportReport.from_dict(report)).sentences[2:]:
             print(f"{name}: {sentence}")
 
 

@@ -11,7 +11,7 @@ from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.report.page import write_page
-from truncate_kit.report.project import overlap_warning
+from truncate_kit.report.view import overlap_warning
 from truncate_kit.training import examples, settings
 from truncate_kit.training import settings as configuration
 from truncate_kit_cli.app import main

@@ -102,12 +102,6 @@ def test_a_long_text_is_broken_between_words_and_to_the_left(place, capsys, term
     assert column[1].startswith(" short ")
 
 
-def test_a_column_in_which_nothing_stands_takes_no_room(capsys, terminal):
-    terminal(80)
-    table("Sets", ("set", "dev", "test Pearson", ""), [("a", "1.0", "–", ""), ("b", "–", "–", "")])
-    assert [cell.strip() for cell in lines_of(capsys)[2].strip("┃").split("┃")] == ["set", "dev"]
-
-
 def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsys, terminal):
     terminal(40)
     for tell, stream in ((say, "out"), (note, "err")):

@@ -3,7 +3,7 @@ import csv
 import pytest
 
 from truncate_kit.data.pairs import BUNDLED_FOLDER, load_pairs
-from truncate_kit.report.project import data_sentences
+from truncate_kit.report.view import data_sentences
 
 EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from truncate_kit.core.errors import DataError, RowError
 from truncate_kit.data.pairs import complete_splits, load_pairs, splits_for
-from truncate_kit.report.project import data_sentences
+from truncate_kit.report.view import data_sentences
 
 
 def write(path, header, rows):

@@ -4,7 +4,7 @@ import pytest
 
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
-from truncate_kit.report.project import data_sentences, overlap_warning
+from truncate_kit.report.view import data_sentences, overlap_warning
 
 # set, train/dev, train/test, dev/test as (same order, either order), test sentences also in train, test sentences:
 # the table that comes with the evaluation data.
@@ -34,7 +34,7 @@ def test_scores_that_look_like_classes_are_pointed_out():
     def said(*scores: float) -> bool:
         pairs = tuple(TextPair(f"a{place}", "b", score) for place, score in enumerate(scores))
         splits = PairSplits(name="x", train=replace(_set(("a", "b")), pairs=pairs, scale=(0, 1)))
-        return any("the objective is paraphrase" in sentence for sentence in data_sentences(splits))
+        return any("`objective=paraphrase`" in sentence for sentence in data_sentences(splits))
 
     assert said(0, 1, 1)
     assert not said(0, 0.5, 1)

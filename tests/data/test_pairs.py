@@ -13,7 +13,7 @@ import pytest
 from truncate_kit.core.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.data.pairs import load_pairs, read_pairs
 from truncate_kit.data.types import TextPair
-from truncate_kit.report.project import data_sentences
+from truncate_kit.report.view import data_sentences
 
 ROWS = [
     ("A cat sleeps.", 'It says "meow", loudly.', 2.5),

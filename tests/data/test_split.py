@@ -6,7 +6,7 @@ import pytest
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import complete_splits, load_pairs, read_pairs, split_pairs
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
-from truncate_kit.report.project import data_sentences
+from truncate_kit.report.view import data_sentences
 
 PAIRS = PairSet(
     name="mine.csv",

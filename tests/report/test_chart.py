@@ -19,7 +19,6 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.methods.contrast.settings import LayerWeights
 from truncate_kit.report.chart import inline_svg, write_figures, write_plots
-from truncate_kit.report.measuring import _marker
 from truncate_kit.report.view import Plot, Series, view_of
 
 WEIGHTS = LayerWeights(model="mini", texts=("a $x$ cat", "b" * 90), weights=((0.2, 0.8), (0.4, 0.6)))
@@ -62,7 +61,7 @@ def test_a_figure_follows_the_numbers(tmp_path):
 
 
 def test_no_two_runtimes_look_alike():
-    looks = {(PRECISIONS[row.precision].color, _marker(name)) for name, row in BACKENDS.items()}
+    looks = {(PRECISIONS[row.precision].color, row.marker) for row in BACKENDS.values()}
     assert len(looks) == len(BACKENDS)
 
 

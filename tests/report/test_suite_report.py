@@ -37,7 +37,7 @@ def test_rows_and_means(transfer):
     ]
     assert table.rows[1][3:] == ("81.00", "80.00", "85.00", "+25.0", "layers 3 chosen most often")
     assert table.rows[-1][3:] == ("81.00", "80.00", "85.00", "+25.0", "")
-    assert view_of(transfer).sentences == ("Took 3 s.",)
+    assert view_of(transfer).sentences == ["Took 3 s."]
     assert len(view_of(replace(transfer, rows=transfer.rows[-1:])).tables[0].rows) == 1  # a mean of one is no row
 
 
@@ -45,4 +45,4 @@ def test_a_curve_needs_two_shares(transfer, tmp_path):
     assert [plot.title for plot in view_of(transfer).plots] == ["MPQA", "TREC"]
     (path,) = write_figures(view_of(transfer), tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert view_of(replace(transfer, rows=transfer.rows[1:2])).plots == ()
+    assert view_of(replace(transfer, rows=transfer.rows[1:2])).plots == []

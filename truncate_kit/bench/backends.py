@@ -26,6 +26,7 @@ class Backend:
     title: str  # by which tables and figures call it
     runtime: Runtime
     precision: Precision
+    marker: str  # in figures
     compiled: bool = False  # by torch.compile, for any shape
     static: bool = False  # compiled for each shape anew
     captured: bool = False  # as CUDA graphs, one for each shape
@@ -63,36 +64,36 @@ class Backend:
         return self.runtime == "torch" and (self.static or self.captured)
 
 
-def _row(name: str, title: str, runtime: Runtime, **traits: Any) -> Backend:
+def _row(name: str, title: str, runtime: Runtime, marker: str, **traits: Any) -> Backend:
     """Make the row of a name that ends in its precision; title: without that."""
     precision = next(known for known in PRECISIONS if name.endswith(f"-{known}"))
     what, _, how = title.partition(", ")
     title = f"{what} {precision}" + (f", {how}" if how else "")
-    return Backend(name=name, title=title, runtime=runtime, precision=precision, **traits)
+    return Backend(name=name, title=title, runtime=runtime, precision=precision, marker=marker, **traits)
 
 
 _FLASH = "flash_attention_2"
 _PEER: Final = "sentence-transformers"
 _ROWS = (
-    _row("torch-fp32", "torch", "torch"),
-    _row("torch-tf32", "torch", "torch"),
-    _row("torch-bf16", "torch", "torch"),
-    _row("torch-fp16", "torch", "torch"),
-    _row("flash-fp16", "torch, variable-length flash attention", "torch", attention=_FLASH),
-    _row("compile-fp32", "torch.compile", "torch", compiled=True),
-    _row("compile-bf16", "torch.compile", "torch", compiled=True),
-    _row("compile-fp16", "torch.compile", "torch", compiled=True),
-    _row("compile-static-fp16", "torch.compile, static shapes", "torch", compiled=True, static=True),
-    _row("compile-graphs-fp16", "torch.compile, CUDA graphs", "torch", compiled=True, static=True, captured=True),
-    _row("st-fp32", _PEER, _PEER),
-    _row("st-bf16", _PEER, _PEER),
-    _row("st-fp16", _PEER, _PEER),
-    _row("st-flash-fp16", f"{_PEER}, flash attention without padding", _PEER, attention=_FLASH),
-    _row("onnx-fp32", "ONNX Runtime", "onnx"),
-    _row("onnx-fp16", "ONNX Runtime", "onnx"),
-    _row("onnx-graphs-fp16", "ONNX Runtime, CUDA graphs", "onnx", captured=True),
-    _row("tensorrt-fp16", "ONNX Runtime TensorRT", "onnx", tensorrt=True),
-    _row("onnx-int8", "ONNX Runtime", "onnx"),
+    _row("torch-fp32", "torch", "torch", "o"),
+    _row("torch-tf32", "torch", "torch", "o"),
+    _row("torch-bf16", "torch", "torch", "o"),
+    _row("torch-fp16", "torch", "torch", "o"),
+    _row("flash-fp16", "torch, variable-length flash attention", "torch", "<", attention=_FLASH),
+    _row("compile-fp32", "torch.compile", "torch", "s", compiled=True),
+    _row("compile-bf16", "torch.compile", "torch", "s", compiled=True),
+    _row("compile-fp16", "torch.compile", "torch", "s", compiled=True),
+    _row("compile-static-fp16", "torch.compile, static shapes", "torch", "h", compiled=True, static=True),
+    _row("compile-graphs-fp16", "torch.compile, CUDA graphs", "torch", "^", compiled=True, static=True, captured=True),
+    _row("st-fp32", _PEER, _PEER, "P"),
+    _row("st-bf16", _PEER, _PEER, "P"),
+    _row("st-fp16", _PEER, _PEER, "P"),
+    _row("st-flash-fp16", f"{_PEER}, flash attention without padding", _PEER, "*", attention=_FLASH),
+    _row("onnx-fp32", "ONNX Runtime", "onnx", "D"),
+    _row("onnx-fp16", "ONNX Runtime", "onnx", "D"),
+    _row("onnx-graphs-fp16", "ONNX Runtime, CUDA graphs", "onnx", "v", captured=True),
+    _row("tensorrt-fp16", "ONNX Runtime TensorRT", "onnx", "X", tensorrt=True),
+    _row("onnx-int8", "ONNX Runtime", "onnx", "D"),
 )
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"

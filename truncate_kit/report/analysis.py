@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
@@ -9,10 +10,10 @@ from truncate_kit.analysis.result import LayerProfile, called
 from truncate_kit.core.naming import blocks_in_words
 from truncate_kit.core.wording import NONE, listed, number
 from truncate_kit.data.retrieval import SEARCH_METRICS
-from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Plot, Series, Table, View
+from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Column, Plot, Series, Table, View
 
 
-def view_profile(profile: LayerProfile) -> View:
+def view_layer_profile(profile: LayerProfile) -> View:
     """Show CKA, the untrained scores and the predicted drop."""
     expected = NOT_PREDICTED if profile.labels else "The model is too shallow to predict a drop."
     if profile.drop is not None:
@@ -89,8 +90,10 @@ def _layers(profile: LayerProfile, name: str, other: str) -> Table:
     ]
     cells = [[number(value, form) for value in values] for _, values, form in measures]
     how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
-    headings = ["layer", *(heading for heading, _, _ in measures)]
-    return Table(f"{name} against {other}: {how}", headings, [*zip_longest(names, *cells, fillvalue=NONE)]).filled()
+    rows = [*zip_longest(names, *cells, fillvalue=NONE)]
+    columns: dict[str, Column] = {"layer": itemgetter(0)}
+    columns |= {heading: itemgetter(place) for place, (heading, _, _) in enumerate(measures, 1)}
+    return Table.of(f"{name} against {other}: {how}", rows, columns)
 
 
 def _matrix(profile: LayerProfile) -> Table:

@@ -14,8 +14,7 @@ from truncate_kit.core.naming import miniature_path, place_in_words
 from truncate_kit.core.origin import Method, Origin
 from truncate_kit.core.results import VERSION
 from truncate_kit.core.wording import capitalized, harmless, in_markdown, layers_in_words, listed, points
-from truncate_kit.report.project import overlap_warning
-from truncate_kit.report.view import Table, view_of
+from truncate_kit.report.view import Table, overlap_warning, view_of
 
 if TYPE_CHECKING:
     from truncate_kit.data.types import PairSplits
@@ -113,7 +112,7 @@ def card_text(
     view, cut = view_of(result), origin.layer < origin.depth
     place, data, scores = place_in_words(origin.layer, origin.blocks), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place.partition(" ")
-    table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences]
+    table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences, *view.details]
     kind = type(result).__name__  # to import no more than the result's own module
     if kind == "DistillResult":
         from truncate_kit.report.distillation import sizes_table

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.core.hardware import QUIET
 from truncate_kit.core.naming import blocks_in_words
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.wording import counted, in_points, listed, longer_texts, with_interval
-from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring
+from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.result import Agreement, DistillResult, Frontier, FrontierPoint, TextCounts
@@ -22,7 +21,7 @@ _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int
 """By precision, and whether words went."""
 
 
-def view_distillation(result: DistillResult) -> View:
+def view_distill_result(result: DistillResult) -> View:
     """Show numbers of blocks before and after learning, and the graphs that were measured."""
     from truncate_kit.report.training import vocabulary_sentences
 
@@ -95,13 +94,6 @@ def _notes(result: DistillResult) -> list[str]:
     if measured and missing:
         notes.append(f"The frontier lacks blocks {'; '.join(missing)}: their weights, of other runs, are gone.")
     return notes
-
-
-def rough_speeds(others_busy: float | None) -> list[str]:
-    """Warn if other processes took a share of the machine while something was timed."""
-    if (others_busy or 0.0) <= QUIET:
-        return []
-    return [f"Other processes took {others_busy or 0.0:.0%} of this machine meanwhile: speeds are rough."]
 
 
 def texts_in_words(texts: TextCounts) -> str:

@@ -1,33 +1,30 @@
 """Views of measurements: benches, exported graphs, scores, searches, evaluation suites and encoded files."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.backends import BACKENDS, BASE, GRAPH
-from truncate_kit.bench.bench_report import (
-    BenchedModel,
-    BenchReport,
-    Contestant,
-    QualityDifference,
-    ScoredPairs,
-    percentile,
-)
+from truncate_kit.bench.bench_report import BenchedModel, BenchReport, QualityDifference, ScoredPairs, percentile
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.wording import FEWEST_COMPARED, NONE, counted, number, too_few
+from truncate_kit.core.wording import FEWEST_COMPARED, counted, number, too_few
 from truncate_kit.export.record import ExportReport
-from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Plot, Series, Table, View
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Column, Plot, Series, Table, View, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.evaluation.suite import Score, SuiteReport
     from truncate_kit.export.encode import EncodedFile
 
 _COMPARED = {
-    "part": "the lean model is a part of another one and was not trained since: once it is, it may score otherwise.",
-    "untuned": "neither model was fine-tuned: their scores say little about fine-tuned ones.",
-    "unknown budget": "nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair.",
+    "part": "Warning: the lean model was cut and not trained since: training may change its score.",
+    "untuned": "Warning: neither model was fine-tuned: their scores say little about fine-tuned ones.",
+    "unknown budget": "Warning: the models may differ in their fine-tuning budget; `finetune()` makes a fair pair.",
+    "unfair": "Warning: only one model was fine-tuned: their scores cannot be compared, so no difference is stated.",
 }
+
+
 _CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined": (VERMILION, "-")}
 _FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
           "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
@@ -45,96 +42,59 @@ _TITLES = {
 """Of reports, by suite."""
 
 
-def view_bench(report: BenchReport) -> View:
-    """Show speed, memory and quality of what was timed: the overview, fixed shapes, gains and costs."""
-    machine = report.machine
+def view_bench_report(report: BenchReport) -> View:
+    """Show speed, memory and quality: what the cut gained, every runtime, and in detail every timing."""
+    machine, quality, scored = report.machine, report.quality, report.scored
     where = machine.processor if machine.device == "cpu" else f"{machine.device}, {machine.processor}"
-    sentences = [
-        f"Measured on {where}, {machine.threads} of {machine.cores} cores, bf16 instructions: "
-        f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
-        f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s."
-    ]
-    sentences += [
-        f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent.rstrip('.')}."
-        for row in report.contestants
-        if row.absent is not None
-    ]
-    sentences += [
-        f"The {role} model has no graph: one was exported to {graph}." for role, graph in report.exported.items()
-    ]
-    fixed = Table.of(
-        "Fixed shapes, model only",
-        [row for row in report.timings if row.length is not None],
-        {
-            "batch × tokens, model, runtime": lambda row: f"{row.batch_size} × {row.length}, {_runs(row)}",
-            "p50 ms": lambda row: row.p50_seconds * 1e3,
-            "p95 ms": lambda row: row.p95_seconds * 1e3,
-            "GPU p50 ms": lambda row: percentile(row.device_seconds, 0.5) * 1e3 if row.device_seconds else None,
-            "sentences/s": lambda row: f"{row.sentences_per_second:,.0f}",
-            "tokens/s": lambda row: f"{row.tokens_per_second:,.0f}",
-        },
-        detail=True,
-    ).filled()
-    plot, gained = bench_plot(report), gained_table(report)
-    overview = [_overview(report)] if gained is None else [_overview(report), gained]
-    return View(
-        key="speed",
-        title="Speed against quality",
-        tables=[one for one in (*overview, fixed, _gains(report), _costs(report)) if one.rows],
-        sentences=[*sentences, *report.notes, *_bench_sentences(report)],
-        plots=() if plot is None else (plot,),
-    )
-
-
-def _bench_sentences(report: BenchReport) -> list[str]:
-    """Say what the scores and the timings of a bench stand for."""
-    from truncate_kit.report.distillation import rough_speeds
-
-    found, missing = [], report.distinct_texts - report.num_texts
-    if report.scored is not None and report.scored.bundled:
-        found.append("These scores are of the bundled pairs, which a grammar made: they say little of your task.")
-    if report.comparison == "unfair":
-        tuned, raw = sorted((row.role for row in report.models), key=lambda role: not _model(report, role).fine_tuned)
-        found.append(
-            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, so "
-            "no difference is stated."
-        )
-    elif report.comparison is not None and report.comparison in _COMPARED:
-        found.append(f"Warning: {_COMPARED[report.comparison]}")
-    if report.quality is not None and report.scored is not None:
-        found.append(quality_sentence(report.quality, report.scored))
-    if report.random_ids:
-        found.append("The weights are random: there are no scores, and the texts are random ids of their lengths.")
-    if not report.num_texts:
-        found.append("No sentences given: nothing was timed on a real set.")
-    elif missing > 0:
-        found.append(
-            f"The real set is {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread."
-        )
-    found += rough_speeds(report.machine.others_busy)
-    measured, on_gpu = {row.backend for row in report.contestants}, report.machine.device != "cpu"
+    absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
+    measured, on_gpu = {row.backend for row in report.contestants}, machine.device != "cpu"
     compiling = [row for row in BACKENDS.values() if row.compiled and not row.rival and (on_gpu or not row.on_cuda)]
     left_out = [row.title for row in compiling if row.name not in measured]
-    if left_out:
-        found.append(f"Left out: {' and '.join(left_out)}, which compile for a minute or more: name them to add them.")
-    return found
+    part = report.num_texts < report.distinct_texts
+    sentences = [
+        quality and scored and quality_sentence(quality, scored),
+        scored and scored.bundled and "The bundled pairs are synthetic: their scores say little about your task.",
+        _COMPARED.get(report.comparison or ""),
+        absent and f"Not measured: {'; '.join(absent)}.",
+        *report.notes,
+        *rough_speeds(machine.others_busy),
+    ]
+    details = [
+        f"Measured on {where}, {machine.threads} of {machine.cores} cores, bf16 instructions: "
+        f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
+        f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s.",
+        *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
+        report.random_ids and "The weights are random: there are no scores, and texts are random ids.",
+        not report.num_texts and "No sentences were given: only fixed shapes were timed.",
+        part and f"Real set: {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread.",
+        left_out and f"Left out because they compile for a minute or more: {', '.join(left_out)}. Name them.",
+        *(f"A billion vectors of the {row.role} model take {_storage(row.width)}." for row in report.models),
+    ]
+    tables = [gained_table(report), _overview(report), _timings(report)]
+    return View("speed", "Speed against quality", tables, sentences, details=details, plots=[bench_plot(report)])
+
+
+def _storage(width: int) -> str:
+    """Say what 10⁹ vectors of this width take in each format."""
+    forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
+    return ", ".join(f"{form.bytes_per_vector(width):,} GB in {form.precision}" for form in forms)
 
 
 def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
-    """Put the difference with its interval into words, and what may be read from it; nothing of the bundled pairs.
-
-    Over a few pairs or queries there is no interval: resamples of three hardly differ.
-    """
+    """State the difference in score with its interval, which a few pairs or queries do not have."""
     scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
     if few := too_few(quality.num_pairs, *of.unit):
         return f"{scores}; {few}."
-    verdict = ": no difference shown"
-    if not quality.low <= 0 <= quality.high:
-        verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
+    verdict = _verdict(quality.low, quality.high, "lean is better", "lean is worse")
     return (
         f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){'' if of.bundled else verdict}."
+        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples)"
+        f"{'' if of.bundled else f': {verdict}'}."
     )
+
+
+def _verdict(low: float, high: float, better: str, worse: str) -> str:
+    return better if low > 0 else worse if high < 0 else "no difference shown"
 
 
 def _model(report: BenchReport, role: str) -> BenchedModel:
@@ -147,36 +107,63 @@ def _runs(row: Any) -> str:
 
 
 def _overview(report: BenchReport) -> Table:
-    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
+    """Give each model in each runtime a row."""
     on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
-    real = any(row.scenario == "one sentence" for row in report.timings)
+    one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
 
-    def timed(row: Contestant, field: str) -> str:
-        timing = report.timing(row.role, row.backend, "real set")
-        return NONE if timing is None else f"{getattr(timing, field):,.0f}"
+    def timed(scenario: str, field: str, form: str, factor: float = 1.0) -> Column:
+        return lambda row: (
+            format(factor * getattr(timing, field), form)
+            if (timing := report.timing(row.role, row.backend, scenario))
+            else None
+        )
 
-    def single(row: Contestant, field: str) -> float | None:
-        timing = report.timing(row.role, row.backend, "one sentence" if real else "latency")
-        return None if timing is None else 1e3 * getattr(timing, field)
+    def megabytes(field: str, form: str) -> Column:
+        return lambda row: number(size / 1e6 if (size := getattr(row, field)) else None, form)
 
-    def megabytes(size: int | None, form: str) -> str:
-        return number(size / 1e6 if size else None, form)
+    columns: dict[str, Column] = {
+        "model, runtime": _runs,
+        report.metric: "score",
+        f"{'one sentence' if one != 'latency' else 'batch 1'} p50 ms": timed(one, "p50_seconds", ".2f", 1e3),
+        "sentences/s": timed("real set", "sentences_per_second", ",.0f"),
+        "file MB": megabytes("file_bytes", ",.1f"),
+        "peak MB": megabytes("peak_bytes", ",.0f"),
+        "p95 ms": timed(one, "p95_seconds", ".2f", 1e3),
+        "tokens/s": timed("real set", "tokens_per_second", ",.0f"),
+        "start s": "prepare_seconds:.1f",
+    }
+    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
+    return Table.of(models + on, report.measured(), columns)
 
-    return Table.of(
-        models + on,
-        report.contestants,
-        {
-            "model, runtime": _runs,
-            report.metric: lambda row: row.score,
-            f"{'one sentence' if real else 'batch 1'} p50 ms": lambda row: single(row, "p50_seconds"),
-            "sentences/s": lambda row: timed(row, "sentences_per_second"),
-            "file MB": lambda row: megabytes(row.file_bytes, ",.1f"),
-            "peak MB": lambda row: megabytes(row.peak_bytes, ",.0f"),
-            "p95 ms": lambda row: single(row, "p95_seconds"),
-            "tokens/s": lambda row: timed(row, "tokens_per_second"),
-            "start s": lambda row: number(row.prepare_seconds, ".1f"),
-        },
-    )
+
+def _timings(report: BenchReport) -> Table:
+    """Give every timing a row; lean also by its factor to the full model in `BASE`, fewer layers × the runtime."""
+
+    def faster(row: Any) -> Cell:
+        place = row.scenario, row.batch_size, row.length
+        full, lean = (report.timing(role, BASE, *place) for role in ("full", "lean"))
+        if row.role != "lean" or full is None or lean is None:
+            return None
+        depth, runtime = full.p50_seconds / lean.p50_seconds, lean.p50_seconds / row.p50_seconds
+        return f"×{depth * runtime:.2f} = {depth:.2f} × {runtime:.2f}"
+
+    machine = report.machine
+    unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
+    columns: dict[str, Column] = {
+        "texts × tokens, model, runtime": lambda row: f"{_shape(row)}, {_runs(row)}",
+        "p50 ms": lambda row: row.p50_seconds * 1e3,
+        "p95 ms": lambda row: row.p95_seconds * 1e3,
+        "GPU p50 ms": lambda row: percentile(row.device_seconds, 0.5) * 1e3 if row.device_seconds else None,
+        "sentences/s": "sentences_per_second:,.0f",
+        "tokens/s": "tokens_per_second:,.0f",
+        "faster than full in torch": faster,
+        f"{unit} for a billion": lambda row: f"{1e9 / row.sentences_per_second / 3600:,.1f}",
+    }
+    return Table.of("Every timing", report.timings, columns, detail=True)
+
+
+def _shape(row: Any) -> str:
+    return row.scenario if row.length is None else f"{row.batch_size} × {row.length}"
 
 
 def gained_table(report: BenchReport) -> Table | None:
@@ -187,69 +174,30 @@ def gained_table(report: BenchReport) -> Table | None:
     shared = compared_in(report)
     if shared is None:
         return None
-    plain = shared if rate(report, "full", BASE) is None or rate(report, "lean", BASE) is None else BASE
-    fast = shared if rate(report, "lean", GRAPH) is None else GRAPH
-    lean, full = _model(report, "lean"), _model(report, "full")
-    rows: list[tuple[str, ...]] = [
-        (name, f"{ours:,}", f"{theirs:,}", f"{theirs / ours:.2f}× {how}")
-        for name, ours, theirs, how in (
-            ("layers", lean.layer, full.layer, "fewer"),
-            ("parameters", lean.parameters, full.parameters, "fewer"),
-            ("weights on disk, kB", (lean.weights_bytes or 0) // 1000, (full.weights_bytes or 0) // 1000, "smaller"),
-        )
-        if ours and theirs
-    ]
-    if (found := report.quality) is not None:
-        difference = f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
-        rows.append((f"score ({report.metric} × 100)", f"{found.lean:.1f}", f"{found.full:.1f}", difference))
+    plain = BASE if rate(report, "full", BASE) and rate(report, "lean", BASE) else shared
+    fast = GRAPH if rate(report, "lean", GRAPH) else shared
+    lean, full, quality = _model(report, "lean"), _model(report, "full"), report.quality
+    kilobytes = [(model.weights_bytes or 0) // 1000 for model in (lean, full)]
+    sizes = [("layers", lean.layer, full.layer), ("parameters", lean.parameters, full.parameters)]
+    sizes += [("weights on disk, kB", kilobytes[0], kilobytes[1])]
+    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× fewer") for name, a, b in sizes if a and b]
+    if quality is not None:
+        difference = f"{quality.difference:+.1f} [{quality.low:+.1f}, {quality.high:+.1f}]"
+        rows.append((f"score ({report.metric} × 100)", f"{quality.lean:.1f}", f"{quality.full:.1f}", difference))
     for name, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
-        other, cut, ran = (
-            report.timing(*place, scenario) for place in (("full", plain), ("lean", plain), ("lean", fast))
-        )
-        if other is None or cut is None or ran is None:
-            continue
-        ours, theirs = (
-            f"{1e3 * one.p50_seconds:.2f}" if scenario == "one sentence" else f"{one.sentences_per_second:,.0f}"
-            for one in (ran, other)
-        )
-        depth, runtime = other.p50_seconds / cut.p50_seconds, cut.p50_seconds / ran.p50_seconds
-        factors = "" if plain == fast else f" ({depth:.1f} × {runtime:.1f})"
-        rows.append((name, ours, theirs, f"{depth * runtime:.1f}× faster{factors}"))
+        places = ("full", plain), ("lean", plain), ("lean", fast)
+        runs = [timing for place in places if (timing := report.timing(*place, scenario)) is not None]
+        if len(runs) == len(places):
+            depth, runtime = (slow.p50_seconds / quick.p50_seconds for slow, quick in pairwise(runs))
+            factors = "" if plain == fast else f" ({depth:.1f} × {runtime:.1f})"
+            per_second = scenario == "real set"
+            theirs, _, ours = (
+                f"{one.sentences_per_second:,.0f}" if per_second else f"{1e3 * one.p50_seconds:.2f}" for one in runs
+            )
+            rows.append((name, ours, theirs, f"{depth * runtime:.1f}× faster{factors}"))
     runtimes = f"lean in {BACKENDS[fast].title}, full in {BACKENDS[plain].title}"
     by = "" if plain == fast else "; in brackets fewer layers × the other runtime"
     return Table(f"What the cut gained: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
-
-
-def _gains(report: BenchReport) -> Table:
-    """Show how much faster lean is than the full model in `BASE`, as the product of two factors."""
-    rows = []
-    for row in report.timings:
-        place = row.scenario, row.batch_size, row.length
-        full, lean = (report.timing(role, BASE, *place) for role in ("full", "lean"))
-        if row.role == "lean" and row.backend != BASE and full is not None and lean is not None:
-            scenario = row.scenario if row.batch_size is None else f"{row.batch_size} × {row.length}"
-            depth, runtime = full.p50_seconds / lean.p50_seconds, lean.p50_seconds / row.p50_seconds
-            factors = (f"×{depth:.2f}", f"×{runtime:.2f}", f"×{depth * runtime:.2f}")
-            rows.append((f"{scenario}: {BACKENDS[row.backend].title}", *factors))
-    title = f"How much faster than the full model in {BACKENDS[BASE].title}: by fewer layers × by the runtime"
-    return Table(title, ("scenario, lean model in", "depth", "runtime", "total"), rows, detail=True)
-
-
-def _costs(report: BenchReport) -> Table:
-    """Show what a billion sentences like those of the real set cost: the machine's hours, and storage of vectors."""
-    machine = report.machine
-    unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
-    forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
-    rows = []
-    for row in report.timings:
-        if row.scenario == "real set":
-            width = _model(report, row.role).width
-            gigabytes = (f"{form.bytes_per_vector(width):,}" for form in forms)  # 10⁹ vectors, 10⁹ bytes
-            hours = f"{1e9 / row.sentences_per_second / 3600:,.1f}"
-            rows.append((_runs(row), hours, f"{width:,}", *gigabytes))
-    columns = ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in VECTOR_PRECISIONS))
-    title = "A billion sentences like these: time to encode, and storage of their vectors in GB"
-    return Table(title, columns, rows, detail=True)
 
 
 def bench_plot(report: BenchReport) -> Plot | None:
@@ -260,18 +208,18 @@ def bench_plot(report: BenchReport) -> Plot | None:
     """
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
-        timing = report.timing(row.role, row.backend, "real set")
-        if timing is not None and row.score is not None:
-            places[row.role, row.backend] = timing.sentences_per_second, row.score
+        speed = rate(report, row.role, row.backend)
+        if speed is not None and row.score is not None:
+            places[row.role, row.backend] = speed, row.score
     if not places:
         return None
     named = set[str]()
     for (role, backend), (speed, score) in places.items():
         color, title = PRECISIONS[BACKENDS[backend].precision].color, BACKENDS[backend].title
         if role == "lean" and (other := places.get(("full", backend))):
-            x, y, gained = (other[0], speed), (other[1], score), f"×{speed / other[0]:.1f}"
-            series.append(Series(x, y, "", color, texts=["", gained], marker="", width=1))
-        look: dict[str, Any] = {"marker": _marker(backend), "hollow": role == "full", "size": 11, "line": ""}
+            gained = ["", f"×{speed / other[0]:.1f}"]
+            series.append(Series((other[0], speed), (other[1], score), "", color, texts=gained, marker="", width=1))
+        look: dict[str, Any] = {"marker": BACKENDS[backend].marker, "hollow": role == "full", "size": 11, "line": ""}
         look["tip"] = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
         series.append(Series([speed], [score], "" if backend in named else title, color, **look))
         named.add(backend)
@@ -296,7 +244,7 @@ def bench_plot(report: BenchReport) -> Plot | None:
 
 
 def compared_in(report: BenchReport) -> str | None:
-    """Return the runtime in which to compare both models: of those that timed both, the fastest of lean.
+    """Return the runtime to compare both models in: of those that timed both, the fastest of lean.
 
     Runtimes of the precision that the interval of the scores is of come first.
     """
@@ -305,9 +253,9 @@ def compared_in(report: BenchReport) -> str | None:
     def rank(backend: str) -> tuple[bool, float]:
         return BACKENDS[backend].precision == BACKENDS[base].precision, rate(report, "lean", backend) or 0.0
 
-    timed = {row.backend for row in report.timings}
-    shared = [name for name in timed if None not in (rate(report, "lean", name), rate(report, "full", name))]
-    return max(sorted(shared), key=rank, default=None)
+    timed = sorted({row.backend for row in report.timings})
+    shared = [name for name in timed if rate(report, "lean", name) and rate(report, "full", name)]
+    return max(shared, key=rank, default=None)
 
 
 def rate(report: BenchReport, role: str, backend: str) -> float | None:
@@ -316,108 +264,100 @@ def rate(report: BenchReport, role: str, backend: str) -> float | None:
     return None if timing is None else timing.sentences_per_second
 
 
-def measures(report: BenchReport, role: str, backend: str) -> dict[str, float | None]:
-    """Return what was measured of a model in a runtime, by the name of the row of a table."""
-    model = _model(report, role)
-    row = next(row for row in report.contestants if (row.role, row.backend) == (role, backend))
-    one = report.timing(role, backend, "one sentence") or report.timing(role, backend, "latency")
-    memory, weights, file = row.peak_bytes, model.weights_bytes, row.file_bytes
-    return {
-        f"score, {report.metric} × 100": row.score,
-        "sentences a second": rate(report, role, backend),
-        "one sentence, milliseconds": None if one is None else 1e3 * one.p50_seconds,
-        "peak memory, MB": memory and memory / 1e6,
-        "weights, MB": weights and weights / 1e6,
-        "file that runs, MB": file and file / 1e6,
-        "blocks": model.layer,
-        "parameters": model.parameters,
-    }
+def side_by_side(reports: dict[str, BenchReport]) -> Table:
+    """Set both models of several benches side by side, each pair in one runtime."""
+    columns: dict[str, dict[str, float | None]] = {}
+    for letter, report in reports.items():
+        backend = compared_in(report)
+        for row in report.contestants:
+            if row.backend == backend:
+                model, rated = _model(report, row.role), rate(report, row.role, backend)
+                one = report.timing(row.role, backend, "one sentence") or report.timing(row.role, backend, "latency")
+                sizes = {
+                    "peak memory": row.peak_bytes,
+                    "weights": model.weights_bytes,
+                    "file that runs": row.file_bytes,
+                }
+                columns[f"{letter} {row.role}, {backend}"] = {
+                    f"score, {report.metric} × 100": row.score,
+                    "sentences a second": rated,
+                    "one sentence, milliseconds": None if one is None else 1e3 * one.p50_seconds,
+                    **{f"{name}, MB": size and size / 1e6 for name, size in sizes.items()},
+                    "blocks": model.layer,
+                    "parameters": model.parameters,
+                }
+    names = dict.fromkeys(name for values in columns.values() for name in values)
+    shown: dict[str, Column] = {"measure": str}
+    for title, values in columns.items():
+        shown[title] = lambda name, values=values: values.get(name)  # type: ignore[misc]  # a default
+    return Table.of("A and B side by side", names, shown)
 
 
-def measured(value: float | None) -> str:
-    """Write a number of `measures`."""
-    return number(value, ",.0f" if (value is not None and value >= 1000) or isinstance(value, int) else ".2f")
-
-
-def _marker(name: str) -> str:
-    backend = BACKENDS[name]
-    if backend.runtime == "onnx":
-        return "X" if backend.tensorrt else "v" if backend.captured else "D"
-    if backend.runtime == "sentence-transformers":
-        return "P" if backend.attention is None else "*"
-    if backend.compiled:
-        return "^" if backend.captured else "h" if backend.static else "s"
-    return "o" if backend.attention is None else "<"
-
-
-def view_export(report: ExportReport) -> View:
+def view_export_report(report: ExportReport) -> View:
     """Show a graph, and how far it is from the encoder in torch."""
-    precision = PRECISIONS[report.precision]
+    precision, task, int8, stable = PRECISIONS[report.precision], report.task, report.quantization, report.invariance
     rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
-    task = report.task
-    for measure in ("spearman", "pearson") if task is not None else ():
-        before, after = (getattr(task, f"{measure}_{side}") for side in ("before", "after"))
-        name = f"{measure.title()} × 100 on {task and task.data}: {before:.2f} to {after:.2f}"
-        rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
-    fused = f"Attention is fused: {counted(report.fused_attention_found, 'node')}, one per layer."
+    agrees = f"Matches torch to {max(report.checks.values(), default=0.0):.1e} on {len(rows)} shapes"
+    if task is not None:
+        agrees += f"; Spearman {task.spearman_before:.2f} → {task.spearman_after:.2f} on {task.data}"
+        for name, before, after in (
+            ("Spearman", task.spearman_before, task.spearman_after),
+            ("Pearson", task.pearson_before, task.pearson_after),
+        ):
+            moved = f"{name} × 100 on {task.data}: {before:.2f} to {after:.2f}"
+            rows.append((moved, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
+    fused = f"fused: {counted(report.fused_attention_found, 'node')}, one per layer"
     if not report.fused_attention_expected:
-        fused = f"Attention is not fused: ONNX Runtime has no kernel for that of {report.family}."
-    if not report.layers:
-        fused = "A model cut at its embeddings has no attention."
+        fused = f"not fused: ONNX Runtime has no kernel for that of {report.family}"
+    unit = " and length 1" if report.normalized else ""
     sentences = [
         f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
-        f"{report.opset}; vectors of {report.width} numbers{' and length 1' if report.normalized else ''}.",
-        fused,
+        f"{report.opset}; vectors of {report.width} numbers{unit}.",
+        f"{agrees}.",
+        f"Attention is {fused}." if report.layers else "A model cut at its embeddings has no attention.",
+        report.largest_half and f"The largest value in float16 is {report.largest_half:,.0f} of 65,504.",
     ]
-    if (int8 := report.quantization) is not None:
+    if int8 is not None:
         lost = "an undefined score" if int8.drop_all_int8 is None else f"{int8.drop_all_int8:.2f} points"
-        kept = f", with {len(int8.in_float)} in float {int8.drop:.2f}" if int8.in_float else ""
-        bits = "" if int8.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
-        few = f" {counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost."
-        sentences.append(
-            f"All layers in int8 cost {lost} on {int8.searched_on}{kept}; {int8.budget:g} are allowed. Layers in "
-            f"float: {', '.join(int8.in_float) or 'none'}.{bits}{few * (int8.num_pairs < FEWEST_COMPARED)}"
-        )
-    if report.float32_islands is not None:
-        sentences.append(f"The largest value in float16 is {report.largest_half:,.0f} of 65,504.")
-    if (found := report.invariance) is not None:
-        sentences.append(
-            f"Vectors in a batch have a cosine of at least {found.batch_cosine:.4f} with those of texts alone, padded "
-            f"{found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
-            f"{found.spearman_batched:.2f} ({counted(found.num_pairs, 'pair')} of {found.data})."
-        )
-    table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
-    return View(key="graph", title=f"The graph {report.file}", tables=(table,), sentences=sentences)
+        sentences += [
+            f"All layers in int8 cost {lost} on {int8.searched_on}; as exported {int8.drop:.2f}, and {int8.budget:g} "
+            f"are allowed. Layers in float: {', '.join(int8.in_float) or 'none'}.",
+            int8.weight_bits != 8 and "Weights have 7 bits: the processor lacks VNNI.",
+            int8.num_pairs < FEWEST_COMPARED
+            and f"{counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost.",
+        ]
+    batched = stable and (
+        f"Vectors in a batch have a cosine of at least {stable.batch_cosine:.4f} with those of texts alone, "
+        f"padded {stable.padding_cosine:.4f}; Spearman alone {stable.spearman_alone:.2f}, in batches "
+        f"{stable.spearman_batched:.2f} ({counted(stable.num_pairs, 'pair')} of {stable.data})."
+    )
+    table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows, detail=True)
+    return View("graph", f"The graph {report.file}", [table], sentences, details=[batched])
 
 
-def view_encoded(result: "EncodedFile") -> View:
+def view_encoded_file(result: "EncodedFile") -> View:
     """Show how many texts were encoded, and how fast."""
     rows, columns = result.shape
     before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
     speed = f" ({result.rate:,.0f} a second)" if result.rate else ""
-    return View(
-        key="encoded",
-        title="What was encoded",
-        sentences=(
-            f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}.",
-            f"Saved: {result.file} ({rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB)",
-        ),
-    )
+    size = f"{rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB"
+    said = f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}."
+    return View("encoded", "What was encoded", (), [said, f"Saved: {result.file} ({size})"])
 
 
-def view_suite(report: "SuiteReport") -> View:
+def view_suite_report(report: "SuiteReport") -> View:
     """Show the scores of a suite, of a search or of graded pairs: a row per task, and their means."""
     labels = dict.fromkeys(heading for row in report.rows for heading in row.labels)
     headings = dict.fromkeys(heading for row in report.rows for heading in row.values)
-    cells = [[row.task, *map(row.labels.get, labels), *(_scored(row, name) for name in headings), row.remark]
-             for row in report.rows]  # fmt: skip
+    columns: dict[str, Column] = {"task": "task"}
+    columns |= {name: lambda row, name=name: row.labels.get(name) for name in labels}  # type: ignore[misc]  # a default
+    columns |= {name: lambda row, name=name: _scored(row, name) for name in headings}  # type: ignore[misc]  # a default
+    columns["remark"], last = "remark", list[str]()
     if (tasks := len({row.task for row in report.rows})) > 1:
         means = (_written(name, report.means[name]) if name in report.means else "" for name in headings)
-        cells.append([f"mean of {tasks}", *[""] * len(labels), *means, ""])
-    rows = [[NONE if cell is None else cell for cell in row] for row in cells]
-    table = Table(report.title, ["task", *labels, *headings, "remark"], rows).filled()
-    key, title = report.suite, _TITLES.get(report.suite, report.suite)
-    return View(key=key, title=title, tables=(table,), sentences=report.notes, plots=_curves(report))
+        last = [f"mean of {tasks}", *[""] * len(labels), *means, ""]
+    table, title = Table.of(report.title, report.rows, columns, last=last), _TITLES.get(report.suite, report.suite)
+    return View(report.suite, title, [table], report.notes, plots=_curves(report))
 
 
 def _scored(row: "Score", heading: str) -> str:

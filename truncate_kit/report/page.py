@@ -3,14 +3,12 @@
 import base64
 import functools
 import hashlib
-import json
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -19,7 +17,7 @@ from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.core.errors import ModelError, UsageError, first_line
-from truncate_kit.core.files import digest_of, local_path, write_text
+from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.naming import miniature_path
 from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
@@ -35,9 +33,9 @@ from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
-from truncate_kit.report.distillation import agreement_in_words, rough_speeds
-from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, measured, measures, rate
-from truncate_kit.report.view import Table, View, view_of
+from truncate_kit.report.distillation import agreement_in_words
+from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, rate, side_by_side
+from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
 MOST_BYTES = 6 * 2**20  # what a mail server lets through
@@ -46,7 +44,6 @@ FASTER = 1.1  # below this factor nobody would change a model for speed
 LOSS = 1.0  # points: an interval that holds such a loss shows no reason to take a model
 SEEDS = 3  # from this number on a deviation over seeds says something
 
-Verdict = Literal["Take the lean model", "Keep the full model", "Not shown"]
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
 """As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
 _RESULTS: dict[Method, type[Result]] = {
@@ -80,7 +77,7 @@ class PageReport(Result):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A view on the page, with lines to copy and the commands that add what is missing, each with its title."""
 
@@ -97,6 +94,7 @@ class Run:
         workspace: Where.
         model: Folder of the model that came out: the lean one, else the combined or the frozen one.
         made: What that folder says of itself.
+        origin: Name of the model that all began with; empty if no file says it.
         results: Of the methods whose models are there, the one that made `model` first.
         profile: Of `analyze`.
         benches: Of `bench`, of the weights that are there, first those on pairs of the user's own.
@@ -107,6 +105,7 @@ class Run:
     workspace: Workspace
     model: Path | None
     made: Origin | None
+    origin: str
     results: Sequence[Result]
     profile: LayerProfile | None
     benches: Sequence[BenchReport]
@@ -114,30 +113,9 @@ class Run:
     notes: Sequence[str]
 
     @property
-    def result(self) -> Result | None:
-        """The result of the method that made the model."""
-        return next(iter(self.results), None)
-
-    @property
     def bench(self) -> BenchReport | None:
         """The bench that counts."""
         return next(iter(self.benches), None)
-
-    @property
-    def origin(self) -> str:
-        """Name of the model that all began with; empty if no file says it."""
-        made = self.made or self.profile
-        return "" if made is None else self.workspace.located(made.model)
-
-    @property
-    def place(self) -> str:
-        """Which part of the full model is kept."""
-        return "as measured" if self.made is None else self.made.place
-
-    @property
-    def name(self) -> str:
-        """What to call it: its model and the folder."""
-        return f"{Path(self.origin).name} in {self.workspace.folder}" if self.origin else str(self.workspace.folder)
 
     def says_little(self, data: str) -> bool:
         """Return whether scores on a set are those of a model of the user's on the bundled, synthetic pairs."""
@@ -151,20 +129,14 @@ class Run:
     def bench_command(self) -> str:
         """Return the command that measures: on what the last bench was given, or on pairs of the user's own."""
         last = self.workspace.remembered()
-        taken = last.benched or last.data
-        own = last.queries is None and self.says_little(taken.name or "bundled")
-        alone = self.made is not None and self.made.method not in ("cut", "finetune", "distill")
-        full = ("--full", self.origin) if alone and self.origin else ()
-        return self.command("bench", *full, *(("--data", PAIRS) if own else _named(last.benched)))
-
-
-def _named(data: DataSource | None) -> list[str]:
-    """Return the options that name pairs, and say how they are read."""
-    if data is None:
-        return []
-    words = ["--data", data.name] if data.name else []
-    words += ["--columns", ",".join(data.columns)] if data.columns else []
-    return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
+        data, alone = last.benched or DataSource(), self.made and self.made.method not in ("cut", "finetune", "distill")
+        words = ["--full", self.origin] if alone and self.origin else []
+        if last.queries is None and self.says_little((last.benched or last.data).name or "bundled"):
+            return self.command("bench", *words, "--data", PAIRS)
+        words += ["--data", data.name] if data.name else []
+        words += ["--columns", ",".join(data.columns)] if data.columns else []
+        words += ["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else []
+        return self.command("bench", *words)
 
 
 def read_run(folder: Path) -> Run:
@@ -173,7 +145,7 @@ def read_run(folder: Path) -> Run:
     models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
     model = next(iter(models), None)
     origins = [origin for path in models if (origin := read_origin(path)) is not None and origin.method in _RESULTS]
-    found = [read_result(_RESULTS[origin.method], folder / RESULT_FILES[origin.method]) for origin in origins]
+    results = [read_result(_RESULTS[origin.method], folder / RESULT_FILES[origin.method]) for origin in origins]
     weights = (model or workspace.lean) / "model.safetensors"
     own, notes, benches = digest_of(weights) if weights.is_file() else None, list[str](), list[BenchReport]()
     for path in sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name)):
@@ -184,21 +156,23 @@ def read_run(folder: Path) -> Run:
             notes.append(f"{path.name} measured other weights than those here, so it is left out. Run bench again.")
         else:
             benches.append(report)
-    run = Run(
+    made, profile = None if model is None else read_origin(model), read_result(LayerProfile, workspace.profile)
+    if model is None and profile is None and not benches:
+        there = f"No command has left a model or an analysis in {folder}."
+        hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
+        raise UsageError(there if folder.is_dir() else f"There is no folder {folder}.", hint=hint)
+    first = made or profile
+    return Run(
         workspace=workspace,
         model=model,
-        made=None if model is None else read_origin(model),
-        results=[result for result in found if result is not None],
-        profile=read_result(LayerProfile, workspace.profile),
+        made=made,
+        origin="" if first is None else workspace.located(first.model),
+        results=[result for result in results if result is not None],
+        profile=profile,
         benches=sorted(benches, key=lambda report: report.scored is None or report.scored.bundled),
         graphs=() if model is None else read_exports(model),
         notes=notes,
     )
-    if model is None and run.profile is None and not benches:
-        what = "No command has left a model or an analysis" if folder.is_dir() else "There is no folder"
-        hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
-        raise UsageError(f"{what}{' in' if folder.is_dir() else ''} {folder}.", hint=hint)
-    return run
 
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
@@ -209,46 +183,41 @@ def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
 
 def sections(run: Run) -> list[Section]:
     """Return all parts of a page, in the order in which a reader asks."""
-    bench, made, missing = run.bench, list[Section](), []
-    table = None if bench is None else gained_table(bench)
+    bench, missing = run.bench, list[tuple[str, str]]()
+    gained = None if bench is None else gained_table(bench)
     if run.model is None:
         missing.append(("No lean model yet, with scored pairs", run.command("finetune")))
         missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
-    elif table is None:
+    elif gained is None:
         missing.append(("Lean and full were not measured in one runtime", run.bench_command()))
     elif bench is not None and bench.scored is not None and run.says_little(bench.scored.name):
         missing.append(("No score on pairs of your own", run.bench_command()))
-    tables = () if table is None else (table,)
-    made.append(Section(view=View(key="against", title="Lean against full", tables=tables), missing=missing))
     benches = [view_of(report) for report in run.benches]
     # The table of the last bench stands above.
-    benches = [replace(view, tables=[one for one in view.tables if one != table]) for view in benches]
-    made += [Section(view=view) for view in _numbered(benches)]
-    made += [Section(view=view_of(result)) for result in run.results]
+    benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
+    parts = [Section(View("against", "Lean against full", [gained]), missing=missing)]
+    parts += map(Section, [*_numbered(benches), *map(view_of, run.results)])
     if run.profile is None:
-        words = ("analyze", run.origin) if run.origin else ("analyze",)
-        view = View(key="cka", title="What the layers show")
-        made.append(Section(view=view, missing=[("Layers were not analyzed", run.command(*words))]))
+        command = run.command("analyze", *([run.origin] if run.origin else []))
+        parts.append(Section(View("cka", "What the layers show"), missing=[("Layers were not analyzed", command)]))
     else:
         view, model = view_of(run.profile), run.workspace.located(run.profile.model)
-        if model != run.origin:
-            view = replace(view, notes=(f"These are the layers of {model}, not of {run.origin}.", *view.notes))
-        made.append(Section(view=view))
-    made += [Section(view=view) for view in _numbered([view_of(report) for report in run.graphs])]
+        other = model != run.origin and f"These are the layers of {model}, not of {run.origin}."
+        parts.append(Section(replace(view, notes=(other, *view.notes))))
+    parts += map(Section, _numbered([view_of(report) for report in run.graphs]))
     if run.model is not None:
         if not run.graphs:
-            view = View(key="graph", title="The ONNX graph")
-            made.append(Section(view=view, missing=[("No graph yet", run.command("export", "--onnx"))]))
-        made.append(Section(view=View(key="loading", title="Use the model"), snippets=snippets(run)))
-    gone = []
+            command = run.command("export", "--onnx")
+            parts.append(Section(View("graph", "The ONNX graph"), missing=[("No graph yet", command)]))
+        parts.append(Section(View("loading", "Use the model"), snippets(run)))
+    replaced = list[str]()
     for path, report in suite_reports(run.workspace).items():
         now = measured_digest(run.workspace.located(report.model))
         if None not in (now, report.sha256) and now != report.sha256:
-            gone.append(f"{path.name} measured another model in the same place: run evaluate again.")
+            replaced.append(f"{path.name} measured another model in the same place: run evaluate again.")
         else:
-            made.append(Section(view=view_of(report)))
-    made.append(Section(view=_environment(run, gone)))
-    return made
+            parts.append(Section(view_of(report)))
+    return [*parts, Section(_environment(run, replaced))]
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
@@ -265,32 +234,29 @@ def _numbered(views: Sequence[View]) -> list[View]:
 
 def snippets(run: Run) -> list[tuple[str, str]]:
     """Return lines that load the model of a run. Raises `ModelError` for a damaged folder."""
-    assert run.model is not None
-    folder, place = run.model, str(run.model)
+    folder, place = run.model or run.workspace.lean, str(run.model)
     encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
     ours = (
         f"import truncate_kit\n\nmodel = truncate_kit.load_encoder({place!r})\nvectors = model.encode({SAMPLE_TEXTS})"
     )
-    found = [("Command line", shlex.join(encode)), ("Python", ours)]
+    lines = [("Command line", shlex.join(encode)), ("Python", ours)]
     try:
-        modules = [module["type"] for module in _read(folder / "modules.json", [])]
-        lowers = _read(folder / "sentence_bert_config.json", {}).get("do_lower_case")
-        prompt = _read(folder / "config_sentence_transformers.json", {}).get("default_prompt_name")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        modules, transformer, settings = (
+            read_json(folder / name) if (folder / name).is_file() else {}
+            for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+        )
+        kinds = [str(module["type"]) for module in modules]
+        as_it_is = not transformer.get("do_lower_case") and not settings.get("default_prompt_name")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder} is damaged: {first_line(error)}.", hint="Save the model again.") from error
-    known = all(str(name).startswith(("sentence_transformers.", *OWN_POOLINGS)) for name in modules)
-    if known:
-        lines = sentence_transformers_lines(place, own_pooling=any(name in OWN_POOLINGS for name in modules))
-        found.append(("sentence-transformers", lines))
-    graph = next(iter(sorted(run.graphs, key=lambda report: report.precision != "fp32")), None)
-    if graph is not None and not lowers and not prompt and (folder / "tokenizer.json").is_file():
-        lines = onnxruntime_lines(place, graph.file, graph.max_length)
-        found.append((f"ONNX Runtime, without torch ({graph.precision})", lines))
-    return found
-
-
-def _read(path: Path, default: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
+    if all(kind.startswith(("sentence_transformers.", *OWN_POOLINGS)) for kind in kinds):
+        own = any(kind in OWN_POOLINGS for kind in kinds)
+        lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
+    graph = min(run.graphs, key=lambda report: report.precision != "fp32", default=None)
+    if graph is not None and as_it_is and (folder / "tokenizer.json").is_file():
+        title = f"ONNX Runtime, without torch ({graph.precision})"
+        lines.append((title, onnxruntime_lines(place, graph.file, graph.max_length)))
+    return lines
 
 
 def _environment(run: Run, notes: Sequence[str]) -> View:
@@ -305,107 +271,95 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
     rows["this page"] = f"truncate-kit {VERSION}"
     cells = [(name, str(value)) for name, value in rows.items() if value not in (None, "")]
     table = Table("Data, settings, versions and machine", ("what", "value"), cells, detail=True)
-    return View(key="environment", title="Environment", notes=notes, tables=(table,))
+    return View("environment", "Environment", [table], notes=notes)
 
 
 def recommend(run: Run) -> tuple[str, list[str]]:
     """Return the recommendation for the model of a workspace, and what it rests on."""
-    result, bench = run.result, run.bench
+    result, bench, gain = next(iter(run.results), None), run.bench, None
     if run.model is None:
         return "Nothing is cut yet.", [*run.notes]
     if isinstance(result, SweepResult) and result.chosen == result.full.layer:
         return f"Keep the full model: all {counted(result.chosen, 'layer')} are needed.", [result.choice, *run.notes]
-    gain, grounds = None, list[str]()
+    grounds = list[str]()
     if bench is not None and (backend := compared_in(bench)) is not None:
         gain = (rate(bench, "lean", backend) or 0.0) / (rate(bench, "full", backend) or 1.0)
         grounds.append(f"Speed: {gain:.1f} ×, both models in {BACKENDS[backend].title}.")
     elif isinstance(result, DistillResult):
         gain = result.speedup
         grounds.append(f"Speed: {gain:.1f} ×, by a short look in {BACKENDS[BASE].title}.")
-    scores = _scores(run, grounds)
-    verdict, why = _judge(scores, gain)
+    scores = _scores(run, result, grounds)
     if isinstance(result, DistillResult):
-        held_out = counted(result.student.agreement.num_texts, "held-out text")
         agreement = agreement_in_words(result.student.agreement)
+        held_out = counted(result.student.agreement.num_texts, "held-out text")
         grounds.append(f"Agreement: {agreement} of 100 with {taught_by(result.settings)} on {held_out}.")
     if isinstance(result, SweepResult):
         seeds = len(result.lean.seeds)
         grounds.append(f"Seeds: {seeds}{'' if seeds >= SEEDS else ', few'}. {capitalized(result.choice)}")
     grounds += rough_speeds(None if bench is None else bench.machine.others_busy)
-    return f"{verdict} ({run.place}): {why}.", [*grounds, *run.notes]
+    place = "as measured" if run.made is None else run.made.place
+    verdict, why = _judge(scores, gain)
+    return f"{verdict} ({place}): {why}.", [*grounds, *run.notes]
 
 
-def _judge(scores: tuple[float, float, float, float] | None, gain: float | None) -> tuple[Verdict, str]:
-    """Decide by the scores (lean, full, ends of the interval of lean − full) and the factor of speed."""
+def _judge(scores: "QualityDifference | HeldOutScores | None", gain: float | None) -> tuple[str, str]:
+    """Decide by the scores with their interval, and the factor of speed."""
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and no pairs of yours judge its score"
-    lean, full, low, high = scores
-    said = f"{lean:.1f} against {full:.1f} for the full model"
-    if low > 0:
+    said = f"{scores.lean:.1f} against {scores.full:.1f} for the full model"
+    if scores.low > 0:
         return "Take the lean model", f"it scores higher ({said}) and {speed}"
     if gain is None:
         return "Not shown", f"{said}, and {speed}"
     if gain < FASTER:
         return "Keep the full model", f"the lean one is hardly faster ({gain:.2f} times the speed; {said})"
-    if high < 0:
-        return "Keep the full model", f"the lean one loses {full - lean:.1f} points ({said}), though {speed}"
-    if low <= -LOSS:
-        return "Not shown", f"{speed}, but a loss of {-low:.1f} points is not excluded ({said})"
+    if scores.high < 0:
+        return "Keep the full model", f"the lean one loses {-scores.difference:.1f} points ({said}), though {speed}"
+    if scores.low <= -LOSS:
+        return "Not shown", f"{speed}, but a loss of {-scores.low:.1f} points is not excluded ({said})"
     return "Take the lean model", f"{speed}, and no difference in score is shown ({said})"
 
 
-def _scores(run: Run, grounds: list[str]) -> tuple[float, float, float, float] | None:
-    """Return the scores and the interval that judge the model, None if there are none; say in `grounds` why."""
-    bench, held = run.bench, run.result.scores if isinstance(run.result, DistillResult) else None
+def _scores(run: Run, result: Result | None, grounds: list[str]) -> "QualityDifference | HeldOutScores | None":
+    """Return the scores that judge the model, None if there are none; say in `grounds` why."""
+    bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
     found: QualityDifference | HeldOutScores
-    if bench is not None and bench.quality is not None:
-        found, unsaid = bench.quality, bench.scored is not None and run.says_little(bench.scored.name)
-        on = counted(found.num_pairs, "test pair") if bench.scored is None else bench.scored.words
-        few = too_few(found.num_pairs, *(("pair", "pairs") if bench.scored is None else bench.scored.unit))
-    elif held is not None:
-        found, on, few, unsaid = held, held.data, held.too_few, run.says_little(held.data)
+    if bench is not None and bench.quality is not None and bench.scored is not None:
+        found, on, little = bench.quality, bench.scored.words, run.says_little(bench.scored.name)
+        few = too_few(found.num_pairs, *bench.scored.unit)
+    elif scores is not None:
+        found, on, few, little = scores, scores.data, scores.too_few, run.says_little(scores.data)
     else:
         return None
-    if unsaid:
-        grounds.append(f"Score: measured on {on} alone, which say little of your task.")
-    elif few:
-        grounds.append(f"Score: {found.difference:+.2f} points, without an interval: {few}.")
-    else:
+    said = f"measured on {on} alone, which say little of your task"
+    if not little:
+        said = f"{found.difference:+.2f} points, "
         ends = f"95 % interval {found.low:+.2f} to {found.high:+.2f} (paired bootstrap over {on})"
-        grounds.append(f"Score: {found.difference:+.2f} points, {ends}.")
-        return found.lean, found.full, found.low, found.high
-    return None
+        said += f"without an interval: {few}" if few else ends
+    grounds.append(f"Score: {said}.")
+    return None if few or little else found
 
 
 def comparison(runs: dict[str, Run]) -> list[Section]:
     """Return the parts of a page of two runs: measures side by side, and why these may not compare."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
-    columns, models = list[str](), list[dict[str, float | None]]()
-    for letter, bench in benches.items():
-        if (backend := compared_in(bench)) is not None:
-            for role in ("lean", "full"):
-                columns.append(f"{letter} {role}, {backend}")
-                models.append(measures(bench, role, backend))
-    names = dict.fromkeys(name for model in models for name in model)
-    rows = [(name, *(measured(model.get(name)) for model in models)) for name in names]
-    notes = []
-    if len({bench.scored and bench.scored.fingerprint for bench in benches.values()}) > 1:
-        notes.append("Scored on different pairs: scores of A and B cannot be compared.")
-    if len({(one.processor, one.threads, one.device) for one in (bench.machine for bench in benches.values())}) > 1:
-        notes.append("Timed on different machines or numbers of threads: compare factors, not seconds.")
-    if len({bench.num_texts for bench in benches.values()}) > 1:
-        notes.append("Timed on sets of different sizes.")
-    notes += [f"{letter}: {note}" for letter, run in runs.items() for note in run.notes]
+    reports, machines = benches.values(), [report.machine for report in benches.values()]
+    notes = [
+        len({report.scored and report.scored.fingerprint for report in reports}) > 1
+        and "Scored on different pairs: scores of A and B cannot be compared.",
+        len({(one.processor, one.threads, one.device) for one in machines}) > 1
+        and "Timed on different machines or numbers of threads: compare factors, not seconds.",
+        len({report.num_texts for report in reports}) > 1 and "Timed on sets of different sizes.",
+        *(f"{letter}: {note}" for letter, run in runs.items() for note in run.notes),
+    ]
     missing = [(f"{letter} was not measured", run.bench_command()) for letter, run in runs.items() if run.bench is None]
-    tables = (Table("A and B side by side", ("measure", *columns), rows),) if rows else ()
-    view = View(key="measures", title="Measured", notes=notes, tables=tables)
-    made = [Section(view=view, missing=missing)]
+    parts = [Section(View("measures", "Measured", [side_by_side(benches)], notes=notes), missing=missing)]
     for letter, bench in benches.items():
         if (plot := bench_plot(bench)) is not None:
-            title, key = f"{letter}: speed against quality", f"speed-{letter}"
-            made.append(Section(view=View(key=key, title=title, plots=(replace(plot, name=key),))))
-    return made
+            key = f"speed-{letter}"
+            parts.append(Section(View(key, f"{letter}: speed against quality", plots=[replace(plot, name=key)])))
+    return parts
 
 
 def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
@@ -424,11 +378,12 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     if out is not None and out.suffix.lower() not in (".html", ".htm"):  # it would replace a model, or data
         raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
     first = read_run(run)
-    runs = {first.name: first} if other is None else {"A": first, "B": read_run(other)}
+    runs = {"Recommendation": first} if other is None else {"A": first, "B": read_run(other)}
     parts = sections(first) if other is None else comparison(runs)
     found = {name: recommend(one) for name, one in runs.items()}
-    title = ", ".join(f"{name}: {one.name}" if other else name for name, one in runs.items())
-    text = _render(title, [(name if other else "Recommendation", *verdict) for name, verdict in found.items()], parts)
+    named = {name: f"{Path(one.origin).name or 'Models'} in {one.workspace.folder}" for name, one in runs.items()}
+    title = ", ".join(f"{name}: {words}" if other else words for name, words in named.items())
+    text = _render(title, [(name, *verdict) for name, verdict in found.items()], parts)
     if len(text.encode()) > MOST_BYTES:
         raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")
     path = local_path(out or run / ("report.html" if other is None else "comparison.html"))
@@ -455,26 +410,26 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
 def in_notebook(result: Result) -> str:
     """Return a result as HTML for a cell of a notebook: sentences, plots and tables, without a script."""
     style = Markup(_own_text("notebook.css"))
-    return _templates().get_template("notebook.html").render(section=Section(view=view_of(result)), style=style)
+    return _templates().get_template("notebook.html").render(section=Section(view_of(result)), style=style)
 
 
 @functools.cache
 def _templates() -> Environment:
-    loader = FunctionLoader(_own_text)
-    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    environment = Environment(loader=loader, autoescape=True, finalize=_shown, **options)
+    environment = Environment(
+        loader=FunctionLoader(_own_text),
+        autoescape=True,
+        finalize=lambda value: harmless(value) if type(value) is str else value,  # no text turns the writing
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
     environment.filters |= {"prose": _prose, "svg": lambda plot: chart.inline_svg(plot)}
     return environment
 
 
-def _shown(value: Any) -> Any:
-    """Let no text of others turn the direction of writing."""
-    return harmless(value) if type(value) is str else value
-
-
 def _prose(sentence: str) -> Markup:
     """Keep the names of options from breaking into lines."""
-    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(_shown(sentence)))))
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(harmless(sentence)))))
 
 
 def _own_text(name: str) -> str:

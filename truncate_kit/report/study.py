@@ -2,15 +2,13 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain, pairwise
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from truncate_kit.core.files import write_text
-from truncate_kit.core.wording import counted, in_markdown
+from truncate_kit.core.wording import counted, in_markdown, points
 from truncate_kit.methods.study.result import (
     CKARow,
     StudyResult,
@@ -20,7 +18,7 @@ from truncate_kit.methods.study.result import (
     pareto_front,
     summaries,
 )
-from truncate_kit.report.training import layer_series, points_of
+from truncate_kit.report.training import layer_series
 from truncate_kit.report.view import (
     BLUE,
     GREEN,
@@ -30,7 +28,7 @@ from truncate_kit.report.view import (
     PURPLE,
     SKY,
     VERMILION,
-    Cell,
+    Column,
     Plot,
     Series,
     Table,
@@ -38,35 +36,36 @@ from truncate_kit.report.view import (
 )
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
-_MEASURES = {"dev": "published_dev", "dev_pearson": "published_dev_pearson", "test": "published"}
-_MEASURES["test_pearson"] = "published_pearson"
+_MEASURES = {
+    "dev": "published_dev",
+    "dev_pearson": "published_dev_pearson",
+    "test": "published",
+    "test_pearson": "published_pearson",
+}
 _COLORS, _LINES, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY), ("-", "--", "-.", ":"), "osD^vPX"
-_KINDS = ("curves", "layers", "pareto", "cka")
 _STAGES = {
     "untrained": "untrained",
     "last_trained": "trained at the last layer",
     "own_trained": "trained at this layer",
 }
-_SUMMARY: dict[str, Callable[[Summary], Cell]] = {
-    "model": lambda line: line.model,
+_SUMMARY: dict[str, Column] = {
+    "model": "model",
     "best dev": lambda line: str(line.best_dev.scores.layer),
-    "parameters": lambda line: line.best_dev.scores.parameters,
-    "dev": lambda line: points_of(line.best_dev.scores, "dev"),
-    "test": lambda line: points_of(line.best_dev.scores, "test"),
-    "last": lambda line: None if line.last is None else str(line.last.scores.layer),
-    "last test": lambda line: None if line.last is None else points_of(line.last.scores, "test"),
+    **{"parameters": "best_dev.scores.parameters", "dev": "best_dev.scores.dev:±", "test": "best_dev.scores.test:±"},
+    "last": lambda line: line.last and str(line.last.scores.layer),
+    "last test": lambda line: line.last and points(line.last.scores.test, line.last.scores.test_std),
     "drops by": lambda line: None if line.drop is None else f"{line.drop:.2f}{' drop' * line.drops}",
 }
 
 
-def view_study(result: StudyResult) -> View:
+def view_study_result(result: StudyResult) -> View:
     """Show the best layers of each task."""
-    tables = []
+    tables, plots = [], list[Plot]()
     for task in result.tasks():
         lines = [line for line in summaries(result) if line.task == task]
         tables.append(Table.of(f"{task}: layers and their scores, {lines[0].metric}", lines, _SUMMARY))
-    plots = [plot for task in result.tasks() for plot in _plots(result, task)]
-    return View(key="study", title="Fine-tuned at every layer", tables=tables, plots=plots)
+        plots += _plots(result, task)
+    return View("study", "Fine-tuned at every layer", tables, plots=plots)
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
@@ -75,14 +74,13 @@ def write_tables(result: StudyResult, folder: Path) -> None:
     scores = []
     for row in result.rows:
         named = {"model": row.model, "task": row.task, "metric": row.metric, "depth": row.depth}
-        more = {"seeds": len(row.scores.seeds), "on_front": id(row) in front}
-        scores.append({**named, **_figures(row), **more})
+        scores.append(named | _figures(row) | {"seeds": len(row.scores.seeds), "on_front": id(row) in front})
     best = []
     for line in summaries(result):
         cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
-        for name, found in (("best_dev", line.best_dev), ("last", line.last)):
-            figures = _figures(found or line.best_dev)
-            cells |= {f"{name}_{column}": value if found else None for column, value in figures.items()}
+        cells |= {f"best_dev_{column}": value for column, value in _figures(line.best_dev).items()}
+        last = {} if line.last is None else _figures(line.last)
+        cells |= {f"last_{column}": last.get(column) for column in _figures(line.best_dev)}
         best.append(cells | {"drop": line.drop, "drops": line.drops})
     _write_csv(folder / SCORES, scores, 2)
     _write_csv(folder / BEST, best, 2)
@@ -101,12 +99,10 @@ def _figures(row: StudyRow) -> dict[str, object]:
 
 def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> None:
     text = io.StringIO()
-    table = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else (), lineterminator="\n")
-    if rows:
-        table.writeheader()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerows([[*rows[0]]] if rows else [])
     for row in rows:
-        cells = {name: f"{value:.{digits}f}" if isinstance(value, float) else value for name, value in row.items()}
-        table.writerow(cells)
+        table.writerow(f"{value:.{digits}f}" if isinstance(value, float) else value for value in row.values())
     write_text(path, text.getvalue())
 
 
@@ -114,117 +110,98 @@ def page(result: StudyResult) -> str:
     """Write Markdown: for each task the best layers, the curves, every layer, the Pareto front, and CKA."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
-        rows = result.of_task(task)
+        rows, lines = result.of_task(task), [line for line in summaries(result) if line.task == task]
         seeds = max(len(row.scores.seeds) for row in rows)
-        lines = [line for line in summaries(result) if line.task == task]
-        figures = {kind: figure_name(task, kind) for kind in _KINDS}
         parts += [
             f"## {in_markdown(task)}",
             f"{in_markdown(rows[0].metric)}; mean ± standard deviation over {counted(seeds, 'seed')}.",
             Table.of("", lines, _SUMMARY).markdown(),
             "As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.",
             _paper_table(lines).markdown(),
-            f"![Test score by layer]({figures['layers']})",
-            f"![Score by layer]({figures['curves']})",
-            f"![Score by parameters]({figures['pareto']})",
+            f"![Test score by layer]({figure_name(task, 'layers')})",
+            f"![Score by layer]({figure_name(task, 'curves')})",
+            f"![Score by parameters]({figure_name(task, 'pareto')})",
             "Every layer; * marks the Pareto front of test score and parameters.",
             _layer_table(rows).markdown(),
         ]
         if cka := [row for row in result.cka if row.task == task]:
-            forms = dict(_STAGES)
-            forms |= {f"{stage}_biased": f"biased: {name}" for stage, name in _STAGES.items()}
-            columns: dict[str, Callable[[CKARow], Cell]] = {
-                "model": lambda row: row.model,
-                "layer": lambda row: str(row.layer),
-                "layer of the reference": lambda row: str(row.reference_layer),
-            }
-            columns |= {name: partial(_similarity, field) for field, name in forms.items()}
+            columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.layer)}
+            columns["layer of the reference"] = lambda row: str(row.reference_layer)
+            columns |= {name: f"{stage}:.4f" for stage, name in _STAGES.items()}
+            columns |= {f"biased: {name}": f"{stage}_biased:.4f" for stage, name in _STAGES.items()}
             parts += [
                 f"CKA, debiased and biased, to {in_markdown(cka[0].reference)} on {cka[0].num_texts:,} distinct test "
                 "texts, one seed: both models untrained, both trained at their last layer, or both cut and trained "
                 "at this one. The TMFT paper computed the biased form, which is high for few texts.",
-                f"![CKA by layer]({figures['cka']})",
+                f"![CKA by layer]({figure_name(task, 'cka')})",
                 Table.of("", cka, columns).markdown(),
             ]
     return "\n\n".join(parts) + "\n"
 
 
-def _similarity(field: str, row: CKARow) -> str:
-    value = getattr(row, field)
-    return "" if value is None else f"{value:.4f}"
-
-
 def _paper_table(lines: Sequence[Summary]) -> Table:
     """Give both layers of each model, the last one only if it is another, with parameters as the paper counts them."""
-    found = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
-    columns: dict[str, Callable[[StudyRow], Cell]] = {
-        "model": lambda row: row.model,
-        "layer": lambda row: str(row.scores.layer),
-        "parameters, millions": lambda row: row.paper_parameters / 1e6,
-    }
+    rows = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
+    columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.scores.layer)}
+    columns["parameters, millions"] = lambda row: row.paper_parameters / 1e6
     main = " Spearman" if lines and "Spearman" in lines[0].metric else ""
     heads = {name: name.replace("_p", " P") + ("" if "_" in name else main) for name in _MEASURES}
-    columns |= {head: partial(_scored, name) for name, head in heads.items()}
-    if any(getattr(row, field) is not None for row in found for field in _MEASURES.values()):
-        columns |= {f"published {head}": attrgetter(_MEASURES[name]) for name, head in heads.items()}
-    return Table.of("", found, columns)
-
-
-def _scored(name: str, row: StudyRow) -> str:
-    return points_of(row.scores, name)
+    columns |= {head: f"scores.{name}:±" for name, head in heads.items()}
+    columns |= {f"published {head}": _MEASURES[name] for name, head in heads.items()}
+    return Table.of("", rows, columns)
 
 
 def _layer_table(rows: Sequence[StudyRow]) -> Table:
     front = {id(row) for row in pareto_front(rows)}
-    columns: dict[str, Callable[[StudyRow], Cell]] = {
-        "model": lambda row: row.model,
+    columns: dict[str, Column] = {
+        "model": "model",
         "layer": lambda row: f"{row.scores.layer}{' *' * (id(row) in front)}",
-        "parameters": lambda row: row.scores.parameters,
-        "dev": lambda row: points_of(row.scores, "dev"),
-        "test": lambda row: points_of(row.scores, "test"),
-        "test Pearson": lambda row: points_of(row.scores, "test_pearson"),
+        **{"parameters": "scores.parameters", "dev": "scores.dev:±", "test": "scores.test:±"},
+        **{"test Pearson": "scores.test_pearson:±", "published test": "published"},
     }
-    if any(row.published is not None for row in rows):
-        columns["published test"] = lambda row: row.published
     return Table.of("", rows, columns)
 
 
 def _plots(result: StudyResult, task: str) -> list[Plot]:
     """Draw a task: dev and test by layer, a panel a model; all models in one; scores by parameters; CKA."""
-    models = [model for model in result.models() if result.of(model, task)]
-    rows = {model: result.of(model, task) for model in models}
-    metric = rows[models[0]][0].metric
+    rows = {model: found for model in result.models() if (found := result.of(model, task))}
+    unit = f"points ({next(iter(rows.values()))[0].metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
-    unit, files = f"points ({metric})", {kind: figure_name(task, kind).removesuffix(".png") for kind in _KINDS}
-    for place, model in enumerate(models):
+
+    def plot(kind: str, name: str, title: str, series: Sequence[Series], y: str = unit, x: str = LAYERS) -> Plot:
+        file = figure_name(task, kind).removesuffix(".png")
+        return Plot(name, title, x, y, series, whole=x == LAYERS, file=file)
+
+    for place, (model, found) in enumerate(rows.items()):
         turn, color = divmod(place, len(_COLORS))
-        look: dict[str, Any] = {
-            "color": _COLORS[color],
-            "line": _LINES[turn % len(_LINES)],
-            "marker": _MARKERS[place % len(_MARKERS)],
-        }
-        scores = [row.scores for row in rows[model]]
-        x, test = [row.layer for row in scores], [row.test for row in scores]
-        layers.append(Series(x, test, model, spread=[row.test_std for row in scores], **look))
-        pareto.append(Series([row.parameters / 1e6 for row in scores], test, model, width=1, **look))
-        series = layer_series(scores)
-        published = [(row.scores.layer, row.published) for row in rows[model] if row.published is not None]
+        marker = _MARKERS[place % len(_MARKERS)]
+        look: dict[str, Any] = {"color": _COLORS[color], "line": _LINES[turn % len(_LINES)], "marker": marker}
+        scores = [row.scores for row in found]
+        x, test, spread = zip(*((one.layer, one.test, one.test_std) for one in scores), strict=True)
+        layers.append(Series(x, test, model, spread=spread, **look))
+        pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **look))
+        series, published = (
+            layer_series(scores),
+            {row.scores.layer: row.published for row in found if row.published is not None},
+        )
         if published:
-            along, values = zip(*published, strict=True)
-            series.append(Series(along, values, "published, test", line=":", marker=""))
-        plots.append(Plot(f"curves-{place}", model, LAYERS, unit, series, whole=True, file=files["curves"]))
+            series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
+        plots.append(plot("curves", f"curves-{place}", model, series))
     lines = [line for line in summaries(result) if line.task == task]
     ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     fronts = [
         _front(result.of_task(task), "Pareto front", "-", 4),
         _front(ends, "of best-dev and last layers alone", "--", 1.5),
     ]
-    title = f"Test score of each layer: {task}"
-    plots.append(Plot("layers", title, LAYERS, unit, layers, whole=True, file=files["layers"]))
-    title, axes = f"What parameters buy: {task}", ("parameters kept, millions", f"test score in {unit}")
-    plots.append(Plot("pareto", title, *axes, (*fronts, *pareto), file=files["pareto"]))
-    cka = [row for row in result.cka if row.task == task]
-    return plots + [_cka_plot(cka, model, task) for model in dict.fromkeys(row.model for row in cka)]
+    axes = f"test score in {unit}", "parameters kept, millions"
+    plots.append(plot("layers", "layers", f"Test score of each layer: {task}", layers))
+    plots.append(plot("pareto", "pareto", f"What parameters buy: {task}", (*fronts, *pareto), *axes))
+    cka: dict[str, list[CKARow]] = {}
+    for row in result.cka:
+        if row.task == task:
+            cka.setdefault(row.model, []).append(row)
+    drawn = cka.items()
+    return plots + [plot("cka", f"cka-{name}", name, _cka(mine), f"CKA to {mine[0].reference}") for name, mine in drawn]
 
 
 def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Series:
@@ -235,14 +212,12 @@ def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Ser
     return Series(x, y, label, GREY, marker="", line=line, width=width)
 
 
-def _cka_plot(rows: Sequence[CKARow], model: str, task: str) -> Plot:
+def _cka(rows: Sequence[CKARow]) -> list[Series]:
     """Draw CKA to the reference by layer, before and after fine-tuning; dotted in its biased form."""
-    mine, series = [row for row in rows if row.model == model], []
+    layers, series = [row.layer for row in rows], list[Series]()
     for (stage, label), color, marker in zip(_STAGES.items(), _COLORS, _MARKERS, strict=False):
-        layers = [row.layer for row in mine]
-        values, biased = [getattr(row, stage) for row in mine], [getattr(row, f"{stage}_biased") for row in mine]
+        values, biased = ([getattr(row, f"{stage}{form}") for row in rows] for form in ("", "_biased"))
         series.append(Series(layers, values, label, color, marker=marker))
         if any(value is not None for value in biased):
             series.append(Series(layers, biased, f"{label}, biased", color, marker="", line=":"))
-    file = figure_name(task, "cka").removesuffix(".png")
-    return Plot(f"cka-{model}", model, LAYERS, f"CKA to {mine[0].reference}", series, whole=True, file=file)
+    return series

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.naming import blocks_in_words, place_in_words
 from truncate_kit.core.wording import NONE, capitalized, counted, layers_in_words, listed, points
-from truncate_kit.report.project import overlap_warning
 from truncate_kit.report.view import (
     BLUE,
     GREEN,
@@ -20,11 +19,12 @@ from truncate_kit.report.view import (
     PURPLE,
     SKY,
     VERMILION,
-    Cell,
+    Column,
     Plot,
     Series,
     Table,
     View,
+    overlap_warning,
     ring,
 )
 
@@ -45,36 +45,30 @@ _SIDES = {"dev": ORANGE, "test": BLUE}
 _LONGEST = 60  # characters of a sentence in a table or beside its row
 
 
-def view_sweep(result: SweepResult) -> View:
+def view_sweep_result(result: SweepResult) -> View:
     """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
     from truncate_kit.analysis.drop import NOT_PREDICTED
 
-    notes, sentences = [], [result.choice]
-    if result.prediction is not None:
-        notes.append(result.prediction.sentence)
-    elif result.settings.layers in ("auto", "all") and result.full.layer > 1:
-        notes.append(NOT_PREDICTED)
-    if result.certainty is not None:
-        sentences.append(certainty_in_words(result.certainty))
-    if result.search_cost:
-        share = 100 * result.search_cost / max(1, result.exhaustive_cost)
-        sentences.append(f"The search cost {share:.0f} % of trying every layer with every seed.")
-    tables, every = [sweep_table(result)], (*result.search, *result.trials)
-    if result.rankings:
-        scores = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in result.rankings.items()}
-        columns: dict[str, Callable[[int], Cell]] = {"layer": result.row_name}
-        columns |= {RANKINGS.get(name, name): found.get for name, found in scores.items()}
-        title = f"Cheap rankings of the search on dev, {result.metric}"
-        tables.append(Table.of(title, sorted(set().union(*scores.values())), columns, detail=True))
-    tables.append(_trials(f"Every trial, those of the search first; {result.metric}", every, result.row_name))
-    return View(
-        key="layers",
-        title="Which layer",
-        notes=[*notes, *filter(None, [result.seen_before])],
-        tables=tables,
-        sentences=sentences,
-        plots=(_sweep_plot(result),),
-    )
+    predicted = result.prediction and result.prediction.sentence
+    if result.prediction is None and result.settings.layers in ("auto", "all") and result.full.layer > 1:
+        predicted = NOT_PREDICTED
+    share = 100 * result.search_cost / max(1, result.exhaustive_cost)
+    columns: dict[str, Column] = {"layer": result.row_name}
+    for name, row in result.rankings.items():
+        columns[RANKINGS.get(name, name)] = dict(zip(row.layers, row.scores, strict=True)).get
+    ranked = sorted({layer for row in result.rankings.values() for layer in row.layers})
+    tables = [
+        sweep_table(result),
+        Table.of(f"Cheap rankings of the search on dev, {result.metric}", ranked, columns, detail=True),
+        _trials(f"Every trial, those of the search first; {result.metric}", (*result.search, *result.trials), result),
+    ]
+    sentences = [
+        result.choice,
+        result.certainty and certainty_in_words(result.certainty),
+        result.search_cost and f"The search cost {share:.0f} % of trying every layer with every seed.",
+    ]
+    notes = [predicted, result.seen_before]
+    return View("layers", "Which layer", tables, sentences, notes=notes, plots=[_sweep_plot(result)])
 
 
 def certainty_in_words(found: Certainty) -> str:
@@ -84,8 +78,7 @@ def certainty_in_words(found: Certainty) -> str:
     if len(found.alike) > 1:
         said = f"Layers {listed(found.alike)} cannot be told apart on dev ({by}); {found.alike[0]} is the smallest."
     for layers, why in ((found.not_trained, "not trained out"), (found.fewer_seeds, "trained with fewer seeds")):
-        if layers:
-            said += f" Not compared, {why}: {layers_in_words(layers)}."
+        said += f" Not compared, {why}: {layers_in_words(layers)}." if layers else ""
     return said
 
 
@@ -93,11 +86,6 @@ def seeds_in_words(rows: Sequence[LayerScores]) -> str:
     """Count the seeds of rows: "3 seeds", or "2 to 4 seeds" if earlier calls left more of some."""
     least, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     return counted(least, "seed") if least == most else f"{least} to {most} seeds"
-
-
-def points_of(row: Any, side: str) -> str:
-    """Write a score of a result with its deviation; side: such as `dev` or `test_pearson`."""
-    return points(getattr(row, side), getattr(row, f"{side}_std"))
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
@@ -110,47 +98,37 @@ def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
     ends = {result.chosen: " (chosen)"}
     ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
     counts = f"{seeds_in_words(result.rows)}, {counted(result.training.epochs, 'epoch')}"
-    return Table.of(
-        f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",
-        result.rows,
-        {
-            "layer": lambda row: f"{result.row_name(row.layer)}{ends.get(row.layer, '')}",
-            "parameters": lambda row: row.parameters,
-            "dev": lambda row: points_of(row, "dev"),
-            "test": lambda row: points_of(row, "test"),
-            "test Pearson": lambda row: points_of(row, "test_pearson"),
-        },
-        marked=next(row for row in result.rows if row.layer == (result.chosen if marked is None else marked)),
-    )
+    columns: dict[str, Column] = {
+        "layer": lambda row: f"{result.row_name(row.layer)}{ends.get(row.layer, '')}",
+        "parameters": "parameters",
+        **{"dev": "dev:±", "test": "test:±", "test Pearson": "test_pearson:±"},
+    }
+    best = next(row for row in result.rows if row.layer == (result.chosen if marked is None else marked))
+    title = f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}"
+    return Table.of(title, result.rows, columns, marked=best)
 
 
-def _trials(title: str, trials: Sequence[Trial], name: Callable[[int], str] = str) -> Table:
-    return Table.of(
-        title,
-        trials,
-        {
-            "layer": lambda trial: name(trial.layer),
-            "seed": lambda trial: str(trial.seed),
-            "epochs": lambda trial: f"{trial.epochs_run} of {trial.epochs}",
-            "best epoch": lambda trial: trial.best_epoch,
-            "dev": lambda trial: trial.dev,
-            "test": lambda trial: trial.test,
-            "seconds": lambda trial: f"{trial.seconds:,.1f}",
-        },
-        detail=True,
-    )
+def _trials(title: str, trials: Sequence[Trial], sweep: SweepResult | None = None) -> Table:
+    columns: dict[str, Column] = {
+        "layer": lambda trial: str(trial.layer) if sweep is None else sweep.row_name(trial.layer),
+        "seed": lambda trial: str(trial.seed),
+        "epochs": lambda trial: f"{trial.epochs_run} of {trial.epochs}",
+        **{"best epoch": "best_epoch", "dev": "dev", "test": "test", "seconds": "seconds:,.1f"},
+    }
+    return Table.of(title, trials, columns, detail=True)
 
 
 def _sweep_plot(result: SweepResult) -> Plot:
     """Draw dev and test by layer, what the search saw, the choice, the full model and the predicted drop."""
     depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
+    look: dict[str, Any] = {"color": GREY, "width": 0.8}
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
-        look: dict[str, Any] = {"marker": marker, "line": "--", "size": 4, "width": 0.8}
-        series.append(Series(ranking.layers, ranking.scores, faint(RANKINGS.get(name, name)), GREY, **look))
+        label = faint(RANKINGS.get(name, name))
+        series.append(Series(ranking.layers, ranking.scores, label, marker=marker, line="--", size=4, **look))
     for epochs in sorted({trial.epochs_run for trial in result.search}):
         seen = sorted((trial.layer, trial.dev) for trial in result.search if trial.epochs_run == epochs)
         layers, scores = zip(*seen, strict=True)
-        series.append(Series(layers, scores, faint(counted(epochs, "epoch")), GREY, marker=".", line=":", width=0.8))
+        series.append(Series(layers, scores, faint(counted(epochs, "epoch")), marker=".", line=":", **look))
     series += layer_series(result.rows, gaps=not result.rankings)
     series.append(ring(result.chosen, result.lean.test, f"chosen: {result.place(result.chosen)}"))
     over: dict[str, Any] = {"levels": ((result.full.test, "full model, test", BLUE),), "whole": True, "file": "curve"}
@@ -167,18 +145,16 @@ def _sweep_plot(result: SweepResult) -> Plot:
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
     """Draw dev and test by layer with one deviation; gaps: dotted over missing layers."""
-    found, several = [], any(len(row.seeds) > 1 for row in rows)
+    drawn, several = list[Series](), any(len(row.seeds) > 1 for row in rows)
+    layers, known = [row.layer for row in rows], {row.layer: row for row in rows}
+    every = range(layers[0], layers[-1] + 1)  # no line runs over a layer that was not trained
     for side, color in _SIDES.items():
         label = f"{side}, mean ± deviation over {seeds_in_words(rows)}" if several else f"{side}, one seed"
-        layers, means = [row.layer for row in rows], [getattr(row, side) for row in rows]
         if gaps and any(there - here > 1 for here, there in pairwise(layers)):
-            found.append(Series(layers, means, "", color, marker="", line=":"))
-        known = dict(zip(layers, rows, strict=True))
-        every = range(layers[0], layers[-1] + 1)  # no line runs over a layer that was not trained
-        means = [getattr(known.get(layer), side, None) for layer in every]
-        spread = [getattr(known.get(layer), f"{side}_std", None) for layer in every]
-        found.append(Series(every, means, label, color, spread=spread))
-    return found
+            drawn.append(Series(layers, [getattr(row, side) for row in rows], "", color, marker="", line=":"))
+        means, spread = ([getattr(known.get(layer), name, None) for layer in every] for name in (side, f"{side}_std"))
+        drawn.append(Series(every, means, label, color, spread=spread))
+    return drawn
 
 
 def pooling_words(settings: ContrastiveSettings) -> str:
@@ -195,51 +171,44 @@ def pooling_words(settings: ContrastiveSettings) -> str:
     return words if settings.keep_pooler else f"{words}; removed after training"
 
 
-def view_contrast(result: ContrastiveResult) -> View:
+def view_contrastive_result(result: ContrastiveResult) -> View:
     """Show the scores, and dev while the model learned."""
-    chosen, notes, series = result.chosen, [*filter(None, [result.seen_before])], list[Series]()
-    if result.seen:
-        notes.insert(0, f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts.")
+    chosen, series = result.chosen, list[Series]()
     for trial, color in zip(result.trials, cycle((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)), strict=False):
         label = f"seed {trial.seed}" + ", saved" * (trial.seed == result.chosen_seed)
         looks, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
         series.append(Series(looks, trial.dev_scores, label, color, marker="", width=1))
         series.append(Series([best], [trial.dev_scores[best - 1]], "", color, line=""))
+    columns: dict[str, Column] = {
+        "pooling": lambda _: pooling_words(result.settings),
+        "layer": lambda _: f"{result.layer} of {result.depth}",
+        **{"parameters": "parameters", "dev": "dev:±", "test": "test:±"},
+        "kept look": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
+    }
     counts = f"{counted(len(result.trials), 'seed')}, {counted(result.epochs, 'epoch')}"
     how = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
-    scores = Table.of(
-        f"{result.settings.objective}, Spearman × 100 on {result.data}; {counts}, {how}",
-        [result],
-        {
-            "pooling": lambda found: pooling_words(found.settings),
-            "layer": lambda found: f"{found.layer} of {found.depth}",
-            "parameters": lambda found: found.parameters,
-            "dev": lambda found: points_of(found, "dev"),
-            "test": lambda found: points_of(found, "test"),
-            "kept look": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
-        },
-    )
-    title = "Dev score of each seed while the model learned; the points were kept"
+    title = f"{result.settings.objective}, Spearman × 100 on {result.data}; {counts}, {how}"
+    seen = f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts."
+    drawn = "Dev score of each seed while the model learned; the points were kept"
     return View(
-        key="contrast",
-        title="Contrastive training",
-        notes=notes,
-        tables=(scores, _trials("Every seed, Spearman × 100", result.trials)),
-        sentences=(f"{result.rows.rstrip('.')}.",),
-        plots=(Plot("attempts", title, "look at dev", "Spearman × 100 on dev", series, whole=True),),
+        "contrast",
+        "Contrastive training",
+        [Table.of(title, [result], columns), _trials("Every seed, Spearman × 100", result.trials)],
+        [f"{result.rows.rstrip('.')}."],
+        notes=[result.seen and seen, result.seen_before],
+        plots=[Plot("attempts", drawn, "look at dev", "Spearman × 100 on dev", series, whole=True)],
     )
 
 
-def view_weights(found: LayerWeights) -> View:
+def view_layer_weights(found: LayerWeights) -> View:
     """Show how much each layer counts in the vectors of given sentences."""
     shares = [[100 * weight for weight in weights] for weights in found.weights]
-    flat = [share for row in shares for share in row]
-    low, high = min(flat), max(flat)
+    low, high = min(map(min, shares)), max(map(max, shares))
     # From 0, so that colours show shares; from the lowest if it is negative, or if all are alike and differ in digits.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
     rows, title = [_shortened(text) for text in found.texts], f"{Path(found.model).name}: weight of each layer in %"
     plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
-    return View(key="attention", title="Attention over layers", plots=(plot,))
+    return View("attention", "Attention over layers", plots=[plot])
 
 
 def _shortened(text: str) -> str:
@@ -247,42 +216,35 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def view_frozen(report: FrozenReport) -> View:
+def view_frozen_report(report: FrozenReport) -> View:
     """Show the scores of heads over frozen states, and where the saved ones err most."""
     from truncate_kit.methods.frozen.settings import AUTOENCODER
 
-    layer, notes = report.chosen_layer, []
-    if (losses := report.reconstruction) is not None:
-        notes.append(
-            f"Autoencoders learned from {losses.num_sentences:,} raw sentences; {losses.left_out:,} were left out, "
-            "which are in dev or test."
-        )
-    if AUTOENCODER in report.steps and report.num_seeds > 1:
-        notes.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
-    shared = [overlap_warning(report.overlap) or "Train and test share no sentence."]
-    if report.test_sentences_in_nli is not None:
-        total = report.overlap.test_sentences or 0
-        shared.append(f"NLI: {report.test_sentences_in_nli:,} of the {total:,} distinct test sentences.")
-    best = f"Chosen by dev: {report.chosen_step} on {layer} of {report.depth} blocks, seed {report.chosen_seed}."
-    worst = Table.of(
-        "Largest errors on test, from 0 to 1; the mean difference on dev is taken off",
-        report.worst,
-        {
-            "pair": lambda pair: f"{_shortened(pair.first)} | {_shortened(pair.second)}",
-            "score": lambda pair: pair.target,
-            "predicted": lambda pair: pair.predicted,
-            "error": lambda pair: f"{pair.error:+.2f}",
-        },
-        detail=True,
-    )
-    return View(
-        key="heads",
-        title="Heads over frozen states",
-        notes=[*notes, *report.notes],
-        tables=(_steps(report), worst),
-        sentences=(best, *shared, CODES),
-        plots=_frozen_plots(report),
-    )
+    losses, unseen = report.reconstruction, report.test_sentences_in_nli
+    once = AUTOENCODER in report.steps and report.num_seeds > 1
+    columns: dict[str, Column] = {
+        "pair": lambda pair: f"{_shortened(pair.first)} | {_shortened(pair.second)}",
+        **{"score": "target", "predicted": "predicted", "error": "error:+.2f"},
+    }
+    title = "Largest errors on test, from 0 to 1; the mean difference on dev is taken off"
+    sentences = [
+        f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
+        f"{report.chosen_seed}.",
+        overlap_warning(report.overlap) or "Train and test share no sentence.",
+        unseen is not None
+        and f"NLI: {unseen:,} of the {report.overlap.test_sentences or 0:,} distinct test sentences.",
+        CODES,
+    ]
+    notes = [
+        losses
+        and f"Autoencoders learned from {losses.num_sentences:,} raw sentences, without {losses.left_out:,} of dev or "
+        "test.",
+        once and "The autoencoders were trained once, with the first seed; the heads with every seed.",
+        *report.notes,
+    ]
+    tables = [_steps(report), Table.of(title, report.worst, columns, detail=True)]
+    plots = _frozen_plots(report)
+    return View("heads", "Heads over frozen states", tables, sentences, notes=notes, plots=plots)
 
 
 def _steps(report: FrozenReport) -> Table:
@@ -304,43 +266,47 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
 
-    colors = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
-    name, unit = f"{Path(report.model).name}, frozen: {{}} ({report.data})", "Spearman × 100 on test"
+    colors, unit = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}, "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
-    series = [Series(blocks, report.states, "states as they are", VERMILION)]
-    if report.train_states is not None:
-        label = "states as they are, on the training pairs"
-        series.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
+
+    def plot(name: str, what: str, along: str, unit: str, series: list[Series], file: str, **more: Any) -> Plot:
+        title = f"{Path(report.model).name}, frozen: {what} ({report.data})"
+        return Plot(name, title, along, unit, series, whole=True, file=file, **more)
+
+    alone = [Series(blocks, report.states, "states as they are", VERMILION)]
+    if (states := report.train_states) is not None:
+        alone.append(
+            Series(blocks, states, "states as they are, on the training pairs", VERMILION, marker=".", line="--")
+        )
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
-            series.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
-    best = report.score(report.chosen_step, report.chosen_layer, "test").mean
-    levels = ((best, "all blocks together, chosen heads", INK),)
-    title = name.format("similarity by each block alone")
-    plots = [Plot("blocks", title, "block", unit, series, levels=levels, whole=True, file="correlation")]
+            alone.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
+    levels = (
+        (report.score(report.chosen_step, report.chosen_layer, "test").mean, "all blocks together, chosen heads", INK),
+    )
+    plots = [plot("blocks", "similarity by each block alone", "block", unit, alone, "correlation", levels=levels)]
     if (found := report.reconstruction) is not None:
-        title = name.format("what the codes lose of each block's states")
-        look: dict[str, Any] = {"y_range": (0.0, 1.1 * max(found.losses))}
-        drawn = [("reconstruction", "mean squared error (1 = always the mean)", found.losses, look)]
-        if found.own_losses is not None:
-            unit_of_states = "mean squared error in the states' own units"
-            look = {"logarithmic": True, "on_page": False}
-            drawn.append(("reconstruction-own-units", unit_of_states, found.own_losses, look))
-        for file, what, losses, look in drawn:
+
+        def lost(losses: Sequence[float], file: str, what: str, **more: Any) -> Plot:
             series = []
             for code, color in zip(sorted(set(found.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, width in enumerate(found.code_widths, 1) if width == code]
                 label = f"codes of {code} of {report.width} numbers"
                 series.append(Series(places, [losses[block - 1] for block in places], label, color))
-            plots.append(Plot(file, title, "block", what, series, whole=True, file=file, **look))
+            return plot(file, "what the codes lose of each block's states", "block", what, series, file, **more)
+
+        ends, what = (0.0, 1.1 * max(found.losses)), "mean squared error"
+        plots.append(lost(found.losses, "reconstruction", f"{what} (1 = always the mean)", y_range=ends))
+        if (own := found.own_losses) is not None:
+            more: dict[str, Any] = {"logarithmic": True, "on_page": False}
+            plots.append(lost(own, "reconstruction-own-units", f"{what} in the states' own units", **more))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
             spans = {layer: report.score(step, layer, "test") for layer in layers}
             series.append(_means(step, spans, report.num_seeds, "seed", colors[step]))
-        title = name.format("heads on the lowest blocks only")
-        plots.append(Plot("depths", title, "blocks kept", unit, series, whole=True, file="blocks"))
+        plots.append(plot("depths", "heads on the lowest blocks only", "blocks kept", unit, series, "blocks"))
     return plots
 
 
@@ -352,71 +318,45 @@ def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str
     return Series([place + shift for place in spans], means, label, color, spread=spread)
 
 
-def view_combination(report: CombinationReport) -> View:
+def view_combination_report(report: CombinationReport) -> View:
     """Show the best combination of layers of each size, and what each layer is good for."""
 
-    def scored(found: Callable[[Any, str], Span | None]) -> dict[str, Callable[[Any], Cell]]:
-        def cell(row: Any, side: str) -> Cell:
-            span = found(row, side)
-            return None if span is None else points(span.mean, span.std)
+    def sides(found: Callable[[Any, str], Span | None]) -> dict[str, Column]:
+        def column(side: str) -> Column:
+            return lambda row: None if (span := found(row, side)) is None else points(span.mean, span.std)
 
-        return {"dev": lambda row: cell(row, "dev"), "test": lambda row: cell(row, "test")}
+        return {side: column(side) for side in _SIDES}
 
     best, first = "best combination", report.splits[0]
+    scored = sides(lambda name, side: report.best(side) if name == best else report.baseline(name, side))
     by_size = {size: listed(row.layers) for size, row in enumerate(first.by_size, 1) if row is not None}
-    vectors = Table.of(
-        f"{Path(report.model).name} on {report.data}, Spearman × 100",
-        [best, *(row.name for row in first.baselines)],
-        {"vectors": str}
-        | scored(lambda name, side: report.best(side) if name == best else report.baseline(name, side)),
-        marked=best,
-    )
-    sizes = Table.of(
-        "The best of each size",
-        by_size,
-        {"layers": str, **scored(report.size), "first split's": by_size.get},
-        detail=True,
-    )
-    effects = Table.of(
-        "Without a layer: change of the best, in points",
-        report.effects().items(),
-        {
-            "layer": lambda row: str(row[0]),
-            "dev": lambda row: f"{row[1][0]:+.2f}",
-            "test": lambda row: f"{row[1][1]:+.2f}",
-        },
-        detail=True,
-    )
+    changed: dict[str, Column] = {"layer": lambda row: str(row[0]), "dev": lambda row: f"{row[1][0]:+.2f}"}
+    changed["test"] = lambda row: f"{row[1][1]:+.2f}"
+    sized = {"layers": str, **sides(report.size), "first split's": by_size.get}
+    vectors, rows = {"vectors": str, **scored}, [best, *(row.name for row in first.baselines)]
+    tables = [
+        Table.of(f"{Path(report.model).name} on {report.data}, Spearman × 100", rows, vectors, marked=best),
+        Table.of("The best of each size", by_size, sized, detail=True),
+        Table.of("Without a layer: change of the best, in points", report.effects().items(), changed, detail=True),
+    ]
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} that none chose on"
     chosen = f"Chosen: {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
-    return View(
-        key="combined",
-        title="Several layers together",
-        notes=_combination_notes(report),
-        tables=(vectors, sizes, effects),
-        sentences=(chosen,),
-        plots=_combination_plots(report),
-    )
-
-
-def _combination_notes(report: CombinationReport) -> list[str]:
-    """Say what was searched and how."""
     how = "all" if report.method == "exact" else "beam search"
     up_to = f", up to {report.up_to} layers each" if report.up_to <= report.depth else ""
     notes = [
         f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({how}{up_to}), chosen on "
-        f"{report.splits[0].num_dev} pairs, {counted(len(report.splits), 'random split')}."
+        f"{first.num_dev} pairs, {counted(len(report.splits), 'random split')}.",
+        report.beam_loss is not None
+        and f"On fewer layers the beam search lost at most {report.beam_loss:.3f} points against exact.",
     ]
-    if report.beam_loss is not None:
-        notes.append(f"On fewer layers the beam search lost at most {report.beam_loss:.3f} points against exact.")
-    return notes
+    plots = _combination_plots(report)
+    return View("combined", "Several layers together", tables, [chosen], notes=notes, plots=plots)
 
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
     """Draw the best combination of each size, and what leaving out each layer changes."""
     from truncate_kit.methods.bert_lc.result import LAST
 
-    name = f"{Path(report.model).name}: {{}} ({report.data})"
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()
     for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):  # bars side by side
@@ -426,21 +366,22 @@ def _combination_plots(report: CombinationReport) -> list[Plot]:
         changes = [change[side == "test"] for change in effects.values()]
         bars.append(Series([layer + 0.2 * shift for layer in effects], changes, side, color, bar=0.4))
     levels = () if last is None else ((last.mean, f"{LAST}, test", BLUE),)
-    axes = "layers combined", "Spearman × 100"
-    title = name.format("the best combination of each size")
-    best = Plot("combined-sizes", title, *axes, sizes, levels=levels, whole=True, file="sizes")
-    title = name.format("best combination without a layer, against the best of all")
-    axes, zero = ("layer left out", "change in points (Spearman × 100)"), (0.0, "", INK)
-    without = Plot("without", title, *axes, bars, levels=(zero,), whole=True, file="without", on_page=bool(effects))
+    title = f"{Path(report.model).name}: the best combination of each size ({report.data})"
+    best = Plot(
+        "combined-sizes", title, "layers combined", "Spearman × 100", sizes, levels=levels, whole=True, file="sizes"
+    )
+    title = f"{Path(report.model).name}: best combination without a layer, against the best of all ({report.data})"
+    axes, zero = ("layer left out", "change in points (Spearman × 100)"), ((0.0, "", INK),)
+    without = Plot("without", title, *axes, bars, levels=zero, whole=True, file="without", on_page=bool(effects))
     return [best, without]
 
 
-def view_cut(result: CutResult) -> View:
+def view_cut_result(result: CutResult) -> View:
     """Show what was kept of the layers and of the vocabulary."""
     place = capitalized(place_in_words(result.layer, result.blocks))
     kept = f"{place} of {result.depth}, not trained: {result.parameters:,} of {result.full_parameters:,} parameters."
     words = () if result.vocabulary is None else vocabulary_sentences(result.vocabulary)
-    return View(key="cut", title="What was cut", sentences=(kept, *words))
+    return View("cut", "What was cut", (), [kept, *words])
 
 
 def vocabulary_sentences(found: VocabularyCut) -> tuple[str, ...]:

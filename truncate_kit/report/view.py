@@ -1,14 +1,25 @@
 """What a result looks like, before a terminal, a page, a notebook or a model card draws it."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from typing import Any, Self, TypeVar
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from truncate_kit.core.wording import NONE, in_markdown, number
+from truncate_kit.core.hardware import QUIET
+from truncate_kit.core.precisions import GRAPH_FILES
+from truncate_kit.core.wording import NONE, counted, in_markdown, number, points
 
-Row = TypeVar("Row")
+if TYPE_CHECKING:
+    from truncate_kit.core.workspace import Contents
+    from truncate_kit.data.types import Overlap, PairSplits
+    from truncate_kit.doctor import Diagnosis
+    from truncate_kit.report.page import PageReport
+
 Cell = str | float | None
+Column = str | Callable[[Any], Cell]
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY, INK = "#777777", "#000000"
@@ -21,7 +32,7 @@ class Table:
 
     Attributes:
         title: Stands above.
-        columns: Names, the most wanted first.
+        columns: Headings, the most wanted first.
         rows: Cells by row.
         marked: Place of the row that stands out.
         detail: Folded on a page; shown by the terminal with `--verbose` only.
@@ -37,33 +48,34 @@ class Table:
     def of(
         cls,
         title: str,
-        rows: Iterable[Row],
-        columns: Mapping[str, Callable[[Row], Cell]],
+        rows: Iterable[Any],
+        columns: Mapping[str, Column],
         *,
         last: Sequence[Cell] = (),
-        marked: Row | None = None,
+        marked: Any = None,
         detail: bool = False,
     ) -> Self:
-        """Describe a table by what each column shows of a row: text, a number in the usual form, or None for a dash.
+        """Make a table; columns that are empty in every row, but the first, are left out.
 
         Args:
             title: Stands above.
-            rows: One thing each.
-            columns: What to show of it, by heading.
+            rows: One object each.
+            columns: By heading a function of the row, or its attribute with an optional format, such as `dev`,
+                `seconds:.1f`, or `dev:±` for a mean with the deviation in `dev_std`. None gives a dash.
             last: Cells of one more row below, such as means.
             marked: The row that stands out.
             detail: See `Table`.
         """
         every = list(rows)
-        shown = [*([show(row) for show in columns.values()] for row in every), *([last] if last else [])]
-        cells = [tuple(map(_cell, row)) for row in shown]
-        return cls(title, [*columns], cells, None if marked is None else every.index(marked), detail)
+        cells = [[_cell(row, column) for column in columns.values()] for row in every]
+        cells += [[_text(value) for value in last]] if last else []
+        full = [at for at in range(len(columns)) if not at or any(row[at] not in ("", NONE) for row in cells)]
+        shown = [tuple(row[at] for at in full) for row in cells]
+        headings = [[*columns][at] for at in full]
+        return cls(title, headings, shown, None if marked is None else every.index(marked), detail)
 
-    def filled(self) -> "Table":
-        """Leave out the columns that are empty in every row, but the first."""
-        full = [at for at in range(len(self.columns)) if at == 0 or any(row[at] not in ("", NONE) for row in self.rows)]
-        rows = [tuple(row[at] for at in full) for row in self.rows]
-        return Table(self.title, [self.columns[at] for at in full], rows, self.marked, self.detail)
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def markdown(self) -> str:
         """Write the table in Markdown, without its title and the end of its last line."""
@@ -74,8 +86,18 @@ class Table:
         return "\n".join([head, "|" + "---|" * len(self.columns), *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def _cell(value: Cell) -> str:
-    return value if isinstance(value, str) else number(value, "," if isinstance(value, int) else ".2f")
+def _cell(row: Any, column: Column) -> str:
+    if not isinstance(column, str):
+        return _text(column(row))
+    name, _, form = column.partition(":")
+    value = attrgetter(name)(row)
+    return points(value, attrgetter(f"{name}_std")(row)) if form == "±" else _text(value, form)
+
+
+def _text(value: Cell, form: str = "") -> str:
+    if isinstance(value, str):
+        return value
+    return number(value, form or ("," if isinstance(value, int) else ".2f"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,60 +183,56 @@ class Plot:
     on_page: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class View:
-    """What a result has to say.
+    """What a result has to say; what is None, False or an empty table is left out.
 
     Attributes:
         key: Its anchor on a page.
         title: What it is about.
-        notes: Cautions; a terminal writes them to stderr.
         tables: Numbers, the most wanted first.
         sentences: What the tables do not say: the choice, its cost, what the numbers rest on.
+        notes: Cautions; a terminal writes them to stderr.
+        details: Sentences for the page and `--verbose`.
         plots: Of the same numbers.
     """
 
     key: str
     title: str
-    notes: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    sentences: Sequence[str] = ()
-    plots: Sequence[Plot] = ()
+    tables: Sequence[Any] = ()
+    sentences: Sequence[Any] = ()
+    _: KW_ONLY
+    notes: Sequence[Any] = ()
+    details: Sequence[Any] = ()
+    plots: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("tables", "sentences", "notes", "details", "plots"):
+            object.__setattr__(self, name, [*filter(None, getattr(self, name))])
 
 
-_VIEWS = {
-    "LayerProfile": "analysis.view_profile",
-    "SweepResult": "training.view_sweep",
-    "ContrastiveResult": "training.view_contrast",
-    "LayerWeights": "training.view_weights",
-    "FrozenReport": "training.view_frozen",
-    "CombinationReport": "training.view_combination",
-    "CutResult": "training.view_cut",
-    "DistillResult": "distillation.view_distillation",
-    "BenchReport": "measuring.view_bench",
-    "ExportReport": "measuring.view_export",
-    "EncodedFile": "measuring.view_encoded",
-    "SuiteReport": "measuring.view_suite",
-    "StudyResult": "study.view_study",
-    "Contents": "project.view_contents",
-    "Diagnosis": "project.view_diagnosis",
-    "PageReport": "project.view_page",
+_MODULES = {
+    "analysis": ("LayerProfile",),
+    "training": (
+        *("SweepResult", "ContrastiveResult", "LayerWeights", "FrozenReport", "CombinationReport", "CutResult"),
+    ),
+    "distillation": ("DistillResult",),
+    "measuring": ("BenchReport", "ExportReport", "EncodedFile", "SuiteReport"),
+    "study": ("StudyResult",),
+    "view": ("Contents", "Diagnosis", "PageReport"),
 }
-"""By the name of a result: module of this folder and function that shows it."""
+"""Results by the module of this folder that shows them: `SweepResult` in `view_sweep_result`."""
 
 
 def view_of(result: Any) -> View:
     """Show a result of any kind; one without a function of its own is a table of its fields. Imports no torch."""
-    if place := _VIEWS.get(type(result).__name__):
-        module, _, function = place.partition(".")
+    kind = type(result).__name__
+    for module in (module for module, kinds in _MODULES.items() if kind in kinds):
+        function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
         view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
         return view
-    columns: dict[str, Callable[[tuple[str, Any]], Cell]] = {
-        "what": lambda field: field[0].replace("_", " "),
-        "value": lambda field: _value(field[1]),
-    }
-    table = Table.of("", result.to_dict().items(), columns)
-    return View(key="fields", title=type(result).__name__, tables=(table,))
+    table = Table("", ("what", "value"), [(name.replace("_", " "), _value(x)) for name, x in result.to_dict().items()])
+    return View("fields", kind, [table])
 
 
 def _value(value: Any) -> str:
@@ -222,3 +240,95 @@ def _value(value: Any) -> str:
         return f"{len(value):,} values"
     text = number(value, ",.6g") if isinstance(value, float | None) else str(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def rough_speeds(others_busy: float | None) -> list[str]:
+    """Warn if other processes took a share of the machine while something was timed."""
+    if (others_busy or 0.0) <= QUIET:
+        return []
+    return [f"Other processes took {others_busy or 0.0:.0%} of this machine meanwhile: speeds are rough."]
+
+
+_KEPT = {"graphs": "graphs that bench made", "distillation": "what distill learns from"}
+_CODES: dict[frozenset[float], str] = {
+    frozenset({0, 1}): "All scores are 0 or 1. If they mark paraphrases, use `objective=paraphrase`.",
+    frozenset({0, 1, 2}): "All scores are 0, 1 or 2. If they are classes, use `objective=entailment`.",
+}
+"""What whole sets of scores may be instead."""
+
+
+def data_sentences(splits: "PairSplits") -> list[str]:
+    """Describe the pairs of a command: sizes, scale or classes, notes, and overlap of the splits."""
+    sets = [pairs for _, pairs in splits.items()]
+    total, pairs, warning = sum(map(len, sets)), splits.evaluation, overlap_warning(splits.overlap)
+    # A single file is of no split until it is divided.
+    sizes = f"{total:,}" if splits.one_file else ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
+    low, high = pairs.scale
+    read = [f"Classes: {', '.join(pairs.classes)}."]
+    if not pairs.classes:
+        inferred = f"inferred from {counted(total, 'value')}"
+        source = {"given": "as given", "inferred": inferred, "known": "known for this set"}[pairs.scale_source]
+        code = _CODES.get(frozenset(pair.target for split in sets for pair in split), "")
+        read = [f"Scores run from {low:g} to {high:g} ({source}).", *([code] if code else [])]
+    unit = "pair" if total == 1 else "pairs"
+    return [f"Data: {splits.name} ({sizes} {unit}).", *read, *splits.notes, *([warning] if warning else [])]
+
+
+def overlap_warning(overlap: "Overlap") -> str | None:
+    """Say what test shares with train; None without overlap."""
+    if overlap.train_test is None or not overlap.test_sentences_in_train:
+        return None
+    same, either = overlap.train_test
+    return (
+        f"Overlap: {either:,} test pairs ({same:,} in the same order) and {overlap.test_sentences_in_train:,} of the "
+        f"{overlap.test_sentences:,} distinct test sentences are also in train; the test score may be optimistic."
+    )
+
+
+def view_contents(found: "Contents") -> View:
+    """Show models, runs and exports with their sizes."""
+    graphs = {file: precision for precision, file in GRAPH_FILES.items()}
+    rows: list[Any] = [
+        (model.path, model.file_bytes, ", ".join(graphs.get(name, name) for name in model.graphs), model.origin)
+        for model in found.models
+    ]
+    for run in found.runs:
+        stopped = f", {run.waiting:,} stopped" if run.waiting else ""
+        spare = f"; {_megabytes(run.spare_bytes)} MB to free" if run.spare_bytes else ""
+        rows.append((run.path, run.file_bytes, "", f"run: {run.finished:,} finished{stopped}{spare}"))
+    rows += [(path, size, "", _KEPT[Path(path).name]) for path, size in found.kept.items()]
+    rows += [("other files", found.other_bytes, "", "results, figures, notes")] if rows else []
+    cells = [(path.removeprefix(f"{found.folder}/"), _megabytes(size), *more) for path, size, *more in rows]
+    freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""
+    return View(
+        "contents",
+        "What the workspace holds",
+        [Table(f"Models and runs in {found.folder}", ("folder", "MB", "graphs", "what it is"), cells)],
+        [
+            found.reports and f"Results: {', '.join(found.reports)}",
+            f"{found.folder}: {counted(len(found.models), 'model')}, {_megabytes(found.file_bytes)} MB{freed}.",
+            found.spare_bytes and f"--clean frees {_megabytes(found.spare_bytes)} MB that only a repetition would use.",
+        ],
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f}"
+
+
+def view_diagnosis(diagnosis: "Diagnosis") -> View:
+    """Show what was found, and what to do, problems first."""
+    table = Table.of("This machine", diagnosis.checks, {"what": "name", "found": "found", "verdict": "verdict"})
+    wrong = sorted(
+        (row for row in diagnosis.checks if row.verdict in ("problem", "warning")), key=attrgetter("verdict")
+    )
+    said = [f"{row.verdict.title()}: {row.name}: {row.found}.\n  Do: {row.hint}." for row in wrong]
+    able = diagnosis.able and "Everything that was asked for can run."
+    return View("diagnosis", "What fits on this machine", [table], [*said, able])
+
+
+def view_page_report(found: "PageReport") -> View:
+    """Show the recommendation, what would add to it, and the place of the page."""
+    missing = [f"{why}. This adds it: {command}" for why, command in zip(found.missing, found.commands, strict=True)]
+    size = f"{found.file_bytes / 1e3:,.0f} kB, opens without a network"
+    return View("page", "Page", (), [*found.recommendations, *missing, f"Page: {found.page} ({size})"])

@@ -30,7 +30,7 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import keep, keep_words, truncate
-from truncate_kit.report.distillation import view_distillation
+from truncate_kit.report.distillation import view_distill_result
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.examples import PairEvaluator, RetrievalEvaluator
 
@@ -71,7 +71,7 @@ def learned(full, texts, tmp_path_factory):
 
 
 def notes_of(result):
-    return " ".join(view_distillation(result).notes)
+    return " ".join(view_distill_result(result).notes)
 
 
 def is_nearer(lean, cut, wanted):

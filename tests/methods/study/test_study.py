@@ -28,7 +28,6 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
-from truncate_kit.report.training import points_of
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit_cli.app import main
@@ -324,7 +323,7 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
     write_tables(result, tmp_path)
     page = (tmp_path / "tables.md").read_text()
     assert (
-        f"| m | {best.layer} | {best.parameters} | {points_of(best, 'dev')} | {points_of(best, 'test')} | – | – | – |"
+        f"| m | {best.layer} | {best.parameters} | {points(best.dev, best.dev_std)} | {points(best.test, best.test_std)} |"
         in page
     )
     with (tmp_path / "best.csv").open() as handle:
