@@ -124,8 +124,9 @@ def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
     said = step["what"].partition(": ")[2]  # where the report has words and no figures
     cells = [WORDS[step["step"]], f"{step['pearson']} / {step['spearman']}" if step["pearson"] else said]
     for report in reports.values():
-        both = [report.score(*report.groups[-1], measure) for measure in ("test_pearson", "test")]
-        trained = report.of(*report.groups[-1])[0].parameters
+        group, trials = list(report.groups.items())[-1]
+        both = [report.score(*group, measure) for measure in ("test_pearson", "test")]
+        trained = trials[0].parameters
         cells += [" / ".join(points(found.mean, found.std) for found in both), f"{trained:,}"]
     return cells
 

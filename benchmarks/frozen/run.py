@@ -108,7 +108,11 @@ def measure(name: str, folder: str, options: argparse.Namespace) -> None:
 def row(report: FrozenReport) -> list[str]:
     """One model's line of the table: plain states, then each step on the most blocks; Spearman / Pearson on test."""
     plain = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
-    cells = [report.model, f"{report.pooling}, {report.settings.score}{', NLI' if report.nli else ''}", report.data]
+    cells = [
+        report.model,
+        f"{report.pooling}, {report.settings.score}{', NLI' if report.test_sentences_in_nli is not None else ''}",
+        report.data,
+    ]
     cells += [points(report.states[-1], None), f"{max(plain)[0]:.2f} (block {max(plain)[1]})" if plain else "–"]
     for step in STEPS:
         if step not in report.settings.steps:

@@ -170,7 +170,7 @@ def test_other_trainings():
     assert worst.rows[0][1:] == ("0.25", "0.75", "-0.50")
     assert "1 of the 2 distinct test sentences are also in train" in said(some_heads())
     clean = replace(some_heads(), overlap=overlap_of([("a", "b")], [("c", "d")], [("e", "f")]))
-    assert "share no sentence. NLI: 1 of the 2" in said(replace(clean, nli="snli", test_sentences_in_nli=1))
+    assert "share no sentence. NLI: 1 of the 2" in said(replace(clean, test_sentences_in_nli=1))
     combined = view_of(a_combination(2))
     assert combined.tables[0].rows[0] == ("best combination", "73.00 ± 0.00", "65.00 ± 0.00")
     assert combined.tables[0].marked == 0

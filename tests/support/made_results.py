@@ -36,7 +36,7 @@ from truncate_kit.methods.distill.result import (
     TextCounts,
 )
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction, WorstPair
+from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction
 from truncate_kit.methods.tmft.result import Certainty, LayerScores, Ranking, SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.cutting import CutResult
@@ -250,14 +250,14 @@ def some_heads(seeds: tuple[int, ...] = (0, 1), layers: tuple[int, ...] = (1, 2)
         for step in ("cosine", "siamese") for layer in layers for seed in seeds
     )  # fmt: skip
     return FrozenReport(
-        model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99,
-        num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds),
+        model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16,
+        settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds),
         states=(None if gap else 20.0, 10.0), train_states=(12.0, 8.0),
         trials=trials, test_sentences_in_nli=None, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
         reconstruction=Reconstruction(
-            code_widths=(5, 10), losses=(0.4, 0.3), own_losses=(0.2, 0.1), num_sentences=100, left_out=3, seconds=1.0
+            code_widths=(5, 10), losses=(0.4, 0.3), own_losses=(0.2, 0.1), num_sentences=100, left_out=3
         ),
-        nli=None, worst=(WorstPair(first="a " * 60, second="b", target=0.25, predicted=0.75, error=-0.5),),
+        worst=(("a " * 60, "b", 0.25, 0.75, -0.5),),
         overlap=overlap_of([("a", "b")], [("c", "d")], [("a", "e")]), seconds=1.0, notes=("Said.",),
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.naming import blocks_in_words, place_in_words
@@ -223,8 +224,10 @@ def view_frozen_report(report: FrozenReport) -> View:
     losses, unseen = report.reconstruction, report.test_sentences_in_nli
     once = AUTOENCODER in report.steps and report.num_seeds > 1
     columns: dict[str, Column] = {
-        "pair": lambda pair: f"{_shortened(pair.first)} | {_shortened(pair.second)}",
-        **{"score": "target", "predicted": "predicted", "error": "error:+.2f"},
+        "pair": lambda pair: f"{_shortened(pair[0])} | {_shortened(pair[1])}",
+        "score": lambda pair: pair[2],
+        "predicted": lambda pair: pair[3],
+        "error": lambda pair: f"{pair[4]:+.2f}",
     }
     title = "Largest errors on test, from 0 to 1; the mean difference on dev is taken off"
     sentences = [
@@ -253,10 +256,10 @@ def _steps(report: FrozenReport) -> Table:
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
         rows.append((f"states of block {block} as they are, {name}", "1", "0", NONE, points(score), NONE))
-    chosen = len(rows) + report.groups.index((report.chosen_step, report.chosen_layer))
-    for step, layer in report.groups:
+    chosen = len(rows) + list(report.groups).index((report.chosen_step, report.chosen_layer))
+    for (step, layer), trials in report.groups.items():
         spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
-        trained = f"{report.of(step, layer)[0].parameters:,}"
+        trained = f"{trials[0].parameters:,}"
         rows.append((step, str(layer), trained, *(points(span.mean, span.std) for span in spans)))
     title = f"{report.model} on {report.data}: Spearman × 100, {counted(report.num_seeds, 'seed')}"
     return Table(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows, marked=chosen)
@@ -274,13 +277,12 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
         return Plot(name, title, along, unit, series, whole=True, file=file, **more)
 
     alone = [Series(blocks, report.states, "states as they are", VERMILION)]
-    if (states := report.train_states) is not None:
-        alone.append(
-            Series(blocks, states, "states as they are, on the training pairs", VERMILION, marker=".", line="--")
-        )
+    label = "states as they are, on the training pairs"
+    alone.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
-            codes = report.codes_by_block(step, layers[-1])
+            columns = zip(*(trial.blocks for trial in report.groups[step, layers[-1]]), strict=True)
+            codes = [None if None in column else fmean(column) for column in columns]
             alone.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
     levels = (
         (report.score(report.chosen_step, report.chosen_layer, "test").mean, "all blocks together, chosen heads", INK),
@@ -298,9 +300,8 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 
         ends, what = (0.0, 1.1 * max(found.losses)), "mean squared error"
         plots.append(lost(found.losses, "reconstruction", f"{what} (1 = always the mean)", y_range=ends))
-        if (own := found.own_losses) is not None:
-            more: dict[str, Any] = {"logarithmic": True, "on_page": False}
-            plots.append(lost(own, "reconstruction-own-units", f"{what} in the states' own units", **more))
+        more: dict[str, Any] = {"logarithmic": True, "on_page": False}
+        plots.append(lost(found.own_losses, "reconstruction-own-units", f"{what} in the states' own units", **more))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():

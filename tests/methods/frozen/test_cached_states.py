@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.methods.frozen.states import cached_states
+from truncate_kit.methods.frozen.heads import cached_states
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 

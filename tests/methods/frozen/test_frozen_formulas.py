@@ -11,14 +11,15 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.frozen.heads import (
     HELD_OUT,
     BlockAutoencoders,
-    PairExamples,
-    PairsEvaluator,
+    StatePairs,
+    load_autoencoders,
     log_variance,
+    moments,
     new_heads,
     pretrain,
+    save,
 )
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.frozen.states import StatePairs, moments
 from truncate_kit.models.layer_heads import BlockNetworks
 from truncate_kit.training.settings import rate_at
 
@@ -70,12 +71,14 @@ def distance(one, other):
 @pytest.mark.parametrize("loss", ["mse", "log-variance"])
 def test_pairs_are_trained_with_the_loss_that_was_asked_for(loss):
     generator = np.random.default_rng(2)
-    pairs = StatePairs(generator.normal(size=(8, 2, 6)).astype(np.float32), (0, 1, 2, 3), (4, 5, 6, 7), (0, 0.5, 1, 1))
+    pairs = StatePairs(
+        generator.normal(size=(8, 2, 6)).astype(np.float32), (0, 1, 2, 3), (4, 5, 6, 7), (0, 0.5, 1, 1), loss
+    )
     heads = new_heads("siamese", pairs, (2, 3), FrozenSettings(score="sigmoid"), seed=0)
-    predicted = np.array(PairsEvaluator(pairs, None).evaluation(heads).cosines)
+    predicted = np.array(pairs.evaluation(heads).cosines)
     error = predicted - np.array(pairs.targets)
     expected = {"mse": (error**2).mean(), "log-variance": math.log(error.var())}[loss]
-    found = PairExamples(pairs, None, loss).loss(heads, range(4))
+    found = pairs.loss(heads, range(4))
     assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
 
 
@@ -176,8 +179,8 @@ def test_deeper_autoencoders_are_mirrored_tanh_layers(depth, tmp_path):
         rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
     assert len(model.deeper) == len(model.networks.deeper) == depth - 1
     torch.testing.assert_close(model(states), torch.stack(rows), atol=1e-5, rtol=1e-4)
-    model.save(tmp_path / "a")
-    torch.testing.assert_close(BlockAutoencoders.load(tmp_path / "a", 6, widths, depth)(states), model(states))
+    save(model, tmp_path / "a")
+    torch.testing.assert_close(load_autoencoders(tmp_path / "a", 6, widths, depth)(states), model(states))
 
 
 def _part(layer, run, place):

@@ -4,30 +4,33 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from truncate_kit.core.errors import DivergedError, ModelError, UsageError
+from truncate_kit.core.errors import DataError, DivergedError, ModelError, UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.seen import keys_of, merged
 from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import splits_for
-from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.data.seen import seen_before
+from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, distinct_texts
 from truncate_kit.evaluation.graded import spearman
 from truncate_kit.methods.frozen.heads import (
     BlockAutoencoders,
-    PairsEvaluator,
+    Rows,
+    StatePairs,
+    cached_states,
+    load_autoencoders,
     new_heads,
-    pair_distances,
     pretrain,
-    save_heads,
-    train_heads,
+    save,
 )
 from truncate_kit.methods.frozen.settings import (
     AUTOENCODER,
@@ -37,16 +40,7 @@ from truncate_kit.methods.frozen.settings import (
     FrozenSettings,
     FrozenTrial,
     Reconstruction,
-    WorstPair,
     choose,
-    frozen_name,
-)
-from truncate_kit.methods.frozen.states import (
-    Material,
-    check_pairs,
-    draw_sentences,
-    nli_scores,
-    read_material,
 )
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models.encoder import Encoder
@@ -55,9 +49,13 @@ from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.distributed import isolated
+from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import check_diverged
 
 MODEL_FOLDER = "frozen"
+NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
+FEWEST_SENTENCES = 20
+NUM_WORST = 20
 _AUTOENCODERS = "autoencoders"  # their record in the store
 
 
@@ -74,67 +72,134 @@ def finetune_frozen(
 ) -> FrozenReport:
     """Train heads over the states of the frozen blocks of `encoder` and save the best, with the blocks it needs.
 
-    States are pooled as `encoder` pools; the paper takes the last token's. They are those of the blocks, see
-    `FrozenSettings.final_norm`. data: train, dev and test pairs with scores. raw: sentences for the step `autoencoder`;
-    those of dev and test are left out. nli: pairs with the classes entailment, neutral and contradiction, on which
-    heads are trained first. The step and number of blocks with the best mean dev Spearman are taken, fewer blocks on a
-    tie, with the seed that is best on dev. out: gets `frozen/` (the model) and `frozen-heads/` (report, states,
-    trials), from which the same call continues after a kill.
-    Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to this model,
-    `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
+    Args:
+        encoder: Pools the states; the paper takes the last token's.
+        data: Train, dev and test pairs with scores.
+        out: Gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call
+            continues after a kill.
+        settings: None for the defaults.
+        raw: Sentences for the step `autoencoder`; sentences of dev and test are left out.
+        nli: Pairs with the classes entailment, neutral and contradiction, on which heads are trained first.
+        progress: True draws bars and logs; a callable hears of every step.
+
+    Raises:
+        ModelError: The model has no blocks.
+        UsageError: Settings that do not suit the model.
+        DataError: Pairs or sentences are missing or too few.
+        FileProblemError: `out` cannot be written.
+        DivergedError: One trial diverged, after all others were run and kept.
     """
-    progress = reporter(progress)
-    settings, begin = settings or FrozenSettings(), time.perf_counter()
-    layers = _layers(encoder, settings)
-    settings.check_model(encoder)
-    splits = check_pairs(data, settings.seeds[0])
-    sentences, left_out = None, 0
-    if AUTOENCODER in settings.steps:
-        if raw is None:
-            hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
-            raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
-        sentences, left_out = draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
-    if nli is not None:
-        nli_scores(nli)  # before anything is computed
-    file = local_path(out) / RESULT_FILES["freeze"]
-    out, work = local_path(out), file.parent
-    store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
+    begin, progress, settings = time.perf_counter(), reporter(progress), settings or FrozenSettings()
+    layers, splits = _layers(encoder, settings), _splits(data, settings.seeds[0])
+    learns_raw = AUTOENCODER in settings.steps
+    sentences, left_out = _draw_sentences(raw, splits, settings) if learns_raw else (None, 0)
+    inferred = {} if nli is None else {"nli": nli}
+    for pairs in inferred.values():
+        nli_scores(pairs)  # checked before anything is computed
+    out = local_path(out)
+    file = out / RESULT_FILES["freeze"]
+    store = _store(encoder, layers, settings, [*splits.values(), *inferred.values()], sentences, file.parent)
     with output_folder(out, encoder, MODEL_FOLDER), store.open():
-        known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
-        base = _frozen_part(encoder, max((*layers, *known)))
-        widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
-        material = read_material(
-            base, splits, work / "states", settings, nli=nli, raw=sentences, left_out=left_out, progress=progress
+        run = _Run(encoder, settings, layers, store, progress)
+        run.read_states(file.parent / "states", (splits, inferred), sentences)
+        chosen, trials = run.trials(left_out)
+        model = truncate(run.base, chosen.layer)
+        model.heads = run.heads(chosen).to(model.device)
+        plain = new_heads(COSINE, run.pairs["train"], run.widths, settings, seed=settings.seeds[0])
+        shared = None if nli is None else len({*splits["test"].texts()} & {*nli.texts()})
+        notes = [seen_before(splits["test"], {encoder.name: encoder.seen}), *run.notes]
+        report = FrozenReport(
+            model=encoder.name,
+            data=data.name,
+            data_fingerprint=data.fingerprint(),
+            settings=settings,
+            pooling=run.base.pooling,
+            depth=encoder.depth,
+            width=encoder.width,
+            states=_block_correlations(plain, run.pairs["test"]),
+            train_states=_block_correlations(plain, run.pairs["train"]),
+            trials=trials,
+            chosen_step=chosen.step,
+            chosen_layer=chosen.layer,
+            chosen_seed=chosen.seed,
+            reconstruction=store.read(_AUTOENCODERS, Reconstruction),
+            test_sentences_in_nli=shared,
+            worst=_worst(model.heads, run.pairs["dev"], run.pairs["test"], splits["test"]),
+            overlap=splits_for(data, settings.seeds[0]).overlap,
+            seconds=time.perf_counter() - begin,
+            notes=tuple(filter(None, notes)),
         )
-        run = _Run(base, material, settings, widths, store, progress)
-        report = run.report(encoder, data, layers, nli, begin)
-        model = truncate(base, report.chosen_layer)
-        model.heads = run.heads(report.chosen).to(model.device)
         if model.family.final_norm is not None and not settings.final_norm:
             model.heads.raw = True
-        learned = (*splits[:2], *([nli] if nli is not None else []))
-        model.seen = merged(encoder.seen, keys_of(*learned))
+        model.seen = merged(encoder.seen, keys_of(splits["train"], splits["dev"], *inferred.values()))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
         save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model, origin), origin=origin)
-        for folder in (store.folder, work):  # what other settings left in theirs stays
+        for folder in (store.folder, file.parent):  # what other settings left in theirs stays
             report.write(folder / file.name)
-        store.forget_weights({report.chosen.name, _AUTOENCODERS})
+        store.forget_weights({_name(chosen.step, chosen.layer, chosen.seed), _AUTOENCODERS})
     return report
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
-    """Return the numbers of lowest blocks to try, rising. Raises `ModelError` without blocks, `UsageError`."""
+    """Return the numbers of lowest blocks to try, rising. Raises `ModelError`; `UsageError` for unsuitable settings."""
     if encoder.depth == 0:
         raise ModelError(
             f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one layer or more."
         )
-    held = [layer for layer in layers_held(encoder.backbone.config) if layer > 0]
+    if settings.final_norm and encoder.family.final_norm is None:
+        raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
+    if (widest := max(settings.codes or (0,))) >= encoder.width:
+        states = f"the states of {encoder.name}, which have {encoder.width}"
+        raise UsageError(f"Codes of {widest} numbers are no shorter than {states}.", hint="Give narrower `codes`.")
     if settings.layers == "auto":
         return (encoder.depth,)
+    held = [layer for layer in layers_held(encoder.backbone.config) if layer > 0]
     layers = sorted(parse_layers(settings.layers, held, encoder.depth))
     if layers[0] < 1:
         raise UsageError("Heads need a block: layer 0 is the embeddings.", hint=f"Use `layers` 1 to {encoder.depth}.")
     return tuple(layers)
+
+
+def _splits(data: PairSplits, seed: int) -> dict[str, PairSet]:
+    """Return train, dev and test by name. Raises `DataError` if one is missing, has classes, or is too small."""
+    splits = dict(splits_for(data, seed).items())
+    if len(splits) < 3:
+        hint = "Give a folder with train, dev and test files, or one file to be divided."
+        raise DataError(f"{data.name} has no train, dev and test set, only {', '.join(splits)}.", hint=hint)
+    for pairs in splits.values():
+        if pairs.classes:
+            raise DataError(f"{pairs.name} holds classes, not scores.", hint="Give pairs with classes as `nli`.")
+        pairs.check_ranked()
+    return splits
+
+
+def nli_scores(pairs: PairSet) -> list[float]:
+    """Score entailment as 1, neutral as ½, contradiction as 0. Raises `DataError` for any other class."""
+    if not pairs.classes or not {name.lower() for name in pairs.classes} <= NLI_SCORES.keys():
+        labels = f"the classes {', '.join(pairs.classes)}" if pairs.classes else "scores, not classes"
+        hint = f"NLI pairs are labelled {', '.join(NLI_SCORES)}."
+        raise DataError(f"{pairs.name} holds {labels}.", hint=hint)
+    return [NLI_SCORES[pairs.classes[int(pair.target)].lower()] for pair in pairs]
+
+
+def _draw_sentences(
+    raw: Sequence[str] | None, splits: dict[str, PairSet], settings: FrozenSettings
+) -> tuple[list[str], int]:
+    """Draw distinct raw sentences that are not in dev or test; return also how many were left out.
+
+    Raises `UsageError` without sentences, `DataError` for too few.
+    """
+    if raw is None:
+        hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
+        raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
+    distinct, held_out = list(dict.fromkeys(raw)), {*splits["dev"].texts(), *splits["test"].texts()}
+    usable = [text for text in distinct if text not in held_out]
+    if len(usable) < FEWEST_SENTENCES:
+        hint = f"Give at least {FEWEST_SENTENCES} as `raw`; the paper takes 20,000."
+        raise DataError(f"{len(usable)} raw sentences are too few to train autoencoders.", hint=hint)
+    generator = torch.Generator().manual_seed(settings.seeds[0])
+    order = torch.randperm(len(usable), generator=generator)[: settings.raw_sentences]
+    return [usable[place] for place in sorted(order.tolist())], len(distinct) - len(usable)
 
 
 def _store(
@@ -145,9 +210,9 @@ def _store(
     sentences: Sequence[str] | None,
     work: Path,
 ) -> RunStore:
-    """Make the store of the trials of one model, data and settings, whatever layers, steps and seeds were asked for.
+    """Make the store of the trials of one model, data and settings, for any layers, steps and seeds.
 
-    Autoencoders learn together, so those of fewer blocks are others, and so is what begins with them.
+    Autoencoders of all blocks learn together: fewer blocks give others, and other heads that start from them.
     """
     read = max(layers) if AUTOENCODER in settings.steps else encoder.depth
     fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
@@ -163,164 +228,152 @@ def _store(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Take the lowest blocks alone: nothing that follows pooling, no heads, no combination of layers."""
+    """Take the lowest blocks alone, without a combination of layers, heads and modules after pooling."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.combine_layers(None)
     base.tail, base.heads = nn.ModuleList(), None
     return base
 
 
-@dataclass(slots=True)
-class _Run:
-    """All trials of one run."""
+def _name(step: str, layer: int, seed: int) -> str:
+    """Name the record and the weights of a trial."""
+    return f"{step}-blocks{layer:02d}-seed{seed}"
 
-    base: Encoder
-    material: Material
-    settings: FrozenSettings
-    widths: tuple[int, ...]  # of the codes of each block that is read
-    store: RunStore
-    progress: Progress
+
+class _Run:
+    """All trials of one run, on states that are read once."""
+
+    raw: Rows | None = None
     autoencoders: BlockAutoencoders | None = None
 
-    def report(
-        self, encoder: Encoder, data: PairSplits, layers: Sequence[int], nli: PairSet | None, begin: float
-    ) -> FrozenReport:
-        """Run what has not been run yet, and choose among what was asked for; the report has all that is finished."""
-        settings, material = self.settings, self.material
-        asked, diverged = list[FrozenTrial](), list[tuple[str, DivergedError]]()
-        for step in settings.ordered_steps():
-            if step == AUTOENCODER:
-                self._pretrain()
-            for layer, seed in itertools.product(layers, settings.seeds):
-                try:
-                    asked.append(self.trial(step, layer, seed))
-                except DivergedError as error:
-                    diverged.append((frozen_name(step, layer, seed), error))
-        check_diverged(diverged)
-        trials = sorted(
-            self.store.all(FrozenTrial).values(), key=lambda one: (STEPS.index(one.step), one.layer, one.seed)
-        )
-        groups = {(trial.step, trial.layer) for trial in asked}
-        chosen = choose([trial for trial in trials if (trial.step, trial.layer) in groups])
-        plain = new_heads(COSINE, material.train, self.widths, settings, seed=settings.seeds[0])
-        return FrozenReport(
-            model=encoder.name,
-            data=data.name,
-            data_fingerprint=data.fingerprint(),
-            settings=settings,
-            pooling=self.base.pooling,
-            depth=encoder.depth,
-            width=encoder.width,
-            parameters=truncate(self.base, chosen.layer, copy_weights=False).num_parameters,
-            num_texts=material.num_texts,
-            states=block_correlations(pair_distances(plain, material.test), material.test.targets),
-            train_states=block_correlations(pair_distances(plain, material.train), material.train.targets),
-            trials=tuple(trials),
-            chosen_step=chosen.step,
-            chosen_layer=chosen.layer,
-            chosen_seed=chosen.seed,
-            reconstruction=self.store.read(_AUTOENCODERS, Reconstruction),
-            nli=nli.name if nli is not None else None,
-            worst=worst_pairs(self.heads(chosen).to(self.base.device), material, chosen.layer),
-            overlap=splits_for(data, settings.seeds[0]).overlap,
-            seconds=time.perf_counter() - begin,
-            notes=material.notes,
-            test_sentences_in_nli=None if nli is None else len({*material.test_pairs.texts()} & {*nli.texts()}),
-        )
+    def __init__(
+        self, encoder: Encoder, settings: FrozenSettings, layers: Sequence[int], store: RunStore, progress: Progress
+    ) -> None:
+        self.settings, self.layers, self.store, self.progress = settings, layers, store, progress
+        known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
+        self.base = _frozen_part(encoder, max((*layers, *known)))
+        self.widths = settings.code_widths(encoder.depth, encoder.width)[: self.base.depth]
+        self.pairs, self.notes = dict[str, StatePairs](), list[str]()
 
-    def _pretrain(self) -> None:
-        """Have the autoencoders, trained where they are not there."""
-        if self.store.read(_AUTOENCODERS, Reconstruction) is not None:
-            read = partial(
-                BlockAutoencoders.load, width=self.base.width, code_widths=self.widths, depth=self.settings.depth
-            )
-            self.autoencoders = self.store.load(_AUTOENCODERS, read)
-        if self.autoencoders is not None:
-            return
-        raw, begin = self.material.raw, time.perf_counter()
+    def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
+        """Read the states of all distinct texts, from the cache or computed; sets that share texts stand together."""
+
+        def states(texts: Sequence[str]) -> Rows:
+            norm = self.settings.final_norm
+            values, damaged = cached_states(self.base, texts, cache, final_norm=norm, progress=self.progress)
+            if damaged:
+                problem = f"The cache in {cache} was damaged"
+                self.notes.append(f"{problem}: the states of {damaged:,} texts were computed again.")
+            return values
+
+        for parts in filter(None, sets):
+            texts = distinct_texts(pair for part in parts.values() for pair in part)
+            values = states(texts)
+            for name, part in parts.items():
+                _, first, second = PlacedPairs.of(part.pairs, texts)
+                targets = nli_scores(part) if part.classes else part.scores01()
+                self.pairs[name] = StatePairs(values, first, second, targets, self.settings.loss)
+        if sentences is not None:
+            self.raw = states(sentences)
+
+    def trials(self, left_out: int) -> tuple[FrozenTrial, tuple[FrozenTrial, ...]]:
+        """Run what has not been run; return the best of what was asked for, and all finished trials."""
+        settings, diverged, asked = self.settings, list[tuple[str, DivergedError]](), list[FrozenTrial]()
+        for step in sorted(settings.steps, key=STEPS.index):
+            if step == AUTOENCODER:
+                self.autoencoders = self._pretrained(left_out)
+            for layer, seed in itertools.product(self.layers, settings.seeds):
+                try:
+                    asked.append(self._trial(step, layer, seed))
+                except DivergedError as error:
+                    diverged.append((_name(step, layer, seed), error))
+        check_diverged(diverged)
+        finished = self.store.all(FrozenTrial).values()
+        trials = sorted(finished, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
+        groups = {(trial.step, trial.layer) for trial in asked}
+        return choose([trial for trial in trials if (trial.step, trial.layer) in groups]), tuple(trials)
+
+    def _pretrained(self, left_out: int) -> BlockAutoencoders:
+        """Load the autoencoders, or train and keep them."""
+        store, settings, raw = self.store, self.settings, self.raw
+        read = partial(load_autoencoders, width=self.base.width, code_widths=self.widths, depth=settings.depth)
+        kept = store.load(_AUTOENCODERS, read) if store.read(_AUTOENCODERS, Reconstruction) else None
+        if kept is not None:
+            return kept
         assert raw is not None  # checked before anything was computed
-        self.autoencoders, losses, own_losses = pretrain(
+        model, losses, own_losses = pretrain(
             raw,
             self.widths,
-            self.settings,
-            seed=self.settings.seeds[0],
+            settings,
+            seed=settings.seeds[0],
             device=self.base.device,
-            checkpoint=self.store.checkpoints.of(_AUTOENCODERS),
+            checkpoint=store.checkpoints.of(_AUTOENCODERS),
             progress=self.progress,
         )
         found = Reconstruction(
-            code_widths=self.widths,
-            losses=losses,
-            own_losses=own_losses,
-            num_sentences=len(raw),
-            left_out=self.material.left_out,
-            seconds=time.perf_counter() - begin,
+            code_widths=self.widths, losses=losses, own_losses=own_losses, num_sentences=len(raw), left_out=left_out
         )
-        self.store.write(_AUTOENCODERS, found, self.autoencoders.save)
+        store.write(_AUTOENCODERS, found, partial(save, model))
+        return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return the heads of a finished trial; trained again where their weights are gone or damaged."""
-        heads = self.store.load(trial.name, read_layer_heads)
+        """Return the heads of a finished trial, trained again if their weights are gone or damaged."""
+        name = _name(trial.step, trial.layer, trial.seed)
+        heads = self.store.load(name, read_layer_heads)
         if heads is None:
-            self.trial(trial.step, trial.layer, trial.seed, again=True)
-            heads = read_layer_heads(self.store.weights(trial.name))
+            self._trial(trial.step, trial.layer, trial.seed, again=True)
+            heads = read_layer_heads(self.store.weights(name))
         return heads
 
-    def trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """Return the finished trial; run where it is not there, or again for its weights."""
-        name = frozen_name(step, layer, seed)
+    def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
+        """Return the finished trial; run it if it is missing, or `again` for its weights."""
+        begin, name, settings = time.perf_counter(), _name(step, layer, seed), self.settings
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
             return known
-        begin, material, settings = time.perf_counter(), self.material, self.settings
-        train, dev, test = (pairs.lowest(layer) for pairs in (material.train, material.dev, material.test))
-        heads = new_heads(step, train, self.widths[:layer], settings, seed=seed, autoencoders=self.autoencoders)
-        heads = heads.to(self.base.device)
-        done = train_heads(
-            heads,
-            train,
-            dev,
-            settings,
-            seed=seed,
-            nli=material.nli.lowest(layer) if material.nli is not None else None,
-            checkpoint=self.store.checkpoints.of(name),
-            progress=self.progress,
-            task=f"{step}, {counted(layer, 'block')}, seed {seed}",
+        pairs = {part: whole.lowest(layer) for part, whole in self.pairs.items()}
+        heads = new_heads(
+            step, pairs["train"], self.widths[:layer], settings, seed=seed, autoencoders=self.autoencoders
         )
-        held, final = (PairsEvaluator(pairs, None).evaluation(heads) for pairs in (dev, test))
-        found = FrozenTrial(
+        heads = heads.to(self.base.device)
+        for part, epochs in (("nli", settings.nli_epochs), ("train", settings.epochs)):
+            if part in pairs:
+                stage = "nli" if part == "nli" else ""
+                training = settings.training(epochs)
+                done = TrainingRun(cast(Encoder, heads), pairs[part], pairs["dev"], training, seed=seed).train(
+                    checkpoint=self.store.checkpoints.of(name, stage),
+                    progress=self.progress,
+                    task=f"{step}, {counted(layer, 'block')}, seed {seed}{', NLI' if stage else ''}",
+                )
+        dev, test = pairs["dev"].evaluation(heads), pairs["test"].evaluation(heads)
+        trial = FrozenTrial(
             step=step,
             layer=layer,
             seed=seed,
             dev_scores=tuple(done.scores),
             best_epoch=done.best_stage + 1,
-            dev=held.spearman,
-            dev_pearson=held.pearson,
-            test=final.spearman,
-            test_pearson=final.pearson,
-            blocks=block_correlations(pair_distances(heads, test), test.targets),
+            dev=dev.spearman,
+            dev_pearson=dev.pearson,
+            test=test.spearman,
+            test_pearson=test.pearson,
+            blocks=_block_correlations(heads, pairs["test"]),
             parameters=sum(weight.numel() for weight in heads.parameters()),
             seconds=time.perf_counter() - begin,
         )
-        return self.store.write(name, found, partial(save_heads, heads))
+        return self.store.write(name, trial, partial(save, heads))
 
 
-NUM_WORST = 20
+def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | None, ...]:
+    """Return Spearman × 100 of 1 − distance and target at each block; None if undefined."""
+    return tuple(spearman((-column).tolist(), pairs.targets) for column in pairs.distances(heads).double().T)
 
 
-def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where undefined."""
-    return tuple(spearman((-column).tolist(), targets) for column in distances.double().T)
-
-
-def worst_pairs(heads: LayerHeads, material: Material, layer: int) -> tuple[WorstPair, ...]:
-    """Return the largest errors on test, the mean difference on dev taken off: the loss does not see it."""
-    dev, test = material.dev.lowest(layer), material.test.lowest(layer)
-    held, predicted = (PairsEvaluator(pairs, None).evaluation(heads).cosines for pairs in (dev, test))
+def _worst(
+    heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
+) -> tuple[tuple[str, str, float, float, float], ...]:
+    """Return the test pairs with the largest errors, less the mean difference on dev, which the loss does not see."""
+    held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
-    order = np.argsort(-np.abs(errors), kind="stable")[:NUM_WORST].tolist()
-    texts = [(material.test_pairs.pairs[place].first, material.test_pairs.pairs[place].second) for place in order]
-    return tuple(
-        WorstPair(first=first, second=second, target=test.targets[at], predicted=predicted[at], error=float(errors[at]))
-        for at, (first, second) in zip(order, texts, strict=True)
-    )
+    rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)
+    worst = sorted(rows, key=lambda row: -abs(row[3]))[:NUM_WORST]
+    return tuple((pair.first, pair.second, *numbers) for pair, *numbers in worst)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.naming import as_text
@@ -28,9 +27,6 @@ from truncate_kit.core.settings import (
 from truncate_kit.core.statistics import Span
 from truncate_kit.data.types import Overlap
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
-
-if TYPE_CHECKING:
-    from truncate_kit.models.encoder import Encoder
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
@@ -81,46 +77,24 @@ class FrozenSettings(Result):
     """
 
     layers: str = setting(
-        "auto", "Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.", LAYERS, name="--layer"
+        "auto", "Numbers of the lowest blocks, such as 6, 3,6,9 or 1..6; auto: all.", LAYERS, name="--layer"
     )
     steps: tuple[str, ...] = setting(
-        STEPS,
-        "Some of cosine,siamese,autoencoder; by default all, the last with --texts only. Encoders of autoencoders go "
-        "on learning, of which the FREEZE report says nothing.",
-        TRAINING,
-        choices=STEPS,
-        parse=names,
-        default=None,
+        STEPS, f"Some of {','.join(STEPS)}; the last needs --texts.", TRAINING, choices=STEPS, parse=names, default=None
     )
-    score: str = setting(
-        "exp", "exp (a text has 1 with itself), or sigmoid as in the FREEZE report.", TRAINING, choices=SCORES
-    )
-    loss: str = setting(
-        "log-variance",
-        "log-variance (of what is predicted less what is given), or mse as in all but the last model of the FREEZE "
-        "report.",
-        TRAINING,
-        choices=LOSSES,
-    )
+    score: str = setting("exp", "exp (a text scores 1 with itself), or the paper's sigmoid.", TRAINING, choices=SCORES)
+    loss: str = setting("log-variance", "Of the pairs: mse or log-variance of the errors.", TRAINING, choices=LOSSES)
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(
         None,
-        "Code width of the blocks in the lower and in the upper half, or one width for all; by default a quarter and a "
-        "half of the states' width.",
+        "Code widths of the lower and upper blocks; by default 1/4 and 1/2.",
         TRAINING,
         bounds=_UNITS,
         parse=_code_widths,
         metavar="LOWER[,UPPER]",
     )
-    depth: int = setting(
-        1,
-        "Layers of each block's network and of its autoencoder's way back; not from the FREEZE report.",
-        TRAINING,
-        bounds=_DEPTH,
-    )
-    final_norm: bool = setting(
-        False, "Apply a decoder's final norm to every block's states, which are else as the block gives them.", LAYERS
-    )
+    depth: int = setting(1, "Layers of each block's network; not from the FREEZE report.", TRAINING, bounds=_DEPTH)
+    final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=TEXTS)
     epochs: int = setting(20, "The best on dev is kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
     nli_epochs: int = setting(3, bounds=EPOCHS)
@@ -135,15 +109,6 @@ class FrozenSettings(Result):
         check_seeds(self.seeds)
         object.__setattr__(self, "layers", as_text(self.layers))
 
-    def check_model(self, encoder: "Encoder") -> None:
-        """Raise `UsageError` for settings that say nothing to this model, or that its states are too narrow for."""
-        if self.final_norm and encoder.family.final_norm is None:
-            raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
-        widest = max(self.codes or (0,))
-        if widest >= encoder.width:
-            states = f"the states of {encoder.name}, which have {encoder.width}"
-            raise UsageError(f"Codes of {widest} numbers are no shorter than {states}.", hint="Give narrower `codes`.")
-
     def training(self, epochs: int) -> TrainingSettings:
         """Return the loop's part: random batches, as log Var depends on them; no block's gradient scales another's."""
         return TrainingSettings(
@@ -155,34 +120,19 @@ class FrozenSettings(Result):
             buckets=False,
         )
 
-    def ordered_steps(self) -> tuple[str, ...]:
-        """Return the steps in the paper's order."""
-        return tuple(step for step in STEPS if step in self.steps)
-
     def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
         """Return the width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
         lower, upper = self.codes or (max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE))
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))
 
 
-def frozen_name(step: str, layer: int, seed: int) -> str:
-    """Return what the records and files of a trial are called."""
-    return f"{step}-blocks{layer:02d}-seed{seed}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial(BaseTrial):
     """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100."""
 
-    step: str  # one of `STEPS`
-    # Spearman on test of the cosine of the codes at each block alone, None where it is not defined
-    blocks: tuple[float | None, ...]
-    parameters: int
-
-    @property
-    def name(self) -> str:
-        """Return what its records and files are called."""
-        return frozen_name(self.step, self.layer, self.seed)
+    step: str  # of `STEPS`
+    blocks: tuple[float | None, ...]  # test Spearman of the codes' cosine at each block; None if undefined
+    parameters: int  # trained ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,65 +140,48 @@ class Reconstruction(Result):
     """The autoencoders: width of the codes and mean squared error on held-out sentences, both by block from 1."""
 
     code_widths: tuple[int, ...]
-    losses: tuple[float, ...]  # of standardised states: 1 is what predicting the mean costs
+    losses: tuple[float, ...]  # of standardised states: 1 is the loss of predicting the mean
+    own_losses: tuple[float, ...]  # in the states' own units
     num_sentences: int  # raw ones, the held-out tenth included
-    left_out: int  # sentences of the file that are also in dev or test and were not used
-    seconds: float
-    own_losses: tuple[float, ...]  # the same errors in the states' own units
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstPair(Result):
-    """A test pair; target and predicted score from 0 to 1."""
-
-    first: str
-    second: str
-    target: float
-    predicted: float
-    error: float  # predicted − target − the mean difference on dev
+    left_out: int  # raw sentences that are also in dev or test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenReport(Result):
-    """The outcome of `finetune_frozen`."""
+    """The outcome of `finetune_frozen`; correlations × 100."""
 
     model: str
     data: str
     data_fingerprint: str
     settings: FrozenSettings
     pooling: str
-    depth: int  # blocks of the model as it came
+    depth: int  # blocks of the full model
     width: int
-    parameters: int  # of the saved model without its heads
-    num_texts: int
-    # Spearman × 100 on test of the cosine of plain states by block, None where undefined
-    states: tuple[float | None, ...]
+    states: tuple[float | None, ...]  # test Spearman of the plain states' cosine by block; None if undefined
+    train_states: tuple[float | None, ...]  # the same on the training pairs (the paper's figure 1)
     trials: tuple[FrozenTrial, ...]
-    chosen_step: str  # with the next two: the trial that was saved
+    chosen_step: str
     chosen_layer: int
     chosen_seed: int
-    reconstruction: Reconstruction | None  # None where no autoencoders were trained
-    nli: str | None  # name of the NLI pairs, None without
-    worst: tuple[WorstPair, ...]  # the test pairs with the largest errors of the saved model
-    overlap: Overlap  # what the splits share
+    reconstruction: Reconstruction | None  # None without autoencoders
+    test_sentences_in_nli: int | None  # distinct test sentences that the NLI pairs hold; None without such pairs
+    # Test pairs with the largest errors: both texts, target and predicted score from 0 to 1, and the error, which is
+    # predicted − target − the mean difference on dev.
+    worst: tuple[tuple[str, str, float, float, float], ...]
+    overlap: Overlap
     seconds: float
     notes: tuple[str, ...]
-    train_states: tuple[float | None, ...]  # `states` of the training pairs (the paper's figure 1)
-    test_sentences_in_nli: int | None  # distinct test sentences that the NLI pairs hold, None without NLI pairs
 
-    def of(self, step: str, layer: int) -> list[FrozenTrial]:
-        """Return the trials of a step on this number of blocks, one per seed."""
-        return [trial for trial in self.trials if (trial.step, trial.layer) == (step, layer)]
+    @property
+    def groups(self) -> dict[tuple[str, int], list[FrozenTrial]]:
+        """Group the trials by step and number of lowest blocks."""
+        return grouped(self.trials)
 
     @property
     def chosen(self) -> FrozenTrial:
         """Return the trial whose heads were saved."""
-        return next(trial for trial in self.of(self.chosen_step, self.chosen_layer) if trial.seed == self.chosen_seed)
-
-    @property
-    def groups(self) -> tuple[tuple[str, int], ...]:
-        """Return every step and number of lowest blocks that was tried, in order."""
-        return tuple(dict.fromkeys((trial.step, trial.layer) for trial in self.trials))
+        seeds = self.groups[self.chosen_step, self.chosen_layer]
+        return next(trial for trial in seeds if trial.seed == self.chosen_seed)
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
@@ -257,23 +190,23 @@ class FrozenReport(Result):
 
     @property
     def num_seeds(self) -> int:
-        """Count the trials of one step and number of blocks, at most."""
-        return max(len(self.of(*group)) for group in self.groups)
+        """Count the trials of the group that has most."""
+        return max(map(len, self.groups.values()))
 
     def score(self, step: str, layer: int, measure: str) -> Span:
         """Return `dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
-        return Span.of([float(getattr(trial, measure)) for trial in self.of(step, layer)])
-
-    def codes_by_block(self, step: str, layer: int) -> tuple[float | None, ...]:
-        """Average over the seeds `FrozenTrial.blocks`."""
-        columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
-        return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
+        return Span.of([float(getattr(trial, measure)) for trial in self.groups[step, layer]])
 
 
-def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Take the best mean dev Spearman over seeds by step and blocks, fewer blocks on a tie; there the best seed."""
+def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenTrial]]:
+    """Group trials by step and number of lowest blocks, in their order."""
     groups: dict[tuple[str, int], list[FrozenTrial]] = {}
     for trial in trials:
         groups.setdefault((trial.step, trial.layer), []).append(trial)
-    best = max(groups.values(), key=lambda group: (sum(one.dev for one in group) / len(group), -group[0].layer))
+    return groups
+
+
+def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
+    """Take the group with the best mean dev Spearman, fewer blocks on a tie, and its best seed on dev."""
+    best = max(grouped(trials).values(), key=lambda group: (fmean(one.dev for one in group), -group[0].layer))
     return max(best, key=lambda trial: (trial.dev, -trial.seed))
