@@ -14,12 +14,12 @@ from truncate_kit.core.files import replacing, run_lock
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.evaluation.graded import Evaluation, correlate
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
-from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, LayerHeads, PairScore, ScoreKind
 from truncate_kit.models.model_folder import WEIGHTS_FILE, write_module
-from truncate_kit.models.truncation import layer_states
+from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.store import StoredRows
+from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import TrainingRun
 
 CHUNK = 512  # texts stored together: enough to sort by length, and seconds of work to repeat after a kill
