@@ -2,7 +2,7 @@
 
     python -m benchmarks.miniatures.priors
 
-Reads the scores of the study `priors.toml` in `one-seed.csv`, draws `priors.png`, and prints the tables of the README.
+Reads the scores of the study `priors.toml` in `one-seed.csv`, draws `priors.png`, and prints the table of the README.
 """
 
 from collections.abc import Sequence
@@ -75,22 +75,12 @@ def chosen(found: dict[str, list[Row]]) -> list[list[str]]:
     return table
 
 
-def by_layer(found: dict[str, list[Row]]) -> list[list[str]]:
-    """Test Spearman of every layer."""
-    names = [(model + prior, f"{title}, {label}") for model, title in MODELS.items() for prior, label in PRIORS.items()]
-    names += [(model + LAST, f"{title}, trained at the last layer") for model, title in MODELS.items()]
-    return [[label, *(f"{float(row['test']):.1f}" for row in found[name])] for name, label in names]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw and print."""
     options, found = PARSER.parse_args(arguments), curves()
     draw(found, options.out / "priors.png")
     columns = ("model", "first", "layer", "parameters, M", "dev", "test", "test of the last layer")
     print_table(columns, chosen(found))
-    print()
-    layers = [row["layer"] for row in found[next(iter(MODELS))]]
-    print_table(("test", *layers), by_layer(found))
 
 
 if __name__ == "__main__":

@@ -171,12 +171,16 @@ Gaps = Callable[[Case], Mapping[int, float]]  # standard error of each layer's d
 
 @dataclass(frozen=True)
 class Rule:
-    """Takes a layer of a case. values: of its parameters, one for a rule without any; needs: what a case must have."""
+    """Takes a layer of a case.
+
+    values: of its parameters, one for a rule without any. needs: what a case must have. printed: on the page too.
+    """
 
     name: str
     take: Callable[[Case, Values, Gaps], int]
     values: Sequence[Values] = ((),)
     needs: str = "dev"
+    printed: bool = True
 
 
 def by_name(rule: str) -> Callable[[Case, Values, Gaps], int]:
@@ -229,26 +233,27 @@ RULES = (
     Rule("last layer", lambda case, _, __: max(case.dev)),
     Rule("smallest within one standard error", within_errors(min), ((1.0,),)),
     Rule("smallest that dev cannot tell from the best", within_errors(min), ((NO_DIFFERENCE,),)),
-    Rule("smallest within one standard error, resampled", within_errors(min), ((1.0,),), needs="gap_se"),
+    Rule("smallest within one standard error, resampled", within_errors(min), ((1.0,),), "gap_se"),
     Rule(
         "smallest that dev cannot tell from the best, resampled",
         within_errors(min),
         ((NO_DIFFERENCE,),),
-        needs="gap_se",
+        "gap_se",
+        False,
     ),
     Rule("deepest within one standard error", within_errors(max), ((1.0,),)),
-    Rule("smallest within t standard errors", within_errors(min), tuple((value,) for value in ERRORS)),
-    Rule("deepest within t standard errors", within_errors(max), tuple((value,) for value in ERRORS)),
-    Rule("smallest within t points", by_name("small"), ONE),
+    Rule("smallest within t standard errors", within_errors(min), tuple((value,) for value in ERRORS), printed=False),
+    Rule("deepest within t standard errors", within_errors(max), tuple((value,) for value in ERRORS), printed=False),
+    Rule("smallest within t points", by_name("small"), ONE, printed=False),
     Rule("deepest within t points", by_name("robust"), ONE),
     Rule("dev + t points at the last layer", by_name("depth-bonus"), ONE),
     Rule("dev + 4 points at the last layer, not fitted here", by_name("depth-bonus"), ((4.0,),)),
-    Rule("dev averaged with its neighbours, weight t", with_neighbours, tuple((w,) for w in WEIGHTS)),
-    Rule("dev averaged with its neighbours, weight 0.5", with_neighbours, ((0.5,),)),
-    Rule("dev half with few shared words", few_shared_words, needs="few_shared_words"),
-    Rule("dev + t × that half", blended("few_shared_words"), tuple((w,) for w in WEIGHTS), needs="few_shared_words"),
-    Rule("dev + t × frozen probe", blended("probe"), tuple((w,) for w in WEIGHTS), needs="probe"),
-    Rule("dev + t × multi-exit", blended("multi_exit"), tuple((w,) for w in WEIGHTS), needs="multi_exit"),
+    Rule("dev averaged with its neighbours, weight t", with_neighbours, tuple((w,) for w in WEIGHTS), printed=False),
+    Rule("dev averaged with its neighbours, weight 0.5", with_neighbours, ((0.5,),), printed=False),
+    Rule("dev half with few shared words", few_shared_words, needs="few_shared_words", printed=False),
+    Rule("dev + t × that half", blended("few_shared_words"), tuple((w,) for w in WEIGHTS), "few_shared_words", False),
+    Rule("dev + t × frozen probe", blended("probe"), tuple((w,) for w in WEIGHTS), "probe", False),
+    Rule("dev + t × multi-exit", blended("multi_exit"), tuple((w,) for w in WEIGHTS), "multi_exit", False),
     Rule("dev + t × probe + u × multi-exit", blended("probe", "multi_exit"), tuple(product(WEIGHTS, WEIGHTS)), "probe"),
 )
 
@@ -426,18 +431,15 @@ PARSER.add_argument("--out", type=Path, default=HERE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Score, write rules.csv and picks.csv, print the first."""
+    """Score, write rules.csv and picks.csv, print the chief rules."""
     options = PARSER.parse_args(arguments)
     cases = read_cases()
     rows = [scored(rule, cases) for rule in RULES]
     write_rows(options.out / "rules.csv", rows)
     write_rows(options.out / "picks.csv", case_rows(cases))
-    print_table(SHOWN, map(shown, rows))
+    print_table(SHOWN, (shown(row) for row, rule in zip(rows, RULES, strict=True) if rule.printed))
     print()
     print_table(("the best layer by", "sweeps", "lost on test of the seed left out", "worst"), seed_rows())
-
-
-# Columns of `MEASURED` that make a case
 
 
 if __name__ == "__main__":

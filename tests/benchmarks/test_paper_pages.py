@@ -102,7 +102,7 @@ def test_the_figures_of_priors_are_those_of_their_study(tmp_path):
     found = priors.curves()
     assert {len(found[model + prior]) for model in priors.MODELS for prior in priors.PRIORS} == {9}
     text = (ROOT / "benchmarks/miniatures/README.md").read_text(encoding="utf-8")
-    for cells in [*priors.chosen(found), *priors.by_layer(found)]:
+    for cells in priors.chosen(found):
         assert f"| {' | '.join(cells)} |" in text
     ((words,), (texts,)) = rows_of("tmft", "Figure 2b"), rows_of("tmft", "Figure 2c")
     for model, title in priors.MODELS.items():
