@@ -83,20 +83,6 @@ def test_records_come_back_equal_and_the_first_stays(tmp_path):
     assert Journal(tmp_path / "trials.jsonl").read()[0][0] == settings
 
 
-def test_a_record_without_its_fields_is_computed_again_and_said(tmp_path, caplog):
-    store, one = RunStore(tmp_path, KEY), trial()
-    with store.open():
-        store.write(one.name, one)
-    Journal(tmp_path / "trials.jsonl").append({"store": store.key, "name": one.name, "kind": "Trial", "layer": 2})
-    again = RunStore(tmp_path, KEY)
-    with again.open():
-        assert again.read(one.name, Trial) is None
-        assert "layer02-seed0-epochs2 was damaged" in caplog.text
-        again.write(one.name, one)
-        assert again.read(one.name, Trial) == one
-    assert RunStore(tmp_path, KEY).read(one.name, Trial) == one
-
-
 def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):
     store, encoder = RunStore(tmp_path, KEY), load_encoder(tiny_folder("bert"))
     kept, gone = trial(3, 0), trial(3, 1)

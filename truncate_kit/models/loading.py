@@ -2,13 +2,11 @@
 
 import copy
 import logging
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -16,10 +14,10 @@ from truncate_kit.core.errors import ModelError, UsageError, first_line, known_n
 from truncate_kit.core.files import local_path, read_json
 from truncate_kit.core.hardware import select_device
 from truncate_kit.core.origin import was_trained
-from truncate_kit.core.seen import read_seen
+from truncate_kit.core.seen import seen_by
 from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
-from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode
+from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.model_folder import (
     check_finite,
     quiet_transformers,
@@ -73,13 +71,13 @@ def load_encoder(
     config = load_config(pipeline.transformer)
     _check_pooling(pipeline, config, pooling)
     reader = _reader_of(pipeline, config, max_length)
-    made_as = (config.architectures or [""])[0]  # pools those that continue texts as sentence-transformers does
-    usual: PoolingMode = "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
+    # Models made to continue texts are pooled as sentence-transformers does.
+    causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
     encoder = Encoder(
         name=str(name),
         backbone=load_backbone(pipeline.transformer, config, attention=attention),
         tokenizer=reader.tokenizer,
-        pooling=check_pooling(pooling) if pooling else pipeline.pooling or usual,
+        pooling=check_pooling(pooling) if pooling else pipeline.pooling or ("last" if causal else "mean"),
         tail=pipeline.tail,
         max_length=reader.max_length,
         lower_case=reader.lower_case,
@@ -87,9 +85,7 @@ def load_encoder(
         pooler=pipeline.pooler,
         heads=pipeline.heads,
     )
-    if (seen := read_seen(folder)) is not None:
-        encoder.seen = seen
-    encoder.trained = was_trained(folder)
+    encoder.seen, encoder.trained = seen_by(folder), was_trained(folder)
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
     return encoder.to(target).eval()
@@ -102,22 +98,26 @@ def load_reader(folder: Path) -> TextReader:
 
 
 def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Load the tokenizer of a model; asked: its maximum length, None for its own. Raises `UsageError` if too long."""
+    """Load the tokenizer of a model. asked: maximum length, None for the model's own. Raises `UsageError`."""
     tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
-    # sentence-transformers puts its own limit in the place of the tokenizer's.
+    # sentence-transformers puts its own limit in place of the tokenizer's.
     length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
-    if asked is not None and not 2 <= asked <= (positions or asked):
-        has, to = (f": this model has {positions} positions", f" to {positions}") if positions else ("", " upwards")
-        raise UsageError(f"A maximum length of {asked} does not fit{has}.", hint=f"Use a number from 2{to}.")
+    if not 2 <= length <= (positions or length):
+        most = f" to {positions}, the model's positions" if positions else ""
+        raise UsageError(f"A maximum length of {length} does not fit.", hint=f"Use a number from 2{most}.")
     return TextReader(
         tokenizer=tokenizer, max_length=length, lower_case=pipeline.lower_case, settings=pipeline.settings
     )
 
 
+def _made_as(config: PretrainedConfig) -> str:
+    """Return the class that a checkpoint was saved from."""
+    return str((config.architectures or [""])[0])
+
+
 def dropped_head(encoder: Encoder) -> str | None:
     """Return a note for a model made to classify texts, as cross-encoders are, and not to give vectors."""
-    made_as = (encoder.backbone.config.architectures or [""])[0]
-    if not made_as.endswith("ForSequenceClassification"):
+    if not (made_as := _made_as(encoder.backbone.config)).endswith("ForSequenceClassification"):
         return None
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
@@ -147,20 +147,19 @@ def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | Non
                 hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
             )
         return None
-    linear = getattr(pooler, "dense", pooler)
-    head = Dense(linear.in_features, linear.out_features, bias=True, activation="Tanh")
-    head.linear.load_state_dict(linear.state_dict())
+    head = Dense(config.hidden_size, config.hidden_size, bias=True, activation="Tanh")
+    head.linear.load_state_dict(getattr(pooler, "dense", pooler).state_dict())
     return head.eval()
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    """Check that what makes the vectors fits the model, and that `pooling`, if given, may replace it."""
+    """Check that the modules over the layers fit the model, and that `pooling`, if given, may replace them."""
     pooler, heads, depth, width = pipeline.pooler, pipeline.heads, config.num_hidden_layers, config.hidden_size
     if pooling is not None and (pooler is not None or (heads is not None and pooling != pipeline.pooling)):
-        own = f"heads over {pipeline.pooling}-pooled states" if pooler is None else pooler.word
+        own = "layer heads" if pooler is None else pooler.word
         raise UsageError(
             f"{pipeline.transformer} has a pooling of its own, {own}; {pooling} cannot replace it.",
-            hint="Leave out `pooling`, or name a model that is pooled by one of them.",
+            hint="Leave out `pooling`, or name another model.",
         )
     fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
     # sentence-transformers reads layers below the last only if config.json says so; vectors have to be its own.
@@ -192,9 +191,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     if not path.is_file():
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     values = read_json(path)
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} is not a model configuration.", hint="Download or save it again.")
-    family_of(str(values.get("model_type") or ""))
+    family_of(str(values.get("model_type") or "") if isinstance(values, dict) else "")
     if values.get("quantization_config"):
         raise ModelError(
             f"{path} has a quantization_config: its weights are quantised.",
@@ -224,7 +221,6 @@ def load_backbone(
     """Load the base model in float32, with its pooler head left out, or kept if there is one. Raises `ModelError`."""
     _check_size(folder, config)
     pooler = family_of(config).pooler
-    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
         with quiet_transformers():
             backbone, report = AutoModel.from_pretrained(
@@ -234,16 +230,11 @@ def load_backbone(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are named below, not by a report in the log
                 trust_remote_code=False,
-                **options,
+                **({"attn_implementation": attention} if attention else {}),
             )
-    except (OSError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
-        raise unreadable(folder, error) from error
     except Exception as error:  # each architecture checks, or does not, in its own way
-        raise ModelError(
-            f"The model in {folder} cannot be loaded: {first_line(error)}.",
-            hint="Check that config.json and the weights belong together.",
-        ) from error
-    headless = {key for key in report["missing_keys"] if pooler is not None and key.startswith(f"{pooler}.")}
+        raise unreadable(folder, error) from error
+    headless = {key for key in report["missing_keys"] if key.startswith(f"{pooler}.")}
     if pooler is not None and (headless or not keep_pooler):
         setattr(backbone, pooler, None)
     report["missing_keys"] -= headless
@@ -258,20 +249,14 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
     block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads, poolers and old buffers may be left over
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
-    wrong = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
-    depth = backbone.config.num_hidden_layers
-    for names, what, hint in (
-        (report["missing_keys"], "lack", "Use a complete checkpoint: a missing weight would be random."),
-        (wrong, "have another shape than config.json describes for", "Download the model again."),
-        (
-            unused,
-            f"hold, beside the {depth} blocks that config.json describes,",
-            "Mend the number of layers there; `truncate()` makes a whole model shorter.",
-        ),
-    ):
+    reshaped = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
+    problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are of further blocks": unused}
+    for problem, names in problems.items():
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ModelError(f"The weights in {folder} {what} {min(names)}{more}.", hint=hint)
+            raise ModelError(
+                f"The weights in {folder} do not fit config.json: {len(names)} {problem}, such as {min(names)}.",
+                hint="Use a complete checkpoint with its own config.json; `truncate()` makes a whole model shorter.",
+            )
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
@@ -282,9 +267,8 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
         raise ModelError(
-            f"{folder} has no weights of a form that is read.",
-            hint="They are model.safetensors or pytorch_model.bin, or several files of these kinds with an index; "
-            "download or save the model so.",
+            f"{folder} has no model.safetensors and no pytorch_model.bin, whole or in parts.",
+            hint="Download or save the model in one of these formats.",
         )
     try:
         with quiet_transformers(), torch.device("meta"):

@@ -5,7 +5,6 @@ A model folder comes from outside. The paths it names and the links in it have t
 
 import contextlib
 import pickle
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,10 +62,9 @@ def _download(name: str) -> Path:
         listing = folder / "modules.json"
         modules = read_json(listing) if listing.is_file() else [{"path": "", "type": "Transformer"}]
         weighted = [Path(module["path"]) for module in modules if not module["type"].endswith(_WITHOUT_WEIGHTS)]
-        if bins := [
-            str(path / "pytorch_model*.bin") for path in weighted if not any((folder / path).glob("*.safetensors"))
-        ]:
-            snapshot_download(name, allow_patterns=bins, ignore_patterns=_OTHER_RUNTIMES)
+        bins = [path / "pytorch_model*.bin" for path in weighted if not any((folder / path).glob("*.safetensors"))]
+        if bins:
+            snapshot_download(name, allow_patterns=[*map(str, bins)], ignore_patterns=_OTHER_RUNTIMES)
         return folder
     except hub_errors.GatedRepoError as error:
         hint = "Accept its terms on its page, then `hf auth login`."
@@ -82,56 +80,53 @@ def _download(name: str) -> Path:
 # Confinement
 
 
-def check_inside(folder: Path, file: Path, named_by: str) -> None:
-    """Raise `ModelError` if a file, links followed, lies neither in a model's folder nor in the hub's cache of it."""
-    root = real_path(folder)
-    roots = [root]
-    # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
-    snapshot = next((above for above in (root, *root.parents) if above.parent.name == "snapshots"), None)
-    if snapshot is not None:
-        roots.append(snapshot.parent.parent / "blobs")
-    if not any(real_path(file).is_relative_to(root) for root in roots):
-        raise ModelError(
-            f"{named_by} leads to {real_path(file)}, outside the model's own folder.",
-            hint="Copy the file into the folder if it belongs to the model, and you know who made it.",
-        )
-
-
 def check_links(folder: Path, place: Path) -> None:
-    """Raise `ModelError` if a file to be read from `place` lies outside a model's `folder`, or is named there so."""
-    check_inside(folder, place, "modules.json")
-    # Other folders than those of its modules are no part of the model.
-    for file in place.glob("*") if place == folder else place.rglob("*"):
-        if file.suffix in _READ:
-            check_inside(folder, file, str(file))
+    """Check the files of the module in `place`, and of weights that it names, links followed.
+
+    Raises `ModelError` if one lies neither in the model's `folder` nor in the hub's cache of it.
+    """
+    root = real_path(folder)
+    # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
+    blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
+    listed = place.glob("*") if place == folder else place.rglob("*")
+    files = [place, *(file for file in listed if file.suffix in _READ)]
     for index in place.glob("*.index.json"):
-        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
-            check_inside(folder, place / name, str(index))
+        files += [place / name for name in read_json(index).get("weight_map", {}).values()]
+    for file in files:
+        if not any(real_path(file).is_relative_to(allowed) for allowed in (root, *blobs)):
+            raise ModelError(
+                f"{file} leads to {real_path(file)}, outside the model's own folder.",
+                hint="Copy the file into the folder if it belongs to the model, and you know who made it.",
+            )
 
 
 # Files of a module
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """Read the weights of a module from safetensors or a .bin file, without unpickling code. Raises `ModelError`."""
-    pickled = place / "pytorch_model.bin"
+    """Read the weights of a module from safetensors or a .bin file; {} without either. Raises `ModelError`."""
+    weights: dict[str, Tensor] = {}
     try:
-        if (place / WEIGHTS_FILE).exists() or not pickled.exists():
-            return load_file(place / WEIGHTS_FILE)
-        weights: dict[str, Tensor] = torch.load(pickled, map_location="cpu", weights_only=True)
-        return weights
+        if (place / WEIGHTS_FILE).exists():
+            weights = load_file(place / WEIGHTS_FILE)
+        elif (place / "pytorch_model.bin").exists():
+            weights = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
         raise unreadable(place, error) from error
+    return weights
 
 
 def unreadable(place: Path, error: Exception) -> ModelError:
-    """Return the error for weights in `place` that cannot be read."""
+    """Return the error for a model in `place` that cannot be read."""
     if isinstance(error, pickle.UnpicklingError):
         return ModelError(
             f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
             hint="Use a checkpoint in safetensors.",
         )
-    return ModelError(f"The weights in {place} cannot be read: {first_line(error)}.", hint=_AGAIN)
+    return ModelError(
+        f"The model in {place} cannot be read: {first_line(error)}.",
+        hint="Check that configuration and weights belong together; download or save it again.",
+    )
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
@@ -139,25 +134,17 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
 
     It is built without memory first: the sizes in its configuration have to be those of the weights.
     """
-    values = read_json(place / "config.json")
-    weights = read_weights(place) if any(place.glob("*.safetensors")) or any(place.glob("*.bin")) else {}
-
-    def load() -> Module:
-        module = build(values)
-        module.load_state_dict(weights)
-        return module
-
+    values, weights = read_json(place / "config.json"), read_weights(place)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")  # nothing is copied
-            load()
-        module = load()
+        with torch.device("meta"):
+            module = build(values)
+        module.load_state_dict(weights, assign=True)
     except ModelError:
         raise
     except Exception as error:  # each class fails on wrong values in its own way
-        raise ModelError(f"The module in {place} cannot be read: {first_line(error)}.", hint=_AGAIN) from error
+        raise unreadable(place, error) from error
     check_finite(module, place)
-    return module
+    return module.float()
 
 
 def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:

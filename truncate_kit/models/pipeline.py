@@ -3,6 +3,7 @@
 Only known modules are built, by this package's own code; no class is imported by a name found in a file.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -10,7 +11,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +39,7 @@ from truncate_kit.models.model_folder import (
     quiet_transformers,
     read_module,
     read_weights,
+    unreadable,
     write_module,
 )
 from truncate_kit.models.tokenizer import TextReader
@@ -158,12 +160,7 @@ def read_pipeline(folder: Path) -> Pipeline:
     try:
         path = folder / "config_sentence_transformers.json"
         pipeline.settings = read_json(path) if path.exists() else {}
-        for name, usual in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
-            if pipeline.settings.get(name, usual) != usual:
-                raise _unkept(
-                    f"{path} has {name} {pipeline.settings[name]!r}",
-                    "Use a model that gives one dense vector for each text; `dimensions` of encode cuts vectors.",
-                )
+        _check_kept(path, pipeline.settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
         if "prompts" in pipeline.settings:
             pipeline.settings["prompts"] = pipeline.settings["prompts"] or {}
         for module in read_json(listing):
@@ -171,23 +168,30 @@ def read_pipeline(folder: Path) -> Pipeline:
             check_links(folder, place)
             pipeline.folders.append(place)
             _read_module(pipeline, module["type"], place)
+    except ModelError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(
-            f"modules.json of {folder}, or a config.json that it names, is damaged: {type(error).__name__} {error}.",
-            hint="Download or save the model again.",
-        ) from error
+        raise unreadable(folder, error) from error
     return pipeline
 
 
-def _unkept(what: str, hint: str) -> ModelError:
-    return ModelError(f"{what}, which cannot be kept.", hint=hint)
+def _unkept(problem: str, hint: str) -> ModelError:
+    return ModelError(f"{problem}, which cannot be kept.", hint=hint)
+
+
+def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
+    """Raise `ModelError` if a setting of the file `path` has none of its allowed values; without it the first holds."""
+    for name, known in allowed.items():
+        if values.get(name, known[0]) not in known:
+            raise _unkept(
+                f"{path} has {name} {values[name]!r}",
+                "Use a model that gives one dense vector per text by pooling its whole input.",
+            )
 
 
 def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
     """Add the module of the class `name` in the folder `place` to the pipeline."""
-    kind = name.rpartition(".")[2]
+    kind, path = name.rpartition(".")[2], place / "config.json"
     known = (f"{_POOLER_SOURCE.stem}.{kind}",) if kind in LAYER_POOLERS else ("sentence_transformers.", "truncate_kit.")
     if not name.startswith(known):
         raise ModelError(
@@ -201,11 +205,11 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
         case "WeightedLayerPooling":
             _read_combination(pipeline, place)
         case "Pooling":
-            _read_pooling(pipeline, place / "config.json")
+            _read_pooling(pipeline, path)
         case "LayerHeads":
             pipeline.heads = read_layer_heads(place)
         case "Dense":
-            pipeline.tail.append(read_module(place, _dense))
+            pipeline.tail.append(read_module(place, lambda values: _dense(path, values)))
         case "LayerNorm":
             pipeline.tail.append(read_module(place, lambda values: LayerNorm(values["dimension"])))
         case "Normalize":
@@ -224,15 +228,11 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
 
 
 def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    """Read how texts are cut and cased; the first file that says anything counts."""
+    """Read maximum length and casing from the first file that is not empty."""
     for kind in _READERS:
         path = place / f"sentence_{kind}_config.json"
         values = read_json(path) if path.exists() else {}
-        if over := next(filter(values.get, _OVERRIDES), None):
-            raise _unkept(
-                f"{path} puts {over} over the model's own settings",
-                "Write them into config.json or tokenizer_config.json, and leave them out there.",
-            )
+        _check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
         if values:
             pipeline.max_length, pipeline.lower_case = values.get("max_seq_length"), bool(values.get("do_lower_case"))
             return
@@ -245,8 +245,7 @@ def _read_combination(pipeline: Pipeline, place: Path) -> None:
     weights = read_weights(place)["layer_weights"]
     if len(weights) != depth + 1 - start or len({*weights[weights != 0].tolist()}) != 1:
         raise _unkept(
-            f"{place} weights layers {[round(weight, 3) for weight in weights.tolist()]}",
-            "A mean over some layers can: one weight for them, 0 for the others.",
+            f"{place} weights layers differently", "Use a mean over some layers: one weight, and 0 elsewhere."
         )
     pipeline.combination = tuple(start + int(index) for index in weights.nonzero()[:, 0])
     pipeline.combined_depth = depth
@@ -262,20 +261,13 @@ def _read_pooling(pipeline: Pipeline, path: Path) -> None:
         pipeline.unkept = _unkept(f"{path} pools by {' + '.join(modes)}", hint)
     else:
         pipeline.pooling, pipeline.pooler = _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
-    if values.get("include_prompt", True) is False:
-        raise _unkept(f"{path} leaves prompts out of pooling", "Use a model that pools over the whole input.")
+    _check_kept(path, values, include_prompt=(True,))
 
 
-def _dense(values: dict[str, Any]) -> Dense:
-    """Build a Dense module. Raises `ModelError` if it does something else than to replace the vector by another."""
+def _dense(path: Path, values: dict[str, Any]) -> Dense:
+    """Build a Dense module. Raises `ModelError` unless it replaces the vector by another."""
     vector = "sentence_embedding"
-    wanted = {"module_input_name": (vector,), "module_output_name": (None, vector), "use_residual": (False,)}
-    for name, allowed in wanted.items():
-        if values.get(name, allowed[0]) not in allowed:
-            raise _unkept(
-                f"A Dense module has {name} {values[name]!r}",
-                "Modules after pooling take the sentence vector and give another one in its place.",
-            )
+    _check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
     if activation not in _ACTIVATIONS:
         hint = f"Known activations: {', '.join(_ACTIVATIONS)}."
@@ -352,59 +344,32 @@ def loading_words(pooler: nn.Module | None) -> str:
 # The record, the graphs, and weights beside them, which have their names with an ending.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
-# The last call of a tokenizer as its file has it: names there, and those of the settings that are read back from it.
-_READ_BACK = {
-    "max_length": "max_length",
-    "direction": "truncation_side",
-    "stride": "stride",
-    "strategy": "truncation_strategy",
-}
 
 
-def origin_of(
-    method: Method,
-    source: Encoder,
-    lean: Encoder,
-    *,
-    depth: int | None = None,
-    blocks: Sequence[int] | None = None,
-    data: Any = None,
-    seed: int | None = None,
-    pieces: tuple[int, int] | None = None,
-    long: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> Origin:
-    """Return how a model was made of another one; see `Origin`.
+def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
+    """Return how a model was made of another one.
 
     Args:
         method: That made it.
         source: What it was made from.
         lean: What was made.
-        depth: Of the full model; None for that of `source`.
-        blocks: Of the full model that are kept; None for the first ones.
         data: The pairs that taught or chose it, as they were given (a `PairSplits` or `PairSet`).
-        seed: That divided them.
-        pieces: Word pieces kept and all of them.
-        long: Tokens that 95 of 100 of the raw texts have at most.
-        settings: Of the method.
+        **values: Further fields of `Origin`, in place of their defaults.
     """
-    return Origin(
-        method=method,
-        model=source.name,
-        source_digest=encoder_digest(source),
-        layer=lean.depth,
-        depth=source.depth if depth is None else depth,
-        blocks=None if blocks is None else tuple(blocks),
-        parameters=lean.num_parameters,
-        trained=source.trained if method in ("cut", "combine", "copy") else True,
-        data="" if data is None else data.name,
-        fingerprint="" if data is None else data.fingerprint(),
-        seed=seed,
-        pieces=pieces,
-        long=long,
-        settings=dict(settings or {}),
-        versions=versions(),
-    )
+    facts: dict[str, Any] = {
+        "method": method,
+        "model": source.name,
+        "source_digest": encoder_digest(source),
+        "layer": lean.depth,
+        "depth": source.depth,
+        "parameters": lean.num_parameters,
+        "trained": source.trained if method in ("cut", "combine", "copy") else True,
+        "data": "" if data is None else data.name,
+        "fingerprint": "" if data is None else data.fingerprint(),
+        "settings": {},
+        "versions": versions(),
+    }
+    return Origin(**facts | values)
 
 
 def save_encoder(
@@ -434,42 +399,29 @@ def save_encoder(
     folder = local_path(folder)
     with replacing(folder) as target:
         target.mkdir()
-        _save_tokenizer(target, encoder)
+        encoder.reader.token_ids(["a"])  # a tokenizer writes down how it was called last
+        encoder.reader.tokenizer.model_max_length = encoder.max_length
+        encoder.reader.tokenizer.save_pretrained(target)
         with quiet_transformers():
             encoder.backbone.save_pretrained(target)
         write_pipeline(target, encoder)
         write_seen(target, encoder.seen)
-        texts = {} if model_card is None else {"README.md": model_card}
-        texts |= {} if origin is None else {ORIGIN_FILE: origin.sealed_text()}
-        for name, text in (texts | dict(records or {})).items():
-            (target / name).write_text(text, encoding="utf-8")
+        sealed = "" if origin is None else origin.sealed_text()
+        for name, text in ({"README.md": model_card, ORIGIN_FILE: sealed} | dict(records or {})).items():
+            if text:
+                (target / name).write_text(text, encoding="utf-8")
         _keep_graphs(folder, target)
     return folder
 
 
 def _keep_graphs(old: Path, new: Path) -> None:
     """Keep the graphs that were exported from the very model that is saved again, if they can be read."""
-    try:
-        if not (old / EXPORT_RECORD).is_file() or model_digests(old) != model_digests(new):
-            return
-        for file in old.iterdir():
-            if _IS_OF_GRAPHS.fullmatch(file.name) and file.is_file():
-                shutil.copy2(file, new / file.name)
-    except (OSError, ValueError, LookupError, TruncateKitError):
-        return
-    load_by_any_runtime(new)
-
-
-def _save_tokenizer(folder: Path, encoder: Encoder) -> None:
-    """Write the files of the encoder's tokenizer: the same each time, also after reading them back."""
-    tokenizer = encoder.reader.tokenizer
-    tokenizer.model_max_length = encoder.max_length
-    encoder.reader.token_ids(["a"])  # it writes down how it was called last
-    cut = getattr(getattr(tokenizer, "backend_tokenizer", None), "truncation", None)
-    if cut is not None:
-        for name, setting in _READ_BACK.items():
-            tokenizer.init_kwargs.setdefault(setting, cut[name])
-    tokenizer.save_pretrained(folder)
+    with contextlib.suppress(OSError, ValueError, LookupError, TruncateKitError):
+        if (old / EXPORT_RECORD).is_file() and model_digests(old) == model_digests(new):
+            for file in old.iterdir():
+                if _IS_OF_GRAPHS.fullmatch(file.name) and file.is_file():
+                    shutil.copy2(file, new / file.name)
+            load_by_any_runtime(new)
 
 
 # Fields of a tokenizer that neither vectors nor training depend on; its maximum length is the encoder's.

@@ -1,5 +1,6 @@
 """Where runs are kept, so that work that is killed continues and ends with the same result."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -104,32 +105,23 @@ class RunStore:
     @property
     def _records(self) -> dict[str, dict[str, Any]]:
         if self._loaded is None:
-            found, damaged = self._journal.read()
+            lines, damaged = self._journal.read()
             if damaged:
                 _logger.warning(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
-            own = [record for record in found if record.get("store") == self.key]
+            own = [record for record in lines if record.get("store") == self.key]
             for record in own:
                 check_format(record.get("format", FORMAT), self._journal.file)
             self._loaded = {record["name"]: record for record in own if "name" in record}
         return self._loaded
 
     def read(self, name: str, kind: type[Record]) -> Record | None:
-        """Return the record of that name, None where there is none."""
-        if (values := self._records.get(name)) is None:
-            return None
-        try:
-            if values["kind"] != kind.__name__:
-                raise ValueError(f"a record of the kind {values['kind']!r}")
-            return kind.from_dict(values)
-        except (KeyError, ValueError):
-            del self._records[name]
-            _logger.warning(f"{self._journal.file}: {name} was damaged and is computed again.")
-            return None
+        """Return the record of that name and kind, None without one."""
+        values = self._records.get(name, {"kind": ""})
+        return kind.from_dict(values) if values["kind"] == kind.__name__ else None
 
     def all(self, kind: type[Record]) -> dict[str, Record]:
         """Return all records of a kind by their names, in the order in which they were written."""
-        names = [name for name, values in self._records.items() if values.get("kind") == kind.__name__]
-        return {name: record for name in names if (record := self.read(name, kind)) is not None}
+        return {name: record for name in self._records if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
         """Keep what a finished run gave, its weights first, and remove its checkpoints; return the record that stays.
@@ -160,28 +152,23 @@ class RunStore:
         return self.folder / name
 
     def has_weights(self, name: str) -> bool:
-        """Tell whether the weights of a run are kept and are as they were written; damaged ones are computed again."""
-        if not self.weights(name).is_dir():
-            return False
-        if name not in self._whole:
-            try:
-                whole = self._seal(name).read_text(encoding="utf-8") == self._digest(name)
-            except (OSError, ValueError):
-                whole = False
-            if not whole:
+        """Return whether the weights of a run are kept as they were written; damaged ones are computed again."""
+        if name not in self._whole and self.weights(name).is_dir():
+            seal = self._seal(name)
+            if seal.is_file() and seal.read_bytes() == self._digest(name).encode():
+                self._whole.add(name)
+            else:
                 _logger.warning(f"{self.weights(name)} was damaged: that run is done again.")
-                return False
-            self._whole.add(name)
-        return True
+        return name in self._whole
 
     def _digest(self, name: str) -> str:
-        """Return the digest of the weights of a run and of whose they are."""
+        """Return the digest of the weights of a run, its name and its store."""
         digest = Digest()
         digest.add(self.key, name, folder_digest(self.weights(name)))
         return digest.hexdigest()
 
     def _seal(self, name: str) -> Path:
-        """Name the file that holds this digest."""
+        """Return the file that holds this digest."""
         return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
@@ -199,37 +186,34 @@ class RunStore:
     def forget_weights(self, keep: Collection[str]) -> None:
         """Remove the weights of all runs but those named; their records stay."""
         for folder in self.folder.iterdir():
-            ours = folder.is_dir() and not folder.is_symlink() and not folder.name.startswith(".")
-            if ours and folder.name not in keep:
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
                 shutil.rmtree(folder)
                 self._seal(folder.name).unlink(missing_ok=True)
+                self._whole.discard(folder.name)
 
     def read_tensor(self, name: str) -> Tensor | None:
         """Read the tensor of that name; None if there is none, or it is damaged."""
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
             return None
-        try:
-            with safe_open(path, "pt") as file:
-                found: Tensor = file.get_tensor(name)
-                if file.metadata() == self._marks(found):
-                    return found
-        except (OSError, SafetensorError):
-            pass
+        with contextlib.suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+            if file.metadata() == self._marks(tensor):
+                return tensor
         _logger.warning(f"{path} was damaged.")
         return None
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the tensor of that name, from its file where it is there, else computed and kept."""
-        found = self.read_tensor(name)
-        if found is None:
-            found = compute()
+        """Return the tensor of that name from its file; without one compute and keep it."""
+        tensor = self.read_tensor(name)
+        if tensor is None:
+            tensor = compute()
             with replacing(self.folder / f"{name}.safetensors") as target:
-                save_file({name: found.contiguous()}, target, metadata=self._marks(found))
-        return found
+                save_file({name: tensor.contiguous()}, target, metadata=self._marks(tensor))
+        return tensor
 
     def _marks(self, tensor: Tensor) -> dict[str, str]:
-        """Describe a tensor in the header of its file: its digest and its store."""
+        """Return the header of a tensor's file: its digest and its store."""
         digest = Digest()
         digest.add_weights({"": tensor})
         return {"sha256": digest.hexdigest(), "store": self.key}
@@ -258,10 +242,10 @@ class StoredRows:
             UsageError: The rows that are there were made from something else, or the disk is too small.
             FileProblemError: The file cannot be read or written.
         """
-        self.file, self.num_rows, self.chunk = file, num_rows, chunk
-        self._row_bytes, self._header = row_bytes, header
+        self.file, self._row_bytes, self._header = file, row_bytes, header
+        self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # of each chunk
         self._journal = Journal(file.with_suffix(".jsonl"))
-        known, unreadable = self._known(made_from)
+        known, lost = self._known(made_from)
         try:
             with file.open("a+b") as stream:
                 stream.truncate(min(stream.seek(0, os.SEEK_END), len(header) + num_rows * row_bytes))
@@ -270,26 +254,26 @@ class StoredRows:
         except OSError as error:
             raise cannot_write(file, error) from error
         # First rows of the chunks to be written, and the number of rows that were written before and are missing again.
-        self.missing = [start for start in range(0, num_rows, chunk) if start not in known or start in wrong]
-        self.damaged = min(num_rows, sum(self._rows(start) for start in wrong) + unreadable * chunk)
-        needed, free = sum(map(self._rows, self.missing)) * row_bytes, shutil.disk_usage(file.parent).free
-        if needed > free:
+        self.missing = [start for start in self._rows if start not in known or start in wrong]
+        self.damaged = min(num_rows, sum(self._rows[start] for start in wrong) + lost * chunk)
+        needed = sum(self._rows[start] for start in self.missing) * row_bytes
+        if needed > (free := shutil.disk_usage(file.parent).free):
             raise UsageError(
                 f"{file} needs {needed / 1e9:,.1f} GB more, and {file.parent} has {free / 1e9:,.1f} GB left.",
                 hint="Free some space, name another place as `out`, or store less.",
             )
 
     def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
-        """Return the checksums by the first row of their chunks, and the number of those that cannot be read."""
-        if not self.file.exists():  # what it tells of was moved away when it was whole
+        """Return the checksums of chunks by their first rows, and the number of checksums that cannot be read."""
+        if not self.file.exists():  # it was moved away when it was whole
             self._journal.file.unlink(missing_ok=True)
         records, damaged = self._journal.read()
         settings = next((record for record in records if "made_from" in record), None)
         chunks = {record["start"]: record["checksum"] for record in records if "start" in record}
-        if settings is None:  # a new file, or one whose origin is lost
+        if settings is None:  # a new file, or one of lost origin
             self._journal.file.unlink(missing_ok=True)
             self._journal.append({"format": FORMAT, "made_from": made_from})
-            return {}, len(range(0, self.num_rows, self.chunk)) if chunks or damaged else 0
+            return {}, len(self._rows) if chunks or damaged else 0
         check_format(settings.get("format"), self._journal.file)
         if settings["made_from"] != made_from:
             raise UsageError(
@@ -305,7 +289,7 @@ class StoredRows:
             self._write_at(len(self._header) + start * self._row_bytes, rows)
         except OSError as error:
             raise cannot_write(self.file, error) from error
-        self._journal.append({"start": start, "rows": self._rows(start), "checksum": zlib.crc32(rows)})
+        self._journal.append({"start": start, "rows": self._rows[start], "checksum": zlib.crc32(rows)})
 
     def _write_at(self, place: int, content: bytes) -> None:
         with self.file.open("r+b") as stream:
@@ -317,10 +301,7 @@ class StoredRows:
     def _read(self, start: int) -> bytes:
         with self.file.open("rb") as stream:
             stream.seek(len(self._header) + start * self._row_bytes)
-            return stream.read(self._rows(start) * self._row_bytes)
-
-    def _rows(self, start: int) -> int:
-        return min(self.chunk, self.num_rows - start)
+            return stream.read(self._rows[start] * self._row_bytes)
 
 
 @contextmanager
@@ -337,22 +318,17 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
         UsageError: A folder of these names holds data, or what is started or learned from.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-
-    def holds(folder: Path, model: Encoder) -> bool:
-        source = local_path(model.name)
-        return source.is_dir() and real_path(source).is_relative_to(real_path(folder))
-
     for folder in (out / name for name in models):
         for file in sorted(folder.rglob("*")):
             if _DATA_ENDINGS.intersection(file.suffixes) and file.name not in ("vocab.txt", "merges.txt"):
                 problem = f"{file} is no part of a model, and would be removed with the folder it is in."
                 raise UsageError(problem, hint="Move it out of that folder, or name another folder as `out`.")
-        # It would be replaced, and a run that was killed and continued would start from another model.
-        if holds(folder, encoder):
-            hint = "Name another folder as `out`, or start from the model that this one was made from."
-            raise UsageError(f"{folder} holds the model to start from, and would be replaced.", hint=hint)
-        if any(holds(folder, teacher) for teacher in teachers):  # which would learn from itself the next time
-            hint = "Name another folder as `out`; the models in this one then stay as they are."
-            raise UsageError(f"{folder} holds the teacher, and would be replaced.", hint=hint)
+        # A model that is replaced could not be started or learned from again, as a continued run would.
+        for model in (encoder, *teachers):
+            source = local_path(model.name)
+            if source.is_dir() and real_path(source).is_relative_to(real_path(folder)):
+                problem = f"{folder} holds {'the model to start from' if model is encoder else 'the teacher'}"
+                hint = "Name another folder as `out`, or start from the model that this one was made from."
+                raise UsageError(f"{problem}, and would be replaced.", hint=hint)
     with run_lock(out):
         yield
