@@ -169,7 +169,7 @@ def missing(weights):
 
 PROBLEMS = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no model.safetensors"),
-    "a missing weight": (lambda folder: refill(folder, missing), r"are missing, such as encoder\.layer\.1\.output\.dense\.weight"),
+    "a missing weight": (lambda folder: refill(folder, missing), r"are missing, such as encoder\.layer\.1"),
     "another shape": (lambda folder: edit(folder / "config.json", type_vocab_size=1), "another shape"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config"),
     "a damaged config": (lambda folder: (folder / "config.json").write_text("{"), "Cannot read"),
