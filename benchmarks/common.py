@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.bench.run import describe_machine
 from truncate_kit.core.files import write_json, write_text
-from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.data.pairs import PairSet, PairSplits
 from truncate_kit.report.chart import write_figure
 from truncate_kit.report.view import LAYERS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.common import read_rows
 from truncate_kit.core.files import write_text
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import RunStore, run_key

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
     from truncate_kit.bench.backends import BenchSettings
     from truncate_kit.bench.bench_report import BenchReport
+    from truncate_kit.data.pairs import PairSet, PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
-    from truncate_kit.data.types import PairSet, PairSplits
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models.encoder import Encoder
 
@@ -90,7 +90,7 @@ def analyze(
     from truncate_kit.core.naming import default_reference
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
-    from truncate_kit.data.texts import iter_texts
+    from truncate_kit.data.tables import iter_texts
     from truncate_kit.models.loading import load_encoder
 
     use_threads(threads)

@@ -33,7 +33,7 @@ from .options import (
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.export.settings import ExportSettings
     from truncate_kit.training.cutting import CutResult
 
@@ -72,7 +72,7 @@ def _save_cut(
 
     kept: a layer or blocks; texts: whose word pieces are kept; None keeps all.
     """
-    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
     _check_cut_replaceable(source, workspace)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.core.errors import ColumnsError, DataError, ModelError, UsageError, known_name
+from truncate_kit.core.errors import ModelError, UsageError, known_name
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.naming import blocks_named, place_in_words
 from truncate_kit.core.settings import TRAINING, setting
@@ -32,9 +32,9 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.core.progress import Progress
+    from truncate_kit.data.pairs import PairSet, PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.triplets import TripletSet
-    from truncate_kit.data.types import PairSet, PairSplits
     from truncate_kit.methods.bert_lc.settings import CombineSettings
     from truncate_kit.methods.contrast.settings import ContrastiveSettings
     from truncate_kit.methods.distill.settings import Budget, DistillSettings
@@ -83,7 +83,7 @@ class Priors:
         check_shared(group, self.prior_texts is not None)
         if self.prior_texts is None:
             return encoder
-        from truncate_kit.data.texts import read_texts
+        from truncate_kit.data.tables import read_texts
         from truncate_kit.methods.priors import adapted
         from truncate_kit.training.settings import AdaptationSettings
 
@@ -368,7 +368,7 @@ def distill(
         refuse("--data", columns=columns, scale=scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
-    from truncate_kit.data.texts import iter_texts
+    from truncate_kit.data.tables import iter_texts
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
     from truncate_kit.methods.distill.texts import RawTexts
@@ -442,7 +442,7 @@ def _held_out(
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the texts of files and the documents of retrieval folders; documents may be empty."""
     from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
-    from truncate_kit.data.texts import iter_texts
+    from truncate_kit.data.tables import iter_texts
 
     for path in paths:
         if is_retrieval_folder(path):
@@ -454,7 +454,7 @@ def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
 def _texts_in(path: Path) -> list[str]:
     """Return all texts of a file, of the files of a folder, or of a retrieval folder."""
     from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
-    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.tables import read_texts
 
     if is_retrieval_folder(path):
         return sorted(read_retrieval(path, chooses=True).held_out - {""})
@@ -521,7 +521,7 @@ def contrast(
     filling = [one.name for one in OBJECTIVES.values() if one.fills_words]
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
-    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.contrast.model import layer_weights
     from truncate_kit.methods.contrast.running import finetune_contrastive
     from truncate_kit.models.loading import load_encoder
@@ -564,7 +564,7 @@ def _rows(
     objective: str, triplets: str | None, columns: Sequence[str] | None, texts: Path | None, pairs: "PairSplits"
 ) -> "TripletSet":
     """Read what the objective learns from. Raises `UsageError` if it was not given, `DataError`."""
-    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.tables import read_texts
     from truncate_kit.data.triplets import load_triplets, raw_texts
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -610,7 +610,7 @@ def freeze(
     as_json: options.Json = False,
 ) -> None:
     """Train heads over the states of all blocks, computed once, and no block itself."""
-    from truncate_kit.data.texts import read_texts
+    from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
@@ -649,10 +649,7 @@ def _nli(name: str) -> "PairSet":
     """Read the first split of a set with classes. Raises `DataError`."""
     from truncate_kit.data.pairs import load_pairs
 
-    try:
-        return load_pairs(name, classes=True, divide=False).items()[0][1]
-    except ColumnsError as error:
-        raise DataError(str(error), hint="Call the columns of --nli sentence1, sentence2 and label.") from error
+    return load_pairs(name, classes=True, divide=False).items()[0][1]
 
 
 @command("truncate-kit combine MODEL --data stsb")
@@ -677,7 +674,7 @@ def combine(
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.core.hardware import usable_cores
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.methods.bert_lc.combine import combine as run
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.methods.bert_lc.settings import CombineSettings

@@ -14,7 +14,7 @@ from .console import note, say
 from .options import names_in, refuse, scale_in
 
 if TYPE_CHECKING:
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models.encoder import Encoder
 

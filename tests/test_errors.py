@@ -10,8 +10,6 @@ from truncate_kit.core import errors
 MADE = {
     errors.MissingExtraError: ("ray", "ray"),
     errors.LayerOutOfRangeError: (9, 8),
-    errors.ColumnsError: ("a.csv", "No score.", ["text"]),
-    errors.RowError: ("a.csv", "line 7", "is empty."),
 }
 KINDS = [
     kind

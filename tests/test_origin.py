@@ -11,9 +11,9 @@ from tests.support.files import pairs_file
 from tests.support.pairs import TEXTS, make_pairs
 from truncate_kit.bench.run import Subject, compare_training
 from truncate_kit.core.origin import Origin, read_origin, was_trained
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.seen import seen_among
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.data.types import PairSplits
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings

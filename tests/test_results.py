@@ -55,7 +55,7 @@ def test_a_printed_result_is_not_called_changed(tmp_path):
 
 def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():
     assert Inner.from_dict({"value": 2.0, "unit": "s"}) == Inner(value=2.0)
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="value is missing"):
         Inner.from_dict({"name": "a"})
 
 

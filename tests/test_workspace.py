@@ -11,7 +11,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import DivergedError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.core.workspace import ModelSource, Workspace, clean, contents
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder

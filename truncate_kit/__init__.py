@@ -30,7 +30,7 @@ _NAMES = {  # by module
     "data.pairs": "complete_splits load_pairs read_pairs",
     "data.retrieval": "read_retrieval",
     "data.suites": "find_sts find_transfer",
-    "data.texts": "read_texts",
+    "data.tables": "read_texts",
     "data.triplets": "load_triplets raw_texts",
     "doctor": "diagnose",
     "evaluation.graded": "Evaluation evaluate score_sts",

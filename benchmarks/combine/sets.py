@@ -18,8 +18,8 @@ from benchmarks.common import new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.hardware import usable_cores
 from truncate_kit.core.wording import points
+from truncate_kit.data.pairs import PairSet
 from truncate_kit.data.suites import StsSet, find_sts
-from truncate_kit.data.types import PairSet
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
 

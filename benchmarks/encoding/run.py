@@ -34,8 +34,7 @@ from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.core.files import write_json
 from truncate_kit.core.hardware import OtherWork
 from truncate_kit.core.precisions import GRAPH_FILES
-from truncate_kit.data.pairs import read_pairs
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport

@@ -24,9 +24,8 @@ from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.frozen.run import first_pairs, random_gpt2
 from benchmarks.records import Records, published
 from truncate_kit.core.wording import points
-from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.data.texts import read_texts
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs
+from truncate_kit.data.tables import read_texts
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import (
     AUTOENCODER,

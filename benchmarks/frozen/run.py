@@ -18,9 +18,8 @@ from transformers import GPT2Config, GPT2Model
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
 from truncate_kit.core.wording import points
-from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.data.texts import read_texts
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs
+from truncate_kit.data.tables import read_texts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.common import new_parser
 from truncate_kit.data.pairs import load_pairs
-from truncate_kit.data.texts import read_texts
+from truncate_kit.data.tables import read_texts
 from truncate_kit.models.loading import load_encoder
 
 COUNT = 4096

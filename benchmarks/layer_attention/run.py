@@ -32,10 +32,9 @@ from benchmarks.common import named_model, names, new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.results import Result
 from truncate_kit.core.wording import points
-from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.pairs import PairSplits, load_pairs
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings

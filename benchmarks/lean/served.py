@@ -17,8 +17,7 @@ from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import load_pairs
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import graph_files

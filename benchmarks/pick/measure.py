@@ -28,8 +28,7 @@ from transformers import AutoModel, AutoTokenizer
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from truncate_kit.core.precisions import Precision
 from truncate_kit.core.progress import silent
-from truncate_kit.data.pairs import BUNDLED, load_pairs
-from truncate_kit.data.types import PairSplits, TextPair
+from truncate_kit.data.pairs import BUNDLED, PairSplits, TextPair, load_pairs
 from truncate_kit.methods.tmft.ranking import RankingOrder
 from truncate_kit.methods.tmft.ranking import rank as rank_layers
 from truncate_kit.models.encoder import Encoder

@@ -32,8 +32,7 @@ from torch import Tensor
 
 from benchmarks.common import machine, named_model, new_parser, spread_out
 from truncate_kit.core.files import write_json
-from truncate_kit.data.pairs import load_pairs
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder

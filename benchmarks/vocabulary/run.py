@@ -14,9 +14,8 @@ import torch
 
 from benchmarks.common import machine, new_parser, print_table, read_rows, write_rows
 from benchmarks.suites.run import bundled_minilm
-from truncate_kit.data.pairs import read_pairs
-from truncate_kit.data.texts import iter_texts
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet, read_pairs
+from truncate_kit.data.tables import iter_texts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder

@@ -13,8 +13,7 @@ from truncate_kit.analysis import profile as profiling
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.pairs import load_pairs, read_pairs
-from truncate_kit.data.types import TextPair
+from truncate_kit.data.pairs import TextPair, load_pairs, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.loading import load_encoder

@@ -10,9 +10,9 @@ from scipy import stats
 from truncate_kit.bench.bench_report import ScoredPairs
 from truncate_kit.bench.quality import PairsEvaluator, quality_difference
 from truncate_kit.core.errors import DataError
-from truncate_kit.core.seen import numbers_of
 from truncate_kit.core.statistics import draw_counts
-from truncate_kit.data.types import TextPair
+from truncate_kit.data.pairs import TextPair
+from truncate_kit.data.seen import numbers_of
 from truncate_kit.report.measuring import quality_sentence
 
 

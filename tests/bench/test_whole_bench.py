@@ -20,9 +20,8 @@ from truncate_kit.bench.runners import OnnxRunner, PeerRunner
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.core.results import file_for
-from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.pairs import PairSet, TextPair, load_pairs
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from truncate_kit.core.errors import DataError, RowError
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import complete_splits, load_pairs, splits_for
 from truncate_kit.report.view import data_sentences
 
@@ -34,9 +34,9 @@ def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
 @pytest.mark.parametrize(
     ("train", "test", "error", "words"),
     [
-        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], RowError, "'w' is not among those of train"),
+        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], DataError, "'w' is not among those of train"),
         ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], DataError, "1 different classes"),
-        ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], RowError, "line 3"),
+        ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], DataError, "line 3"),
         ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], DataError, "50 different classes"),
     ],
 )

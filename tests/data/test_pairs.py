@@ -10,9 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from truncate_kit.core.errors import ColumnsError, DataError, RowError, UsageError
-from truncate_kit.data.pairs import load_pairs, read_pairs
-from truncate_kit.data.types import TextPair
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.data.pairs import TextPair, load_pairs, read_pairs
 from truncate_kit.report.view import data_sentences
 
 ROWS = [
@@ -89,7 +88,7 @@ def test_columns_are_found_by_name(tmp_path, names):
     ],
 )
 def test_missing_columns_are_listed(tmp_path, names, said):
-    with pytest.raises(ColumnsError, match=said) as caught:
+    with pytest.raises(DataError, match=said) as caught:
         read_pairs(write(tmp_path / "p.csv", names=names))
     assert all(repr(name) in str(caught.value) for name in names)
 
@@ -97,7 +96,7 @@ def test_missing_columns_are_listed(tmp_path, names, said):
 def test_bad_columns_and_folders_are_named(tmp_path):
     path = write(tmp_path / "p.csv")
     for wrong in (("sentence1", "sentence1", "score"), ("sentence1", "score")):
-        with pytest.raises(ColumnsError, match="2 columns named where three are needed"):
+        with pytest.raises(DataError, match="2 columns named where three are needed"):
             read_pairs(path, columns=wrong)
     with pytest.raises(DataError, match="holds no splits"):
         load_pairs(tmp_path)
@@ -109,12 +108,12 @@ def test_bad_columns_and_folders_are_named(tmp_path):
 
 def test_two_choices_for_a_column_are_an_error(tmp_path):
     path = write(tmp_path / "p.csv", [(*row, 1.0) for row in ROWS], (*NAMES, "similarity"))
-    with pytest.raises(ColumnsError, match="more than one choice for the score"):
+    with pytest.raises(DataError, match="more than one choice for the score"):
         read_pairs(path)
     assert read_pairs(path, columns=NAMES).pairs == PAIRS
-    with pytest.raises(ColumnsError, match=r"no column 'Score'.*'similarity'"):
+    with pytest.raises(DataError, match=r"no column 'Score'.*'similarity'"):
         read_pairs(path, columns=("sentence1", "sentence2", "Score"))
-    with pytest.raises(ColumnsError, match="two columns have the same name"):
+    with pytest.raises(DataError, match="two columns have the same name"):
         read_pairs(write(tmp_path / "q.csv", names=("sentence1", "sentence1", "score")))
 
 
@@ -143,7 +142,7 @@ def test_given_scale_is_used_and_checked(tmp_path):
     read = read_pairs(path, scale=(0, 10))
     assert read.scores01() == [0.25, 0.0, 0.5]
     assert (read.scale, read.scale_source) == ((0, 10), "given")
-    with pytest.raises(RowError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(given\)"):
+    with pytest.raises(DataError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(given\)"):
         read_pairs(path, scale=(0, 4))
     for wrong in ((5, 0), (0, float("nan")), (1, 1), (1,)):
         with pytest.raises(UsageError, match="is not a scale"):

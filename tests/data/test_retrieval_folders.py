@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from tests.support.retrieval import write_lines
-from truncate_kit.core.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
 
 CORPUS = [
@@ -108,19 +108,19 @@ BAD = [
     ("corpus.jsonl", None, DataError, r"holds no corpus\.jsonl"),
     ("qrels/test.tsv", None, DataError, r"holds no test or dev\.tsv"),
     ("corpus.jsonl", "", DataError, "is empty"),
-    ("corpus.jsonl", '{"_id": "d1"}\n', ColumnsError, "no column 'text'"),
-    ("corpus.jsonl", '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n', RowError, "line 2: the id 'd' is"),
-    ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', RowError, "line 2: the text in column 'text' is"),
-    ("corpus.jsonl", '{"_id": "", "text": "a"}\n', RowError, "line 1: the id '' is empty"),
-    ("corpus.jsonl", '{"_id": "d1", "text": 3}\n', RowError, "line 1: column 'text' holds int 3"),
-    ("corpus.jsonl", '{"_id": "d1"', RowError, "line 1: not valid JSON"),
-    ("queries.jsonl", '{"_id": "q1", "text": " "}\n', RowError, "line 1: the text in column 'text' is empty"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", RowError, "line 2: 'q1.td1' is no judgement"),
-    ("qrels/test.tsv", "q1\td1\thigh\n", RowError, "line 1: .* is no judgement"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", RowError, "line 2: .* is no judgement"),
-    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", RowError, "line 2: there is no query with the id 'q9'"),
-    ("qrels/test.tsv", "q1\td9\t1\n", RowError, "line 1: there is no document with the id 'd9'"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", RowError, "line 2: .* have two grades"),
+    ("corpus.jsonl", '{"_id": "d1"}\n', DataError, "no column 'text'"),
+    ("corpus.jsonl", '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n', DataError, "line 2: the id 'd' is"),
+    ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', DataError, "line 2: the text in column 'text' is"),
+    ("corpus.jsonl", '{"_id": "", "text": "a"}\n', DataError, "line 1: the id '' is empty"),
+    ("corpus.jsonl", '{"_id": "d1", "text": 3}\n', DataError, "line 1: column 'text' holds int 3"),
+    ("corpus.jsonl", '{"_id": "d1"', DataError, "line 1: not valid JSON"),
+    ("queries.jsonl", '{"_id": "q1", "text": " "}\n', DataError, "line 1: the text in column 'text' is empty"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", DataError, "line 2: 'q1.td1' is no judgement"),
+    ("qrels/test.tsv", "q1\td1\thigh\n", DataError, "line 1: .* is no judgement"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", DataError, "line 2: .* is no judgement"),
+    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", DataError, "line 2: there is no query with the id 'q9'"),
+    ("qrels/test.tsv", "q1\td9\t1\n", DataError, "line 1: there is no document with the id 'd9'"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", DataError, "line 2: .* have two grades"),
     ("qrels/test.tsv", "q1\td1\t0\nq1\t2\t-1\n", DataError, "gives no query a document that answers it"),
 ]
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, kind, said
 def test_a_file_that_grades_an_answer_twice_is_refused(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,1\nwho?,bob,0\n")
-    with pytest.raises(RowError, match="line 4: query 'who\\?' and document 'bob' have two grades"):
+    with pytest.raises(DataError, match="line 4: query 'who\\?' and document 'bob' have two grades"):
         read_retrieval(path)
     path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,0\nwho?,bob,0\nwhere?,here,1\n")
     assert read_retrieval(path).relevance == ({0: 1.0},)

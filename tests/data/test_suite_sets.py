@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from truncate_kit.core.errors import ColumnsError, DataError
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.data.seen import pair_key
 from truncate_kit.data.suites import find_sts, find_transfer, read_trained_pairs
 
 PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
@@ -100,7 +101,7 @@ def test_broken_sets_are_named(tmp_path):
     with pytest.raises(DataError, match="no test split"):
         find_sts(tmp_path)
     write(tmp_path / "mr" / "all.csv", "text,score\ngood,1\n")
-    with pytest.raises(ColumnsError, match="no column of labels"):
+    with pytest.raises(DataError, match="no column of labels"):
         find_transfer(tmp_path)
 
 
@@ -119,7 +120,7 @@ def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
     mrpc = read_retrieval(shared_data / "mrpc/test.csv")
     assert sum(map(len, mrpc.relevance)) == 1147  # the paraphrases among the 1,725 pairs
     graded = write(tmp_path / "graded/pairs.csv", "sentence1,sentence2,score\na dog,a cat,0.4\na dog,a hound,4.8\n")
-    with pytest.raises(ColumnsError, match="column 'score' grades the pairs"):
+    with pytest.raises(DataError, match="column 'score' grades the pairs"):
         read_retrieval(graded)
     with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "same.csv", "query,relevant\na,a\n"))
@@ -133,7 +134,7 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     found = read_retrieval(write(tmp_path / "answers.csv", rows))
     assert found.queries == ("where",)
     graded = "query,relevant,label\nwhere,here,2\nwhere,there,1\nwho,me,0\n"
-    with pytest.raises(ColumnsError, match="column 'label' does not say"):
+    with pytest.raises(DataError, match="column 'label' does not say"):
         read_retrieval(write(tmp_path / "graded.csv", graded))
     none = f"query,relevant,label\nwhere,there,{no}\n"
     with pytest.raises(DataError, match="no row with an answer"):
@@ -144,7 +145,7 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     assert one.classes == ("0", "1")
     (one,) = find_transfer(write(tmp_path / "named/mr.csv", "text,label\na,v1\nb,v1.0\n").parent)
     assert one.classes == ("v1", "v1.0")
-    with pytest.raises(ColumnsError, match="more than one choice for the label"):
+    with pytest.raises(DataError, match="more than one choice for the label"):
         find_transfer(write(tmp_path / "two/mr/all.csv", "text,label,class\ngood,1,1\n").parents[1])
 
 
@@ -163,7 +164,7 @@ def test_a_table_that_a_set_holds_twice_is_named(other, tmp_path):
     write(tmp_path / "sts12/test.csv", PAIRS)
     assert len(find_sts(tmp_path)[0].pairs) == 3 * (PAIRS.count("\n") - 1)
     write(tmp_path / "sts12" / other, PAIRS)
-    with pytest.raises(DataError, match=r"sts12 holds test twice: .* and "):
+    with pytest.raises(DataError, match="sts12 holds test twice"):
         find_sts(tmp_path)
 
 
@@ -171,12 +172,12 @@ def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))
     seen = read_trained_pairs(tmp_path)
-    assert frozenset(("a dog", "a cat sat")) in seen
-    assert frozenset(("a cat ran", "a dog")) in seen
+    assert pair_key("a dog", "a cat sat") in seen
+    assert pair_key("a cat ran", "a dog") in seen
     assert len(seen) == 4
-    assert read_trained_pairs(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {frozenset("xy")}
+    assert read_trained_pairs(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {pair_key(*"xy")}
     rows = write(tmp_path / "three.csv", "anchor,positive,negative\nx,y,z\n")
-    assert read_trained_pairs(rows) == {frozenset("xy"), frozenset("xz"), frozenset("yz")}
+    assert read_trained_pairs(rows) == {pair_key(*pair) for pair in ("xy", "xz", "yz")}
     (tmp_path / "only").mkdir()
     write(tmp_path / "only" / "test.csv", PAIRS)
     with pytest.raises(DataError, match="no train or dev split"):
@@ -184,7 +185,6 @@ def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_
     # as counted beside the data: pairs of STS12 and STS14 in STSB train, in either order
     train = read_trained_pairs(shared_data / "stsb/en/train.csv")
     counts = {
-        one.name: sum(frozenset((pair.first, pair.second)) in train for pair in one.pairs)
-        for one in find_sts(shared_data)
+        one.name: sum(pair_key(pair.first, pair.second) in train for pair in one.pairs) for one in find_sts(shared_data)
     }
     assert (counts["STS12"], counts["STS14"]) == (1002, 1861)

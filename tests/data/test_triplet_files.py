@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from truncate_kit.core.errors import ColumnsError, DataError, RowError
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.triplets import Triplet, load_triplets, raw_texts
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
@@ -55,12 +55,12 @@ def test_labels_that_are_no_nli_classes_are_not_taken_for_texts(tmp_path, values
     rows = [("p", f"h{place}", values[place % 2]) for place in range(4)]
     path = write(tmp_path / "nli.csv", ("premise", "hypothesis", "label"), rows)
     for columns in (None, ("premise", "hypothesis", "label")):
-        with pytest.raises(ColumnsError, match="'label'"):
+        with pytest.raises(DataError, match="'label'"):
             load_triplets(path, columns=columns, negatives=True)
     path = write(tmp_path / "texts.csv", ("premise", "entailment"), [row[:2] for row in ROWS])
     assert load_triplets(path, columns=("premise", "entailment")).rows == tuple(Triplet(*row[:2]) for row in ROWS)
     path = tmp_path / "nli.csv"
-    with pytest.raises(ColumnsError, match="neither texts nor the classes of an NLI set"):
+    with pytest.raises(DataError, match="neither texts nor the classes of an NLI set"):
         load_triplets(path, columns=("premise", "hypothesis", "label"))
 
 
@@ -94,14 +94,14 @@ def test_texts_are_their_own_positives_once_each():
 
 def test_what_cannot_be_learned_from(tmp_path, shared_data):
     pairs = write(tmp_path / "pairs.csv", ("anchor", "positive"), [row[:2] for row in ROWS])
-    with pytest.raises(ColumnsError, match="no column holds hard negatives"):
+    with pytest.raises(DataError, match="no column holds hard negatives"):
         load_triplets(pairs, negatives=True)
-    with pytest.raises(ColumnsError, match="no column 'x'"):
+    with pytest.raises(DataError, match="no column 'x'"):
         load_triplets(pairs, columns=("x", "positive"))
-    with pytest.raises(ColumnsError, match="column 'score' grades or classifies"):
+    with pytest.raises(DataError, match="column 'score' grades or classifies"):
         load_triplets(shared_data / "stsb/en")
     empty = write(tmp_path / "empty.jsonl", ("anchor", "positive"), [("a", "b"), ("c", " ")])
-    with pytest.raises(RowError, match="line 2: the text in column 'positive' is empty"):
+    with pytest.raises(DataError, match="line 2: the text in column 'positive' is empty"):
         load_triplets(empty)
 
 

@@ -5,8 +5,8 @@ import torch
 from scipy import stats
 
 from tests.support.heads import with_heads
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.data.suites import StsSet
-from truncate_kit.data.types import TextPair
 from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.evaluation.transfer import text_features
 

@@ -16,7 +16,7 @@ from tests.support.commands import refused
 from tests.support.exporters import originals
 from tests.support.traces import traced_anew
 from truncate_kit.core.errors import DataError, ModelError
-from truncate_kit.data.types import PairSet, TextPair
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export import trace as tracing
 from truncate_kit.export.check import check_graph, check_score
 from truncate_kit.export.exporting import export_graph, export_onnx

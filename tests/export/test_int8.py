@@ -14,7 +14,7 @@ from scipy import stats
 from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS, multiplies_narrow
-from truncate_kit.data.types import PairSet, TextPair
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export.check import check_graph, odd_inputs
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import save_graph

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.support.heads import with_heads
 from truncate_kit.core.errors import ModelError
-from truncate_kit.data.types import PairSet, TextPair
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.check import check_scores
 from truncate_kit.export.exporting import export_onnx

@@ -16,7 +16,7 @@ from tests.fuzz.mutating import mutated
 from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.data.pairs import load_pairs, load_words
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.data.texts import iter_rows
+from truncate_kit.data.tables import iter_rows
 from truncate_kit.data.triplets import load_triplets
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.models.loading import load_encoder

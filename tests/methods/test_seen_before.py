@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.pairs import WORDS, make_pairs
-from truncate_kit.core.seen import keys_of, pair_keys
+from truncate_kit.data.pairs import PairSplits
+from truncate_kit.data.seen import keys_of, pair_keys
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings

@@ -17,7 +17,7 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.data.types import overlap_of
+from truncate_kit.data.pairs import Overlap
 from truncate_kit.evaluation.graded import Evaluation
 from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.export.record import Invariance, Quantization
@@ -169,7 +169,7 @@ def test_other_trainings():
     assert worst.rows[0][0].endswith("… | b")
     assert worst.rows[0][1:] == ("0.25", "0.75", "-0.50")
     assert "1 of the 2 distinct test sentences are also in train" in said(some_heads())
-    clean = replace(some_heads(), overlap=overlap_of([("a", "b")], [("c", "d")], [("e", "f")]))
+    clean = replace(some_heads(), overlap=Overlap(train_test=(0, 0), test_sentences=2, test_sentences_in_train=0))
     assert "share no sentence. NLI: 1 of the 2" in said(replace(clean, test_sentences_in_nli=1))
     combined = view_of(a_combination(2))
     assert combined.tables[0].rows[0] == ("best combination", "73.00 ± 0.00", "65.00 ± 0.00")

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.support.distributed import gradients
 from tests.support.families import WORDS
 from tests.support.pairs import make_pairs
-from truncate_kit.data.types import TextPair
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.encoder import Encoder

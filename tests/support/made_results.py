@@ -19,7 +19,7 @@ from truncate_kit.bench.bench_report import (
 )
 from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.core.results import Result
-from truncate_kit.data.types import overlap_of
+from truncate_kit.data.pairs import Overlap
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings
@@ -258,7 +258,7 @@ def some_heads(seeds: tuple[int, ...] = (0, 1), layers: tuple[int, ...] = (1, 2)
             code_widths=(5, 10), losses=(0.4, 0.3), own_losses=(0.2, 0.1), num_sentences=100, left_out=3
         ),
         worst=(("a " * 60, "b", 0.25, 0.75, -0.5),),
-        overlap=overlap_of([("a", "b")], [("c", "d")], [("a", "e")]), seconds=1.0, notes=("Said.",),
+        overlap=Overlap(train_test=(0, 0), test_sentences=2, test_sentences_in_train=1), seconds=1.0, notes=("Said.",),
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.types import TextPair
 
 
 def mteb_package() -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from tests.support.families import WORDS
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.triplets import Triplet, TripletSet
-from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
 NOUNS = ["cat", "dog", "tree", "mat", "big", "small", "red", "blue"]
 SENTENCES = [f"the {a} and a {b} on {c}" for a in NOUNS for b in NOUNS[:3] for c in ("a", "the mat")]

@@ -8,7 +8,7 @@ import torch
 from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.core.errors import TruncateKitError, UsageError
-from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.data.pairs import PairSet, PairSplits
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.truncation import truncate

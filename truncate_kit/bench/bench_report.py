@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from truncate_kit.core.naming import place_in_words
-from truncate_kit.core.results import Amounts, Measurement, Result
+from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.wording import counted
 
 Role = Literal["lean", "full"]
@@ -176,7 +176,7 @@ class QualityDifference(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchReport(Measurement):
+class BenchReport(Result):
     """Everything one bench measured."""
 
     machine: Machine

@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
 from truncate_kit.bench.runners import Runner
-from truncate_kit.core.seen import numbers_of
 from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import is_bundled
+from truncate_kit.data.pairs import PairSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
-from truncate_kit.data.types import PairSet, TextPair, pairs_fingerprint
+from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.models.encoder import Encoder

@@ -45,8 +45,8 @@ from truncate_kit.core.hardware import OtherWork, bf16_instructions, processor_n
 from truncate_kit.core.origin import read_origin, was_trained
 from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.core.progress import Progress, silent
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.doctor import installed_version
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, graph_files, save_graph

@@ -1,17 +1,17 @@
-"""Sentence pairs from one file, a folder of splits, the bundled set or the hub: one way in for all of them."""
+"""Sentence pairs with scores or classes: from one file, a folder of splits, the bundled set or the hub, and divided."""
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line
 from truncate_kit.core.files import is_there
-from truncate_kit.core.wording import counted
+from truncate_kit.core.results import Result
 from truncate_kit.data.tables import (
     COMPRESSIONS,
     PAIR_FORMATS,
@@ -24,15 +24,17 @@ from truncate_kit.data.tables import (
     stem_of,
     table_from_arrow,
 )
-from truncate_kit.data.types import SHARES, SPLIT_NAMES, PairSet, PairSplits, ScaleSource, TextPair
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 FRACTIONS = (0.8, 0.1, 0.1)
 """Shares of train, dev and test of a set that comes without splits."""
+SHARES = (0.70, 0.15, 0.15)
+"""The same of word sets, which are divided anew for every seed."""
 USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 """Scales of graded pairs, narrowest first: the first one that holds all values is taken."""
 MOST_CLASSES = 20  # more values than this are scores, ids or texts rather than classes
+SPLIT_NAMES = ("train", "dev", "test")
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 _HUB_NAMES = {
     "stsb": "sentence-transformers/stsb",
@@ -49,6 +51,202 @@ PART, WHOLE = "wordsim353_sim", "wordsim353"
 _WORD_SCALES = {"rg65": (0, 4), PART: (0, 10), WHOLE: (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
 
 
+# Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts and how similar they are on the scale of their set, or the place of their class."""
+
+    first: str
+    second: str
+    target: float
+
+
+def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
+    """Return the SHA-256 of texts and scores, whatever their order and scale."""
+    lines = sorted(f"{len(one.first)} {float(one.target)!r} {one.first} {one.second}" for one in pairs)
+    return hashlib.sha256("\n".join(f"{len(line)} {line}" for line in lines).encode()).hexdigest()
+
+
+def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
+    """Return the distinct texts in the order in which they first appear, first text before second."""
+    return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
+
+
+class PlacedPairs(NamedTuple):
+    """Distinct texts, and the places of the first and the second text of each pair among them."""
+
+    texts: list[str]
+    first: list[int]
+    second: list[int]
+
+    @classmethod
+    def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
+        """Find the texts of `pairs` among `texts`, which hold them all; None takes their own distinct texts."""
+        texts = distinct_texts(pairs) if texts is None else list(texts)
+        place = {text: index for index, text in enumerate(texts)}
+        return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
+
+
+def _check_finite(scores: Sequence[float], source: str) -> None:
+    for number, score in enumerate(scores, start=1):
+        if not math.isfinite(score):
+            hint = "Give a number, or leave the pair out."
+            raise DataError(f"{source}, pair {number:,}: the score {score} is not finite.", hint=hint)
+
+
+def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
+    """Raise `DataError` for scores that nothing can be correlated with, such as those of a secret test set."""
+    _check_finite(scores, source)
+    if len(scores) < 3 or len(set(scores)) < 2:
+        raise DataError(
+            f"{source} holds too few pairs or scores ({len(scores):,} and {len(set(scores)):,} different): a "
+            "correlation needs at least three pairs with two different scores.",
+            hint="Use a larger set, or check that the score column is the right one.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSet:
+    """Pairs of one file or split, on a known scale. Raises `DataError` for a score that is not finite."""
+
+    name: str
+    pairs: tuple[TextPair, ...] = field(repr=False)
+    scale: tuple[float, float]  # lowest and highest possible score
+    scale_source: Literal["given", "inferred", "known"] = "known"
+    path: str
+    columns: tuple[str, str, str]  # names of the columns of first text, second text and score
+    classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs
+
+    def __post_init__(self) -> None:
+        _check_finite(self.scores(), self.name)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[TextPair]:
+        return iter(self.pairs)
+
+    def scores(self) -> list[float]:
+        """Return the scores as they are in the file, one per pair."""
+        return [pair.target for pair in self.pairs]
+
+    def scores01(self) -> list[float]:
+        """Return the scores with the scale's ends moved to 0 and 1, one per pair."""
+        low, high = self.scale
+        return [(pair.target - low) / (high - low) for pair in self.pairs]
+
+    def texts(self) -> list[str]:
+        """Return the distinct texts, see `distinct_texts`."""
+        return distinct_texts(self.pairs)
+
+    def check_ranked(self) -> None:
+        """Raise `DataError` for scores that nothing can be correlated with."""
+        check_ranks(self.scores(), self.name)
+
+    def check_graded(self) -> None:
+        """Raise `DataError` if the targets are classes, whose numbers are no scores."""
+        if self.classes:
+            raise DataError(f"{self.name} holds classes, not scores.", hint="Give pairs with graded scores.")
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of texts, scores and scale, in order, whatever the file is called."""
+        digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
+        for name in self.classes:
+            digest.update(f"{len(name)} {name}\n".encode())
+        for pair in self.pairs:  # lengths first, so that no two different sets can run together to the same bytes
+            digest.update(f"{len(pair.first)} {len(pair.second)} {pair.target!r} {pair.first} {pair.second}\n".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap(Result):
+    """Pairs and sentences that train and test share."""
+
+    train_test: tuple[int, int]  # distinct pairs in both: with their texts in the same order, and in either
+    test_sentences: int  # distinct texts of test
+    test_sentences_in_train: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSplits:
+    """The splits of one set, all on the same scale; each may be missing, but not all."""
+
+    name: str
+    train: PairSet | None = None
+    dev: PairSet | None = None
+    test: PairSet | None = None
+    notes: tuple[str, ...] = ()  # sentences for the user, such as how a single file was split
+    one_file: bool = False  # a single file that is not divided yet
+    # of train, dev and test, drawn anew from `train` for every seed; None if the splits are fixed
+    shares: tuple[float, float, float] | None = None
+
+    def items(self) -> list[tuple[str, PairSet]]:
+        """Return the splits that are there, with their names, in the order train, dev, test."""
+        splits = ((name, getattr(self, name)) for name in SPLIT_NAMES)
+        return [(name, pairs) for name, pairs in splits if pairs is not None]
+
+    def texts(self) -> list[str]:
+        """Return the distinct texts of all splits, see `distinct_texts`."""
+        return distinct_texts(pair for _, pairs in self.items() for pair in pairs)
+
+    @property
+    def evaluation(self) -> PairSet:
+        """Return the set to measure on: test, otherwise dev, otherwise the only set there is."""
+        return self.items()[-1][1]
+
+    def split(self, name: str | None) -> PairSet:
+        """Return the split called `name`; None is `evaluation`. Raises `UsageError` if it is missing."""
+        splits = dict(self.items())
+        if name is None:
+            return self.evaluation
+        if name not in splits:
+            hint = f"Use one of: {', '.join(splits)}. A single file has no splits: give a folder, or leave out `split`."
+            raise UsageError(f"{self.name} has no split {name!r}.", hint=hint)
+        return splits[name]
+
+    def first(self, count: int) -> "PairSplits":
+        """Keep the first `count` pairs of each split, for a quick try."""
+        some: dict[str, Any] = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
+        return replace(self, **some)
+
+    def without_texts(self, texts: Collection[str]) -> "PairSplits":
+        """Leave out training pairs that hold one of `texts`, and note their number. Raises `DataError` for all."""
+        if self.train is None:
+            return self
+        held_out = frozenset(texts)
+        kept = tuple(pair for pair in self.train if held_out.isdisjoint((pair.first, pair.second)))
+        if not kept:
+            hint = "Choose by texts that are not learned from."
+            raise DataError(f"All training pairs of {self.name} hold a text that is held out.", hint=hint)
+        left_out = len(self.train) - len(kept)
+        note = f"{left_out:,} training pairs were left out: they hold a text that is held out."
+        notes = (*self.notes, note) if left_out else self.notes
+        return replace(self, train=replace(self.train, pairs=kept), notes=notes)
+
+    @property
+    def overlap(self) -> Overlap:
+        """Count what train and test share, character by character."""
+        train, test = ({(pair.first, pair.second) for pair in pairs or ()} for pairs in (self.train, self.test))
+        texts = set(chain.from_iterable(test))
+        return Overlap(
+            train_test=(len(train & test), len({*map(frozenset, train)} & {*map(frozenset, test)})),
+            test_sentences=len(texts),
+            test_sentences_in_train=len(texts.intersection(chain.from_iterable(train))),
+        )
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over the names and fingerprints of the splits."""
+        parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
+        if self.shares not in (None, SHARES):
+            parts.append(repr(self.shares))
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+# Reading
+
+
 def load_pairs(
     name_or_path: str | Path,
     *,
@@ -59,12 +257,12 @@ def load_pairs(
 ) -> PairSplits:
     """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
 
-    A single file is divided into train, dev and test as the commands divide it, and `notes` say so; `read_pairs` reads
-    it as one set. What a folder or a hub set lacks is missing, and `complete_splits` takes it out of train. A folder of
-    word similarity sets is merged (`load_words`).
+    A single file is divided into train, dev and test; `read_pairs` reads it as one set. What a folder or a hub set
+    lacks is missing, and `complete_splits` takes it out of train. A folder of word similarity sets is merged
+    (`load_words`).
 
     Args:
-        name_or_path: The hub is used only where no such path exists.
+        name_or_path: The hub is used only if no such path exists.
         columns: Names of first text, second text and score; None finds them.
         scale: Lowest and highest possible score; None takes what is known of the set or infers it from all splits.
         classes: The third column is a class, not a score; targets are places in the sorted names that train holds.
@@ -104,69 +302,53 @@ def short_name(path: Path) -> str:
 
 
 def is_bundled(pairs: PairSet) -> bool:
-    """Return whether these are pairs of the set that comes with the package, or a part of them."""
+    """Tell whether these are pairs of the bundled set."""
     return Path(pairs.path).parent == BUNDLED_FOLDER
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     """Return the set's name, and its tables by split: a file, a folder of splits, the bundled set or a hub name."""
     name, path = str(name_or_path), Path(name_or_path)
-    if name == BUNDLED:
-        return name, {split: read_table(file) for split, file in find_split_files(BUNDLED_FOLDER).items()}
-    if path.is_dir():
-        return short_name(path), _folder_tables(path)
+    if name == BUNDLED or path.is_dir():
+        folder = BUNDLED_FOLDER if name == BUNDLED else path
+        tables = {split: read_table(file) for split, file in find_split_files(folder).items()}
+        if not tables:
+            hint = f"Call them train, dev (or validation) and test, as {', '.join(PAIR_FORMATS)}; all but Parquet may "
+            raise DataError(f"{path} holds no splits.", hint=f"{hint}end in {' or '.join(COMPRESSIONS)}.")
+        return name if name == BUNDLED else short_name(path), tables
     if is_there(path) or not is_hub_name(name):
         return short_name(path), {_SPLIT_STEMS.get(stem_of(path), "train"): read_table(path)}
-    return hub_name(name), read_hub(hub_name(name))
+    name = _HUB_NAMES.get(name, name)
+    return name, read_hub(name)
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
     """Return the files of a folder that hold its splits, by split name. Raises `DataError` if there are two for one."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in data_files(folder):
         split = _SPLIT_STEMS.get(stem_of(path))
-        if split is not None and (other := found.setdefault(split, path)) != path:
+        if split is not None and (other := files.setdefault(split, path)) != path:
             problem = f"{folder} holds two files for {split}: {other.name} and {path.name}."
             raise DataError(problem, hint="Remove one, or name a single file.")
-    return found
-
-
-def _folder_tables(folder: Path) -> dict[str, Table]:
-    found = find_split_files(folder)
-    if found:
-        return {split: read_table(path) for split, path in found.items()}
-    raise DataError(
-        f"{folder} holds no splits.",
-        hint=f"Call them train, dev (or validation) and test, as {', '.join(PAIR_FORMATS)}; all but Parquet may end in "
-        f"{' or '.join(COMPRESSIONS)}.",
-    )
-
-
-def hub_name(name: str) -> str:
-    """Return the full name on the hub of the STS Benchmark by language: "stsb", "stsb-de", "stsb-es" and "korsts"."""
-    return _HUB_NAMES.get(name, name)
+    return files
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` could be a set on the hub rather than a path that does not exist."""
+    """Tell whether `name` could be a set on the hub rather than a path that does not exist."""
     return _HUB_NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Return the splits of a set of the hub by our split names, through `datasets`: no code from the hub is run.
+    """Return the splits of a hub set by our split names, through `datasets`, which runs no code from the hub.
 
-    Args:
-        name: Full, with ":" and a configuration.
-
-    Raises:
-        DataError: The hub does not give it, or none of its splits is one of ours.
+    Raises `DataError` if the hub does not give it, or none of its splits is one of ours. name: NAME or NAME:CONFIG.
     """
     import datasets
     from datasets.utils.logging import disable_progress_bar
 
     try:
         disable_progress_bar()
-        with errors_only("huggingface_hub"):  # no line for each time that it is asked again
+        with errors_only("huggingface_hub"):  # no line for each retry
             loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         raise DataError(
@@ -188,39 +370,40 @@ def read_hub(name: str) -> dict[str, Table]:
 
 
 def _graded_sets(
-    name: str, tables: Mapping[str, Table], columns: Sequence[str] | None, given: Sequence[float] | None
+    name: str, tables: Mapping[str, Table], columns: Sequence[str] | None, scale: Sequence[float] | None
 ) -> dict[str, PairSet]:
-    """Return the pairs of each table, all on one scale: given, known of the set, or inferred from all tables."""
+    """Return the pairs of each table, all on one scale: the one asked for, known of the set, or inferred."""
     names = {split: find_columns(table, columns) for split, table in tables.items()}
     scores = {split: table.numbers(names[split][2]) for split, table in tables.items()}
-    if given is not None and (len(given) != 2 or not 0 < given[1] - given[0] < math.inf):
-        problem = f"{','.join(map(str, given))} is not a scale: give the lowest and then the highest possible score."
+    if scale is not None and (len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf):
+        problem = f"{','.join(map(str, scale))} is not a scale: give the lowest and then the highest possible score."
         raise UsageError(problem, hint="For example `scale=(0, 5)`.")
-    source: ScaleSource = "given" if given else "known" if name in _KNOWN_SCALES else "inferred"
-    low, high = given or _KNOWN_SCALES.get(name) or _inferred(list(chain(*scores.values())))
+    source = "given" if scale else "known" if name in _KNOWN_SCALES else "inferred"
+    least, most = min(chain(*scores.values())), max(chain(*scores.values()))
+    inferred = next((usual for usual in USUAL_SCALES if usual[0] <= least and most <= usual[1]), USUAL_SCALES[-1])
+    low, high = scale or _KNOWN_SCALES.get(name) or inferred
     for split, table in tables.items():
-        for row, score in enumerate(scores[split]):
-            if not low <= score <= high:
-                raise table.problem(
-                    row,
-                    f"the score {score:g} is outside the scale {low:g} to {high:g} ({source}).",
-                    hint="Mend the row, or give the lowest and the highest possible score as `scale`.",
-                )
-    return _sets_of(
-        name,
-        tables,
-        names,
-        scores,
-        scale=(float(low), float(high)),
-        scale_source=source,
-    )
+        if outside := [row for row, score in enumerate(scores[split]) if not low <= score <= high]:
+            problem = f"the score {scores[split][outside[0]]:g} is outside the scale {low:g} to {high:g} ({source})."
+            hint = "Mend the row, or give the lowest and the highest possible score as `scale`."
+            raise table.problem(outside[0], problem, hint=hint)
+    return _sets_of(name, tables, names, scores, scale=(float(low), float(high)), scale_source=source)
 
 
-def _inferred(scores: Sequence[float]) -> tuple[float, float]:
-    """Return the narrowest usual scale that holds the scores of all splits, else the widest."""
-    low, high = min(scores), max(scores)
-    fitting = (scale for scale in USUAL_SCALES if scale[0] <= low and high <= scale[1])
-    return next(fitting, USUAL_SCALES[-1])
+def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
+    """Return the pairs of each table; targets are places in the sorted names of classes of train, else of all."""
+    names = {split: find_columns(table, columns, classes=True) for split, table in tables.items()}
+    labels = {split: table.labels(names[split][2]) for split, table in tables.items()}
+    classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        problem = f"{name} holds {len(classes):,} different classes; 2 to {MOST_CLASSES} are needed."
+        raise DataError(problem, hint='Name the column of the classes: `columns=("first", "second", "class")`.')
+    for split, table in tables.items():
+        if unknown := [row for row, label in enumerate(labels[split]) if label not in classes]:
+            problem = f"the class {labels[split][unknown[0]]!r} is not among those of train ({', '.join(classes)})."
+            raise table.problem(unknown[0], problem)
+    places = {split: [float(classes.index(label)) for label in labels[split]] for split in tables}
+    return _sets_of(name, tables, names, places, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))
 
 
 def _sets_of(
@@ -243,73 +426,57 @@ def _sets_of(
     }
 
 
-def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
-    """Return the pairs of each table; targets are places in the sorted names of classes of train, else of all."""
-    names = {split: find_columns(table, columns, classes=True) for split, table in tables.items()}
-    labels = {split: table.labels(names[split][2]) for split, table in tables.items()}
-    classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
-    if not 2 <= len(classes) <= MOST_CLASSES:
-        raise DataError(
-            f"{name} holds {len(classes):,} different classes where 2 to {MOST_CLASSES} are needed.",
-            hint='Name the column of the classes: `columns=("first", "second", "class")`.',
-        )
-    for split, table in tables.items():
-        for row, label in enumerate(labels[split]):
-            if label not in classes:
-                problem = f"the class {label!r} is not among those of train ({', '.join(classes)})."
-                raise table.problem(row, problem, hint="Mend the row or remove it.")
-    places = {split: [float(classes.index(label)) for label in labels[split]] for split in tables}
-    return _sets_of(name, tables, names, places, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))
-
-
 def holds_words(folder: Path) -> bool:
-    """Return whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
+    """Tell whether `load_pairs` takes this folder for word similarity sets."""
     return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
 def load_words(folder: Path) -> PairSplits:
     """Merge the word similarity sets of a folder: `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv`, `simverb3500.csv`.
 
-    The whole of WordSim-353, `wordsim353.csv`, is read where its part about similarity is missing: the TMFT paper
+    The whole of WordSim-353, `wordsim353.csv`, is read if its part about similarity is missing: the TMFT paper
     names the whole, its released code has the part. Each set is divided by its scale; a pair that several sets hold, in
     either order, gets their mean. The result has one split, `train`, of which every seed draws its own 70 : 15 : 15
     (`shares`), as the paper does. Raises `DataError`.
     """
     files = _word_files(folder)
     if not files:
-        raise DataError(
-            f"{folder} holds no word similarity set." if folder.exists() else f"{folder} does not exist.",
-            hint=f"Name a folder with {', '.join(f'{name}.csv' for name in _WORD_SCALES)}, or some of them.",
-        )
-    found = {name: read_pairs(file, scale=_WORD_SCALES[name]) for name, file in files.items()}
+        hint = f"Name a folder with {', '.join(f'{name}.csv' for name in _WORD_SCALES)}, or some of them."
+        raise DataError(f"{folder} holds no word similarity set.", hint=hint)
+    sets = {name: read_pairs(file, scale=_WORD_SCALES[name]) for name, file in files.items()}
     scores: dict[frozenset[str], list[float]] = {}
     words: dict[frozenset[str], tuple[str, str]] = {}
-    for one in found.values():
+    for one in sets.values():
         for pair, score in zip(one, one.scores01(), strict=True):
             key = frozenset((pair.first, pair.second))
             words.setdefault(key, (pair.first, pair.second))
             scores.setdefault(key, []).append(score)
     pairs = tuple(TextPair(*words[key], sum(values) / len(values)) for key, values in scores.items())
-    name, columns = short_name(folder), next(iter(found.values())).columns
+    name, columns = short_name(folder), next(iter(sets.values())).columns
     merged = PairSet(name=name, pairs=pairs, scale=(0.0, 1.0), path=str(folder), columns=columns)
-    sizes = ", ".join(f"{name} {len(one):,}" for name, one in found.items())
-    left = PART in found and (folder / f"{WHOLE}.csv").is_file()
+    sizes = ", ".join(f"{name} {len(one):,}" for name, one in sets.items())
     note = (
         f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs, each score divided by its scale; "
         "every seed draws its own 70/15/15 % split."
-        + (f" {WHOLE}.csv is left out beside its part {PART}.csv." if left else "")
     )
+    if PART in sets and (folder / f"{WHOLE}.csv").is_file():
+        note += f" {WHOLE}.csv is left out beside its part {PART}.csv."
     return PairSplits(name=name, train=merged, notes=(note,), shares=SHARES)
 
 
 def _word_files(folder: Path) -> dict[str, Path]:
     """Return the files of word similarity sets by the name of the set; no whole beside its part."""
-    found = {name: folder / f"{name}.csv" for name in _WORD_SCALES if (folder / f"{name}.csv").is_file()}
-    return {name: file for name, file in found.items() if not (name == WHOLE and PART in found)}
+    files = {name: folder / f"{name}.csv" for name in _WORD_SCALES if (folder / f"{name}.csv").is_file()}
+    if PART in files:
+        files.pop(WHOLE, None)
+    return files
+
+
+# Dividing
 
 
 def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRACTIONS) -> PairSplits:
-    """Divide one set into train, dev and test; a fraction of 0 leaves that split out.
+    """Divide one set into train, dev and test.
 
     Rows with the same two texts, in either order, stay together. The split of a pair depends on its texts and the seed
     only, not on the order of the rows; the rows of each split keep their order.
@@ -317,7 +484,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     Args:
         pairs: The set to divide.
         seed: Of the draw.
-        fractions: Shares of train, dev and test, which sum to 1.
+        fractions: Shares of train, dev and test, which sum to 1; 0 leaves that split out.
 
     Raises:
         DataError: A wanted split would get fewer than two pairs.
@@ -325,31 +492,37 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     groups: dict[frozenset[str], list[int]] = {}
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)
-    shuffled = sorted(groups.items(), key=lambda group: _draw(seed, group[0]))
+
+    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not move the draw of a pair
+        return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
+
     ends = [round(len(pairs) * sum(fractions[: index + 1])) for index in range(3)]
     rows: dict[str, list[int]] = {name: [] for name in SPLIT_NAMES}
     placed = 0
-    for _, members in shuffled:
-        rows[SPLIT_NAMES[next(index for index in range(3) if placed < ends[index])]] += members
-        placed += len(members)
-    wanted = (name for name, fraction in zip(SPLIT_NAMES, fractions, strict=True) if fraction > 0)
-    sets = {name: _part(pairs, name, sorted(rows[name])) for name in wanted}
-    sizes = ", ".join(f"{name} {len(rows[name]):,}" for name in sets)
+    for texts in sorted(groups, key=draw):
+        rows[SPLIT_NAMES[next(index for index in range(3) if placed < ends[index])]] += groups[texts]
+        placed += len(groups[texts])
+    sets: dict[str, PairSet] = {}
+    for name, fraction in zip(SPLIT_NAMES, fractions, strict=True):
+        if fraction > 0:
+            if len(rows[name]) < 2:
+                problem = f"{pairs.name} has too few pairs ({len(pairs):,}) to take a {name} split from."
+                hint = "Give at least 20 pairs, or a folder with train, dev and test files."
+                raise DataError(problem, hint=hint)
+            part = tuple(pairs.pairs[row] for row in sorted(rows[name]))
+            sets[name] = replace(pairs, name=f"{pairs.name}/{name}", pairs=part)
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in sets.items())
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
-    return PairSplits(
-        name=pairs.name,
-        train=sets.get("train"),
-        dev=sets.get("dev"),
-        test=sets.get("test"),
-        notes=(f"{pairs.name} was divided into {sizes} ({shares} %, seed {seed}) by its distinct pairs.",),
-    )
+    note = f"{pairs.name} was divided into {sizes} ({shares} %, seed {seed}) by its distinct pairs."
+    train, dev, test = map(sets.get, SPLIT_NAMES)
+    return PairSplits(name=pairs.name, train=train, dev=dev, test=test, notes=(note,))
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     """Take what training needs and `splits` lacks out of train: a tenth for dev, a tenth for test.
 
-    Splits that are there stay as they are, but for train when something is taken from it; a single file is divided,
-    whatever it is called. What was done is in `notes`. A set that is divided anew for every seed (`shares`) comes back
+    Existing splits stay as they are, but for train when something is taken from it; a single file is divided,
+    whatever it is called; `notes` say what was done. A set that is divided anew for every seed (`shares`) comes back
     as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small.
     """
     if splits.shares is not None:
@@ -365,32 +538,12 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     if not dev and not test:
         return splits
     parts = split_pairs(splits.train, seed, (1 - dev - test, dev, test))
-    return replace(
-        splits,
-        train=parts.train,
-        dev=splits.dev or parts.dev,
-        test=splits.test or parts.test,
-        notes=(*splits.notes, *parts.notes),
-    )
+    notes = (*splits.notes, *parts.notes)
+    return replace(splits, train=parts.train, dev=splits.dev or parts.dev, test=splits.test or parts.test, notes=notes)
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
+    """Return the splits that a run with this seed uses: the existing ones, or those that `shares` draws from train."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)
-
-
-def _draw(seed: int, texts: frozenset[str]) -> bytes:
-    # Not `random`: the draw of one pair must not move when other rows are added.
-    return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
-
-
-def _part(pairs: PairSet, name: str, rows: Sequence[int]) -> PairSet:
-    if len(rows) < 2:
-        hint = "Give at least 20 pairs, or a folder with train, dev and test files."
-        raise DataError(
-            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to take a {name} split from.", hint=hint
-        )
-    chosen: tuple[TextPair, ...] = tuple(pairs.pairs[row] for row in rows)
-    return replace(pairs, name=f"{pairs.name}/{name}", pairs=chosen)

@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from truncate_kit.core.errors import DataError, RowError, UsageError, known_name
-from truncate_kit.core.wording import counted
+from truncate_kit.core.errors import DataError, UsageError, known_name
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
     COMPRESSIONS,
@@ -23,31 +22,31 @@ from truncate_kit.data.tables import (
     format_of,
     opened_text,
     read_table,
+    read_texts,
 )
-from truncate_kit.data.texts import read_texts
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
-"""What a choice among models can be made by, and its name for readers."""
-
+"""Selection metrics of searches, and their names for readers."""
+FEWEST_QUERIES = 10
+"""Judged queries that each half needs, if one half is to choose and the other to report."""
+FEWEST_WORDS = 5
+"""Words of a title or a text that tells by itself which document it is; shorter ones are ordinary lines of any file."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
-
-FEWEST_QUERIES = 10
-"""Judged ones of each half, where one half is to choose and the other to report."""
-FEWEST_WORDS = 5
-"""Words of a title or a text that says by itself which document it is; shorter ones are ordinary lines of any file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalSet:
     """Queries, the documents to search, and which of them answer each query.
 
-    documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
-    grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
-    layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: where it is,
-    those of other splits but train, which nothing may learn from either. note: what there is to say of the split that
-    was taken; mostly nothing. titles: of the documents, empty ones where there are none.
+    Attributes:
+        documents: Title and text, joined by a space; those of a file of pairs are distinct.
+        relevance: For each query the grades of its answers, all above 0, by their places in `documents`; not empty.
+        metric: Selection metric of layers, epochs and blocks, if the set is given to choose by.
+        other_queries: Then those of other splits but train, which must not be learned from either.
+        note: A remark on the split that was taken, or empty.
+        titles: Of the documents, empty ones if they have none.
     """
 
     name: str
@@ -64,10 +63,9 @@ class RetrievalSet:
     @property
     def held_out(self) -> set[str]:
         """Return all texts that a measured model may not have learned from, titles without their texts too."""
-        named = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
-        parts = (part for title, document in named for part in (title, document.removeprefix(title).strip()))
-        long = (part for part in parts if len(part.split()) >= FEWEST_WORDS)
-        return {*self.queries, *self.documents, *self.other_queries, *long}
+        titled = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
+        parts = (part for title, document in titled for part in (title, document.removeprefix(title).strip()))
+        return {*self.asked, *self.documents, *(part for part in parts if len(part.split()) >= FEWEST_WORDS)}
 
     @property
     def asked(self) -> set[str]:
@@ -87,9 +85,9 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the place of the document that each query itself is, None where it is none.
+        """Return the place of the document that each query itself is, which no search returns; None if it is none.
 
-        That is one with the id of the query that ends in its text and does not answer it; no query is to find itself.
+        It has the id of the query, ends in its text and does not answer it.
         """
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
@@ -100,13 +98,7 @@ class RetrievalSet:
 
 
 def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """Keep some of the queries, under a name that says which.
-
-    Args:
-        data: The set.
-        places: Of the queries in it.
-        words: After the name of the set.
-    """
+    """Keep the queries at these places. words: said of them after the name of the set."""
     return replace(
         data,
         name=f"{data.name} {words}",
@@ -169,18 +161,19 @@ def read_retrieval(
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
-    (documents, titles), (queries, _) = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
+    documents, titles = _texts_by_id(folder, "corpus")
+    queries, _ = _texts_by_id(folder, "queries")
     files, note = find_qrels(folder), ""
     usual = [name for name in (("dev", "test") if chooses else ("test", "dev")) if name in files]
-    chosen = split or (usual[0] if usual else "".join(files) if len(files) == 1 else "test or dev")
+    chosen = split or next(iter(usual or (files if len(files) == 1 else ())), "test or dev")
     if chosen not in files:
         hint = f"Use a `split` of {', '.join(files)}." if files else _LAYOUT
         raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
     judged = _judged(files[chosen], documents, queries)
-    if chooses and split is None and len(judged) < 2 * FEWEST_QUERIES and usual == ["dev", "test"]:
+    if chooses and split is None and usual == ["dev", "test"] and len(judged) < 2 * FEWEST_QUERIES:
         more = _judged(files["test"], documents, queries)
         if len(more) >= 2 * FEWEST_QUERIES:
-            few = f"dev has {counted(len(judged), 'judged query', 'judged queries')}, too few to choose by"
+            few = f"dev has too few judged queries to choose by ({len(judged):,})"
             note, chosen, judged = f"{short_name(folder)}: {few}, so those of test choose.", "test", more
     if not judged:
         problem = f"{files[chosen]} gives no query a document that answers it."
@@ -206,23 +199,25 @@ def _jsonl(folder: Path, name: str) -> Path | None:
 
 
 def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the texts of corpus or queries by their ids, a title before each where there is one; and the titles."""
+    """Return the texts of corpus or queries by their ids, after their titles if there are any; and the titles."""
     path = _jsonl(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
-    table, documents = read_table(path), name == "corpus"
+    table, is_corpus = read_table(path), name == "corpus"
     check_columns(table, ("_id", "text"))
-    texts = table.texts("text", may_be_empty=documents)
+    texts = table.texts("text", may_be_empty=is_corpus)
     ids, titles = (
-        ["" if value is None else str(value).strip() for value in values]  # some are numbers
-        for values in (table.columns["_id"], (documents and table.columns.get("title")) or [None] * len(table))
+        ["" if value is None else str(value).strip() for value in table.values(column)]  # some are numbers
+        for column in ("_id", "title")
     )
-    found: dict[str, str] = {}
+    if not is_corpus:
+        titles = [""] * len(table)
+    by_id: dict[str, str] = {}
     for row, (key, title, text) in enumerate(zip(ids, titles, texts, strict=True)):
-        if not key or key in found:
+        if not key or key in by_id:
             raise table.problem(row, f"the id {key!r} is empty or there twice.", hint="Each needs an id of its own.")
-        found[key] = " ".join(filter(None, (title, text)))
-    return found, tuple(titles) if documents else ()
+        by_id[key] = f"{title} {text}" if title and text else title or text
+    return by_id, tuple(titles)
 
 
 def find_qrels(folder: Path) -> dict[str, Path]:
@@ -234,35 +229,36 @@ def find_qrels(folder: Path) -> dict[str, Path]:
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
     """Return for each query with an answer the grades above 0 by the places of their documents."""
     place = {name: index for index, name in enumerate(documents)}
-    found: dict[str, dict[int, float]] = {}
+    judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
-        for name, known, what, file in ((query, queries, "query", "queries"), (document, place, "document", "corpus")):
-            if name not in known:
-                hint = f"Add a {what} with this id to {file}.jsonl, or leave out the line."
-                raise RowError(str(path), f"line {number}", f"there is no {what} with the id {name!r}.", hint=hint)
-        if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
-            problem = f"query {query!r} and document {document!r} have two grades."
-            raise RowError(str(path), f"line {number}", problem, hint="Keep one of them.")
-    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
+        problem, hint = "", "Add it to corpus.jsonl or queries.jsonl, or leave out the line."
+        if query not in queries:
+            problem = f"there is no query with the id {query!r}."
+        elif document not in documents:
+            problem = f"there is no document with the id {document!r}."
+        elif judged.setdefault(query, {}).setdefault(place[document], grade) != grade:
+            problem, hint = f"query {query!r} and document {document!r} have two grades.", "Keep one of them."
+        if problem:
+            raise DataError(f"{path}, line {number}: {problem}", hint=hint)
+    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in judged.items()}
     return {query: grades for query, grades in answers.items() if grades}
 
 
 def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
-    """Yield number of the line, query id, document id and grade. Raises `RowError`."""
+    """Yield number of the line, query id, document id and grade. Raises `DataError`."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
             try:
-                query, document, grade = fields[0], fields[1], float(fields[2])
-                if len(fields) != 3 or not math.isfinite(grade):
+                query, document, grade = fields
+                if not math.isfinite(float(grade)):
                     raise ValueError
-            except (ValueError, IndexError):
+            except ValueError:
                 if fields == [""] or (number == 1 and len(fields) == 3 and fields[0] not in queries):
                     continue  # the names of the columns
                 hint = "Write query id, document id and grade with tabs between them."
-                problem = f"{line.strip()[:80]!r} is no judgement."
-                raise RowError(str(path), f"line {number}", problem, hint=hint) from None
-            yield number, query, document, grade
+                raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is no judgement.", hint=hint) from None
+            yield number, query, document, float(grade)
 
 
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
@@ -272,36 +268,35 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     texts = dict.fromkeys(chain(answers, read_texts(corpus) if corpus else ()))
     place = {text: index for index, text in enumerate(texts)}
     relevant: dict[str, dict[int, float]] = {}
-    seen: dict[tuple[str, str], bool] = {}
+    grades: dict[tuple[str, str], bool] = {}
     for row, (query, text, answer) in enumerate(zip(asked, answers, _answered(table), strict=True)):
-        if seen.setdefault((query, text), answer) != answer:
+        if grades.setdefault((query, text), answer) != answer:
             problem = f"query {query[:40]!r} and document {text[:40]!r} have two grades."
             raise table.problem(row, problem, hint="Keep one of them.")
         if answer and query != text:  # a text is no answer to itself
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:
         raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
+    ids, queries = tuple(place), tuple(relevant)
     return RetrievalSet(
         name=short_name(file),
-        document_ids=tuple(place),
-        documents=tuple(place),
-        query_ids=tuple(relevant),
-        queries=tuple(relevant),
+        document_ids=ids,
+        documents=ids,
+        query_ids=queries,
+        queries=queries,
         relevance=tuple(relevant.values()),
     )
 
 
 def _answered(table: Table) -> list[bool]:
-    """Return whether each row is a query and its answer: all are, unless labels of 0 and 1 say otherwise."""
+    """Tell for each row if it is a query and its answer: all are, unless labels of 0 and 1 say otherwise."""
     label, score = find_label_column(table), find_score_column(table)
-    labels = [] if label is None else table.labels(label, may_be_empty=True)
     if label is None and score is not None:
         raise table.unfit(f"column {score!r} grades the pairs, so not all of them are a query and its answer.", _LABELS)
-    if not any(labels):
+    labels = [] if label is None else table.labels(label, may_be_empty=True)
+    if label is None or not any(labels):
         return [True] * len(table)
     truth = {"1": True, "true": True, "0": False, "false": False}
-    if not set(map(str.lower, labels)) - {""} <= set(truth):
+    if not {*map(str.lower, labels)} <= truth.keys():
         raise table.unfit(f"column {label!r} does not say which rows are a query and its answer.", _LABELS)
-    if "" in labels:
-        raise table.problem(labels.index(""), "there is no label.", hint=_LABELS)
     return [truth[label.lower()] for label in labels]

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import find_split_files, read_pairs
+from truncate_kit.data.pairs import TextPair, find_split_files, read_pairs
+from truncate_kit.data.seen import pair_key
 from truncate_kit.data.tables import (
-    COMPRESSIONS,
     data_files,
     find_label_column,
     find_text_column,
@@ -18,7 +19,6 @@ from truncate_kit.data.tables import (
     read_table,
     stem_of,
 )
-from truncate_kit.data.types import TextPair, pairs_in_rows
 
 # Set → pairs of the published test set, all subsets together, and the names its folder or file may have (written
 # without hyphens, in lower case).
@@ -92,8 +92,8 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
     return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
 
 
-def read_trained_pairs(path: str | Path) -> frozenset[frozenset[str]]:
-    """Return the pairs that a model was trained on, each as the set of its two texts.
+def read_trained_pairs(path: str | Path) -> frozenset[int]:
+    """Return the keys of the pairs that a model was trained on.
 
     Args:
         path: A file, all of whose pairs or triplets count, or a folder of splits, whose train and dev count: dev chose
@@ -108,12 +108,13 @@ def read_trained_pairs(path: str | Path) -> frozenset[frozenset[str]]:
         files = [file for split, file in find_split_files(path).items() if split != "test"]
         if not files:
             raise DataError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
-    seen: set[frozenset[str]] = set()
+    keys: set[int] = set()
     for table in map(read_table, files):
         hint = "Call the columns of its texts sentence1 and sentence2."
         names = find_triplet_columns(table) or find_text_columns(table, hint=hint)
-        seen |= pairs_in_rows(zip(*map(table.texts, names), strict=True))
-    return frozenset(seen)
+        rows = zip(*map(table.texts, names), strict=True)
+        keys |= {pair_key(*pair) for row in rows for pair in combinations(row, 2)}
+    return frozenset(keys)
 
 
 def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
@@ -144,16 +145,13 @@ def _files(folder: Path, names: Collection[str]) -> list[Path]:
     if not homes:
         return files
     home = homes[0] / _LANGUAGE if (homes[0] / _LANGUAGE).is_dir() else homes[0]
-    if not (files := data_files(home)):
+    files = data_files(home)
+    if not files:
         hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
         raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
-    tables: dict[str, Path] = {}  # a table in two formats, or packed as well: its rows would count twice
-    for file in files:
-        name = file.name.lower()
-        for ending in (*COMPRESSIONS, format_of(file)):
-            name = name.removesuffix(ending)
-        if (other := tables.setdefault(name, file)) != file:
-            raise DataError(f"{home} holds {name} twice: {other.name} and {file.name}.", hint="Remove one.")
+    tables = [file.name.lower().rpartition(format_of(file))[0] for file in files]
+    if twice := [name for name in tables if tables.count(name) > 1]:  # in two formats: its rows would count twice
+        raise DataError(f"{home} holds {twice[0]} twice.", hint="Remove one.")
     return files
 
 

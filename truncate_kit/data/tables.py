@@ -1,78 +1,59 @@
-"""Files in, columns out: CSV, TSV, JSONL and Parquet, their columns found by name and checked one at a time.
+"""Read files into columns and texts: CSV, TSV, JSONL, Parquet and plain text, their columns found by name.
 
-CSV and JSONL are read by the standard library: its readers know the line of every row, and a file of any size goes
-through them a part at a time.
+CSV and JSONL are read by the standard library: its readers know the line of every row, and stream files of any size.
 """
 
 import csv
 import gzip
 import json
 import lzma
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from truncate_kit.core.errors import ColumnsError, DataError, RowError, first_line
+from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.files import is_there
-from truncate_kit.core.wording import counted
 
 PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_FORMAT = ".txt"
-COMPRESSIONS = (".gz", ".xz")
-_ROWS_AT_ONCE = 1024
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-_WHOLE = re.compile(r"^(-?\d+)\.0+$")  # a class 1 in a column that was read as numbers
-_MOST_WORDS = 4  # of the name of a column
+COMPRESSIONS = tuple(_OPENERS)
+_ROWS_AT_ONCE = 1024
 
 # Names are compared in lower case without spaces, hyphens and underscores: sentence_A is sentencea.
 _TEXT_PAIRS = (
-    ("sentence1", "sentence2"),
-    ("sentencea", "sentenceb"),
-    ("text1", "text2"),
-    ("texta", "textb"),
-    ("first", "second"),
-    ("anchor", "positive"),
-    ("sent0", "sent1"),
-    ("premise", "hypothesis"),
-    ("word1", "word2"),
-    ("question1", "question2"),
-    ("query", "relevant"),
-    ("query", "positive"),
-    ("query", "passage"),
-    ("query", "document"),
-    ("question", "answer"),
-)
+    ("sentence1", "sentence2"), ("sentencea", "sentenceb"), ("text1", "text2"), ("texta", "textb"),
+    ("first", "second"), ("anchor", "positive"), ("sent0", "sent1"), ("premise", "hypothesis"), ("word1", "word2"),
+    ("question1", "question2"), ("query", "relevant"), ("query", "positive"), ("query", "passage"),
+    ("query", "document"), ("question", "answer"),
+)  # fmt: skip
 _TRIPLETS = (
-    ("anchor", "positive", "negative"),
-    ("query", "positive", "negative"),
-    ("sent0", "sent1", "hardneg"),
+    ("anchor", "positive", "negative"), ("query", "positive", "negative"), ("sent0", "sent1", "hardneg"),
     ("sentence1", "sentence2", "negative"),
-)
+)  # fmt: skip
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
-CLASSES = (
-    "label",  # a score in some sets: taken as one only where no column is called a score
-    "class",
-    "goldlabel",
-    "relation",
-    "entailment",
-    "entailmentlabel",
-    "entailmentjudgment",
-    "isduplicate",
-)
+# A column called label holds scores in some sets: it is taken as one only if no column is called a score.
+CLASSES = ("label", "class", "goldlabel", "relation", "entailment", "entailmentlabel", "entailmentjudgment",
+           "isduplicate")  # fmt: skip
 _TEXTS = ("text", "sentence", "texts", "sentences")
-_HINT = 'Name them: `columns=("first", "second", "score")`.'
-_ONE_HINT = "Rename or remove all of them but one."
+_NAME_SCORED = 'Name them: `columns=("first", "second", "score")`.'
+_FIELDS = ("first", "second", "score")
+_RENAME = "Rename or remove all of them but one."
 
 Choice = TypeVar("Choice")
 
 
+# Files
+
+
 def format_of(path: Path) -> str:
-    """Return the extension that says how to read a file, without `.gz` or `.xz`: ".csv" for pairs.csv.gz."""
+    """Return the extension that tells how to read a file, without `.gz` or `.xz`: ".csv" for pairs.csv.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -89,19 +70,24 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) in PAIR_FORMATS)
 
 
-@contextmanager
-def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
-    """Open a UTF-8 file, packed or not, with or without byte order mark. Raises `DataError`, also while it is read."""
+def _check_file(path: Path) -> None:
     if not is_there(path):
         raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in the current folder.")
     if not path.is_file():
         raise DataError(f"{path} is a folder, a pipe or a device, not a file.", hint="Name a file.")
+
+
+@contextmanager
+def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
+    """Open a UTF-8 file, packed or not, with or without byte order mark. Raises `DataError`, also while it is read."""
+    _check_file(path)
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as stream:
             yield stream
     except UnicodeDecodeError as error:
-        raise _first_bad_line(path, opener) from error
+        hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
+        raise DataError(f"{path}, line {_first_bad_line(path, opener)}: the text is not UTF-8.", hint=hint) from error
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         hint = "Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole."
         raise DataError(f"{path}: the packed data is broken or ends too early ({error}).", hint=hint) from error
@@ -110,19 +96,13 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.", hint=hint) from error
 
 
-def _first_bad_line(path: Path, opener: Callable[..., Any]) -> RowError:
-    """Look for the first line that is not UTF-8: a decoder that reads blocks does not know it."""
-    with opener(path, "rb") as stream:
-        head = stream.read(2)
-    likely = "UTF-16" if head in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+def _first_bad_line(path: Path, opener: Callable[..., Any]) -> int:
+    """Find the first line that is not UTF-8: a decoder that reads blocks does not know it."""
     with opener(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        number, byte = next(
-            (number, ord(found[0]) - 0xDC00)
-            for number, line in enumerate(stream, start=1)
-            if (found := re.search("[\udc80-\udcff]", line))
-        )
-    hint = f"Save the file as UTF-8, for example: iconv -f {likely} -t UTF-8 OLD > NEW"
-    return RowError(str(path), f"line {number}", f"byte 0x{byte:02X} is not UTF-8.", hint=hint)
+        return next(number for number, line in enumerate(stream, start=1) if re.search("[\udc80-\udcff]", line))
+
+
+# Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,80 +117,72 @@ class Table:
     def __len__(self) -> int:
         return len(self.places)
 
-    def problem(self, row: int, problem: str, *, hint: str = "Fill it in or remove the row.") -> RowError:
+    def problem(self, row: int, problem: str, *, hint: str = "Mend or remove the row.") -> DataError:
         """Return the error for the row with this index."""
-        return RowError(self.source, f"{self.place} {self.places[row]}", problem, hint=hint)
+        return DataError(f"{self.source}, {self.place} {self.places[row]}: {problem}", hint=hint)
 
-    def unfit(self, problem: str, hint: str) -> ColumnsError:
+    def unfit(self, problem: str, hint: str) -> DataError:
         """Return the error for columns that are not what is needed."""
-        return ColumnsError(self.source, problem, self.columns, hint=misread_header(self.source, self.columns) or hint)
+        columns = ", ".join(map(repr, self.columns)) or "none"
+        message = f"{self.source}: {problem} Columns: {columns}."
+        return DataError(message, hint=_hint(self.source, list(self.columns), hint))
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of texts without white space around them. Raises `RowError` for what is no text."""
-        found = []
-        for row, value in enumerate(self._values(column)):
-            if isinstance(value, str):
-                found.append(value.strip())
-            elif value is not None:
+        """Return a column of texts without white space around them. Raises `DataError` for another value."""
+        texts = []
+        for row, value in enumerate(self.values(column)):
+            if not isinstance(value, str | None):
                 problem = f"column {column!r} holds {type(value).__name__} {str(value)[:40]}, not a text."
-                raise self.problem(row, problem, hint="Mend or remove the row.")
-            if value is None or not (found[-1] or may_be_empty):
+                raise self.problem(row, problem)
+            texts.append((value or "").strip())
+            if not (texts[-1] or (may_be_empty and value is not None)):
                 raise self.problem(row, f"the text in column {column!r} is empty.")
-        return found
+        return texts
 
     def numbers(self, column: str) -> list[float]:
-        """Return a column of finite numbers. Raises `RowError` for any other value."""
-        found = []
-        for row, value in enumerate(self._values(column)):
-            if value is None or value == "":
-                raise self.problem(row, f"the score in column {column!r} is missing.")
+        """Return a column of finite numbers. Raises `DataError` for another value."""
+        numbers = []
+        for row, value in enumerate(self.values(column)):
             try:
-                found.append(float(value))
+                numbers.append(float(value))
             except (ValueError, TypeError, OverflowError):
-                hint = "Write it like 3.5, with a point."
-                raise self.problem(row, f"the score {str(value)[:40]!r} is not a number.", hint=hint) from None
-            if not abs(found[-1]) < float("inf"):
-                raise self.problem(row, f"the score {value} is not finite.", hint="Give a number or remove the row.")
-        return found
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                hint = "Write it like 3.5, with a point, or remove the row."
+                raise self.problem(row, f"the score {str(value)[:40]!r} is not a finite number.", hint=hint)
+        return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of class names, whole numbers without ".0". Raises `RowError` for an empty one."""
-        found = []
-        for row, value in enumerate(self._values(column)):
+        """Return a column of class names, whole numbers without ".0". Raises `DataError` for an empty one."""
+        labels = []
+        for row, value in enumerate(self.values(column)):
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
-            found.append("" if value is None or value != value else _WHOLE.sub(r"\1", text))
-            if not (found[-1] or may_be_empty):
-                raise self.problem(row, "there is no label.", hint="Name the class, or leave the row out.")
-        return found
+            labels.append("" if value is None or value != value else re.sub(r"^(-?\d+)\.0+$", r"\1", text))
+            if not (labels[-1] or may_be_empty):
+                raise self.problem(row, "there is no label.", hint="Name the class, or remove the row.")
+        return labels
 
-    def _values(self, column: str) -> Sequence[Any]:
-        return self.columns.get(column) or [None] * len(self)  # a part of a .jsonl file may lack the key
+    def values(self, column: str) -> Sequence[Any]:
+        """Return a column as it was read; a part of a .jsonl file may lack the key."""
+        return self.columns.get(column) or [None] * len(self)
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file.
-
-    Raises `DataError` where it cannot be read or has no rows.
-    """
+    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also if it has no rows."""
     return next(iter_tables(path, rows=None))
 
 
 def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool = False) -> Iterator[Table]:
-    """Read a file as `read_table` does, a part at a time; an error of a row is raised when it is reached.
+    """Read a file as `read_table` does, `rows` rows at a time (None: all); errors are raised when reached.
 
-    Args:
-        path: The file.
-        rows: Number of rows of a part; None is all.
-        counted: Rows are known by their number, so a blank line of a single column is an empty cell.
+    counted: Rows are known by their number, so a blank line of a single column is an empty cell.
     """
+    _check_file(path)
     kind = format_of(path)
     if kind not in PAIR_FORMATS:
-        with opened_text(path):  # a missing file is the nearer problem
-            raise DataError(
-                f"{path}: cannot read files that end in {path.suffix!r}." if kind else f"{path}: no file extension.",
-                hint="Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
-                "All but Parquet may be packed as .gz or .xz.",
-            )
+        hint = "Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
+        hint += "All but Parquet may be packed as .gz or .xz."
+        raise DataError(f"{path}: cannot read files that end in {path.suffix!r}.", hint=hint)
     parts = _parquet(path, rows) if kind == ".parquet" else _lines(path, kind, rows, counted)
     first = next(parts, None)
     if first is None:
@@ -220,14 +192,10 @@ def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool =
 
 
 def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
-    """Make a table of a pyarrow table or batch, as Parquet files and `datasets` hold it. first: number of a row."""
+    """Convert a pyarrow table or batch, as Parquet files and `datasets` hold it. first: number of its first row."""
     names = list(map(str, arrow.schema.names))
     _check_names(source, names)
-    try:
-        columns = {name: arrow.column(name).to_pylist() for name in names}
-    except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
-        hint = "Mend that column or leave it out of the file."
-        raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
+    columns = {name: arrow.column(name).to_pylist() for name in names}
     return Table(source, columns, range(first, first + arrow.num_rows), "row")
 
 
@@ -243,8 +211,6 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
                 if batch.num_rows:
                     yield table_from_arrow(str(path), batch, first)
                 first += batch.num_rows
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist.", hint="Check the path.") from error
     except (pyarrow.ArrowException, OSError) as error:
         hint = "Copy or download the file again."
         raise DataError(f"{path} is not a whole Parquet file ({first_line(error)}).", hint=hint) from error
@@ -261,15 +227,20 @@ def _lines(path: Path, kind: str, size: int | None, counted: bool) -> Iterator[T
                 yield Table(str(path), columns, [number for number, _ in chunk])
             return
         numbered = _csv_rows(path, stream) if kind == ".csv" else _tsv_rows(stream)
-        header = next((row for _, row in numbered if any(row)), [])
-        names = [name.strip() for name in header]
+        names = [name.strip() for name in next((row for _, row in numbered if any(row)), [])]
         _check_names(str(path), names)
-        cells_count = counted and len(names) == 1
-        filled = ((number, row or [""]) for number, row in numbered if cells_count or row not in ([], [""]))
-        cells = (_checked_width(path, number, row, names) for number, row in filled)
-        while part := list(islice(cells, size)):
-            values = zip(*(row for _, row in part), strict=True)
-            yield Table(str(path), dict(zip(names, values, strict=True)), [number for number, _ in part])
+        if counted and len(names) == 1:
+            filled = ((number, row or [""]) for number, row in numbered)
+        else:
+            filled = ((number, row) for number, row in numbered if row not in ([], [""]))
+        while part := list(islice(filled, size)):
+            for number, row in part:
+                if len(row) != len(names):
+                    problem = f"{path}, line {number}: {len(row)} fields where the header names {len(names)}."
+                    hint = "Put a field that holds a comma in double quotes; in a .tsv file no field holds a tab."
+                    raise DataError(problem, hint=_hint(str(path), names, hint))
+            cells = zip(*(row for _, row in part), strict=True)
+            yield Table(str(path), dict(zip(names, cells, strict=True)), [number for number, _ in part])
 
 
 def _csv_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -282,15 +253,13 @@ def _csv_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, list[str
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
         hint = 'Put a field that holds a comma or a quote in double quotes; inside, a quote is written twice: "".'
-        raise RowError(
-            str(path), f"line {start}", f"{error}.", hint=misread_header(str(path), header) or hint
-        ) from error
+        raise DataError(f"{path}, line {start}: {error}.", hint=_hint(str(path), header, hint)) from error
 
 
 def _tsv_rows(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Split lines at tabs. A quote is a character like any other, as the STS and GLUE files want it.
+    """Split lines at tabs. A quote is a character like any other, as in the STS and GLUE files.
 
-    A field is unquoted only where a spreadsheet plainly wrote it: quotes at both ends and all others doubled.
+    A field is unquoted only if a spreadsheet plainly wrote it: quotes at both ends and all others doubled.
     """
     for number, line in enumerate(stream, start=1):
         plain = line.rstrip("\r\n")
@@ -301,70 +270,63 @@ def _tsv_rows(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _json_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("an object is needed")
-        except (ValueError, RecursionError) as error:
-            hint = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
-            raise RowError(str(path), f"line {number}", f"not valid JSON ({error}).", hint=hint) from error
-        yield number, row
+        if line.strip():
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("an object is needed")
+            except (ValueError, RecursionError) as error:
+                hint = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
+                raise DataError(f"{path}, line {number}: not valid JSON ({error}).", hint=hint) from error
+            yield number, row
+
+
+# Columns
 
 
 def _check_names(source: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        hint = misread_header(source, names) or "Rename one of them."
-        raise ColumnsError(source, "two columns have the same name.", names, hint=hint)
+        hint = _hint(source, names, "Rename one of them.")
+        raise DataError(f"{source}: two columns have the same name: {', '.join(names)}.", hint=hint)
 
 
-def _checked_width(path: Path, number: int, row: list[str], names: Sequence[str]) -> tuple[int, list[str]]:
-    if len(row) != len(names):
-        problem = f"{len(row)} fields where the header names {len(names)}."
-        hint = "Put a field that holds a comma in double quotes; in a .tsv file no field holds a tab."
-        raise RowError(str(path), f"line {number}", problem, hint=misread_header(str(path), names) or hint)
-    return number, row
-
-
-def misread_header(source: str, header: Iterable[str]) -> str | None:
-    """Return a hint if the first line of a file names no columns: other separators, or no header at all."""
-    kind, names = format_of(Path(source)), list(header)
+def _hint(source: str, names: Sequence[str], hint: str) -> str:
+    """Return a better hint if the first line of a file names no columns: other separators, or no header at all."""
+    kind = format_of(Path(source))
     if kind not in (".csv", ".tsv"):
-        return None
+        return hint
     for mark, word in (("\t", "tabs"), (";", "semicolons"), (",", "commas")):
         if any(re.search(rf"{mark}\S", name) for name in names) and (kind == ".csv" or len(names) == 1):
             return f"The file seems to be separated by {word}: save it with {'commas' if kind == '.csv' else 'tabs'}."
-    if any(re.fullmatch(r"[-+\d.,]+|.*\s.*[.?!]", name) or len(name.split()) > _MOST_WORDS for name in names):
+    if any(re.fullmatch(r"[-+\d.,]+|.*\s.*[.?!]|\s*(\S+\s+){4,}\S+\s*", name) for name in names):
         return "The file seems to have no header: add a first line that names its columns."
-    return None
+    return hint
 
 
-def find_columns(table: Table, given: Sequence[str] | None = None, *, classes: bool = False) -> tuple[str, str, str]:
-    """Return the names of both texts and the score (or class); None finds them. Raises `ColumnsError`."""
-    if given is not None:
-        if len(given) != 3 or len(set(given)) < 3:
-            problem = f"{counted(len(set(given)), 'column')} named where three are needed."
-            raise table.unfit(problem, _HINT)
-        check_columns(table, given)
-        return given[0], given[1], given[2]
-    named = tuple(table.columns) if len(table.columns) == 3 else ("first", "second", "score")
-    hint = f"Name them: `columns={named}`.".replace("'", '"')
-    first, second = find_text_columns(table, hint=hint)
+def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = False) -> tuple[str, str, str]:
+    """Return the names of both texts and the score (or class); None finds them. Raises `DataError`."""
+    if wanted is not None:
+        if len(wanted) != 3 or len(set(wanted)) < 3:
+            raise table.unfit("three different columns are needed.", _NAME_SCORED)
+        check_columns(table, wanted)
+        return wanted[0], wanted[1], wanted[2]
     if classes:
-        return first, second, _only_one(table, called(table, CLASSES), "the class")
+        hint = "Call the columns sentence1, sentence2 and label."
+        return *find_text_columns(table, hint=hint), _only_one(table, called(table, CLASSES), "the class", hint)
+    columns = ", ".join(f'"{name}"' for name in (table.columns if len(table.columns) == 3 else _FIELDS))
+    hint = f"Name them: `columns=({columns})`."
     scores = called(table, _SCORES) or called(table, CLASSES[:1])
-    return first, second, _only_one(table, scores, "the score", hint)
+    return *find_text_columns(table, hint=hint), _only_one(table, scores, "the score", hint)
 
 
-def find_text_columns(table: Table, *, hint: str = _HINT) -> tuple[str, str]:
-    """Return the names of first and second text, scores or not. Raises `ColumnsError` with `hint`."""
+def find_text_columns(table: Table, *, hint: str = _NAME_SCORED) -> tuple[str, str]:
+    """Return the names of first and second text. Raises `DataError` with `hint`."""
     pairs = ((called(table, [left]), called(table, [right])) for left, right in _TEXT_PAIRS)
     return _only_one(table, [(a, b) for left, right in pairs for a in left for b in right], "the two texts", hint)
 
 
 def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
-    """Return the names of anchor, positive and negative; None where no three columns are called that."""
+    """Return the names of anchor, positive and negative; None if no three columns are called that."""
     for names in _TRIPLETS:
         anchor, positive, negative = (called(table, [name]) for name in names)
         if anchor and positive and negative:
@@ -377,23 +339,23 @@ def find_score_column(table: Table) -> str | None:
     return next(iter(called(table, _SCORES)), None)
 
 
-def find_text_column(table: Table, given: str | None = None) -> str | None:
-    """Return the name of the one column of raw text, None where no column is called that. Raises `ColumnsError`."""
-    if given is not None:
-        check_columns(table, [given])
-        return given
-    found = called(table, _TEXTS)
-    return _only_one(table, found, "the text", "Name it as `column`.") if found else None
+def find_text_column(table: Table, column: str | None = None) -> str | None:
+    """Return the column of raw text, None if no column is called that. Raises `DataError`, also for no `column`."""
+    if column is not None:
+        check_columns(table, [column])
+        return column
+    texts = called(table, _TEXTS)
+    return _only_one(table, texts, "the text", "Name it as `column`.") if texts else None
 
 
 def find_label_column(table: Table) -> str | None:
-    """Return the name of the column of classes, None where no column is called that. Raises `ColumnsError`."""
-    found = called(table, CLASSES)
-    return _only_one(table, found, "the label", _ONE_HINT) if found else None
+    """Return the column of classes, None if no column is called that. Raises `DataError` for several."""
+    labels = called(table, CLASSES)
+    return _only_one(table, labels, "the label", _RENAME) if labels else None
 
 
 def check_columns(table: Table, wanted: Iterable[str]) -> None:
-    """Raise `ColumnsError` for the first of the wanted names that is no column."""
+    """Raise `DataError` for the first of the wanted names that is no column."""
     for name in wanted:
         if name not in table.columns:
             raise table.unfit(f"there is no column {name!r}.", "Use the names as written there.")
@@ -405,8 +367,71 @@ def called(table: Table, plain_names: Iterable[str]) -> list[str]:
     return [column for name in plain_names for column in plain if plain[column] == name]
 
 
-def _only_one(table: Table, found: Sequence[Choice], what: str, hint: str = _HINT) -> Choice:
-    if len(found) == 1:
-        return found[0]
-    many = f"more than one choice for {what}." if found else f"no column name says where {what} can be found."
+def _only_one(table: Table, choices: Sequence[Choice], role: str, hint: str) -> Choice:
+    if len(choices) == 1:
+        return choices[0]
+    many = f"more than one choice for {role}." if choices else f"no column name says where {role} can be found."
     raise table.unfit(many, hint)
+
+
+# Texts
+
+
+def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
+    """Yield the texts of one file in order, repeats included, without white space around them.
+
+    A .txt file (also .gz, .xz) holds one text a line. In a .csv, .tsv, .jsonl or .parquet file the texts are in
+    `column`, found by name when None; a file of sentence pairs gives both texts of each row and needs no scores.
+    Files of any size are streamed; blank lines are skipped. Raises `DataError` when iterated.
+    """
+    path = Path(path)
+    texts = filter(None, _text_lines(path)) if format_of(path) == TEXT_FORMAT else _cells(path, column, pairs=True)
+    yield from _some(path, texts)
+
+
+def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
+    """Return the distinct texts of one file in the order in which they first appear; the file as in `iter_texts`."""
+    return list(dict.fromkeys(iter_texts(path, column=column)))
+
+
+def iter_rows(path: str | Path, *, column: str | None = None) -> Iterator[str]:
+    """Yield one text per row, in order, so that the n-th text belongs to the n-th row.
+
+    As `iter_texts`, but a blank line or cell is an error, and a table needs one column of texts.
+    """
+    path = Path(path)
+    if format_of(path) != TEXT_FORMAT:
+        yield from _cells(path, column, pairs=False)
+        return
+    if column is not None:
+        raise DataError(f"{path}: there is no column {column!r}.", hint="A .txt file has no columns.")
+    for number, text in enumerate(_some(path, _text_lines(path)), start=1):
+        if not text:
+            hint = "Fill it in or remove it: each line is one text."
+            raise DataError(f"{path}, line {number}: the line is empty.", hint=hint)
+        yield text
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with opened_text(path) as stream:
+        yield from map(str.strip, stream)
+
+
+def _some(path: Path, texts: Iterator[str]) -> Iterator[str]:
+    """Raise `DataError` if there are no texts."""
+    first = next(texts, None)
+    if first is None:
+        raise DataError(f"{path} is empty.", hint="Write one text per line.")
+    return chain([first], texts)
+
+
+def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
+    """Yield the texts of a table; with `pairs` also those of two columns, row by row."""
+    names: tuple[str, ...] = ()
+    for table in iter_tables(path, counted=not pairs):
+        if not names:
+            single = find_text_column(table, column)
+            names = (single,) if single is not None else find_text_columns(table) if pairs else ()
+        if not names:
+            raise table.unfit("no column name says where the texts are.", "Name it as `column`.")
+        yield from chain.from_iterable(zip(*map(table.texts, names), strict=True))

@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.settings import listed_texts
-from truncate_kit.data.pairs import read_tables
+from truncate_kit.data.pairs import TextPair, read_tables
 from truncate_kit.data.tables import (
     CLASSES,
     Table,
@@ -18,7 +19,6 @@ from truncate_kit.data.tables import (
     find_text_columns,
     find_triplet_columns,
 )
-from truncate_kit.data.types import pairs_in_rows
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
@@ -46,10 +46,10 @@ class TripletSet:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def pairs(self) -> frozenset[frozenset[str]]:
-        """Return any two texts of one row, see `pairs_in_rows`."""
-        rows = ((row.anchor, row.positive, row.negative) for row in self.rows)
-        return pairs_in_rows([text for text in row if text is not None] for row in rows)
+    def pairs(self) -> list[TextPair]:
+        """Return any two different texts of one row."""
+        rows = (dict.fromkeys(filter(None, (row.anchor, row.positive, row.negative))) for row in self.rows)
+        return [TextPair(*pair, 0.0) for row in rows for pair in combinations(row, 2)]
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the texts, in order."""
@@ -112,7 +112,7 @@ def load_triplets(
 
 
 def _find(table: Table) -> tuple[str, ...]:
-    """Return the columns that hold an NLI set, triplets or pairs. Raises `ColumnsError`, also for graded pairs."""
+    """Return the columns that hold an NLI set, triplets or pairs. Raises `DataError`, also for graded pairs."""
     label = find_label_column(table)
     if label is not None and _nli_labels(table, label) is not None:
         return (*find_text_columns(table, hint=_HINT), label)

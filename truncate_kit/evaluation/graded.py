@@ -17,9 +17,9 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter, silen
 from truncate_kit.core.results import Result
 from truncate_kit.core.statistics import LEVEL, RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.core.vectors import StoredVectors, VectorFormat, one_row_each, similarities
-from truncate_kit.data.seen import seen_pairs
+from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks, distinct_texts
+from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
-from truncate_kit.data.types import PlacedPairs, TextPair, check_ranks, distinct_texts
 from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
@@ -184,7 +184,7 @@ def score_sts(
     *,
     model: str,
     runtime: str = "torch",
-    seen: Container[frozenset[str]] | None = None,
+    seen: Container[int] | None = None,
     seen_name: str | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
@@ -195,7 +195,7 @@ def score_sts(
         sets: As `find_sts` returns them.
         model: Name in the report.
         runtime: Encoder in the report.
-        seen: Pairs that the model was trained on (`read_trained_pairs`), to score each set also without them.
+        seen: Keys of pairs that the model was trained on (`read_trained_pairs`), to score each set also without them.
         seen_name: Source of these pairs, for the report.
         progress: True draws bars and logs; a callable is called after each part of the texts.
 
@@ -230,7 +230,7 @@ def score_sts(
     )
 
 
-def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> Score:
+def _score(one: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:
     try:
         whole = correlate(cosines, [pair.target for pair in one.pairs])
     except DataError as error:
@@ -238,7 +238,7 @@ def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]
     values: Values = {"pairs": whole.num_pairs, "Spearman": whole.spearman, "Pearson": whole.pearson}
     if seen is not None:
         pairs = zip(cosines, one.pairs, strict=True)
-        fresh = [(cosine, pair.target) for cosine, pair in pairs if frozenset((pair.first, pair.second)) not in seen]
+        fresh = [(cosine, pair.target) for cosine, pair in pairs if pair_key(pair.first, pair.second) not in seen]
         # None if too few are left for a correlation: the whole set still has its score.
         unseen = spearman([cosine for cosine, _ in fresh], [target for _, target in fresh])
         values |= {"unseen pairs": len(fresh), "Spearman unseen": unseen}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.results import Amounts, Measurement, Result
+from truncate_kit.core.results import Amounts, Result
 
 if TYPE_CHECKING:
     from truncate_kit.core.vectors import Rows
@@ -54,7 +54,7 @@ class Score(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport(Measurement):
+class SuiteReport(Result):
     """Scores of one model.
 
     Attributes:
@@ -86,7 +86,7 @@ class SuiteReport(Measurement):
         """Also return True if the model's folder holds other weights now."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
-        return replaced or Measurement.covers(self, other)
+        return replaced or Result.covers(self, other)
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:

@@ -33,7 +33,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter, silen
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.core.wording import counted, listed
-from truncate_kit.data.seen import seen_pairs
+from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
 from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
@@ -318,7 +318,7 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
     sets, seen = find_transfer(run.data), seen_pairs(run.model)
     for data in sets:
         pairs = zip(data.first, data.second or (), strict=False)
-        if seen is not None and (known := sum(frozenset(pair) in seen for pair in pairs)):
+        if seen is not None and (known := sum(pair_key(*pair) in seen for pair in pairs)):
             run.note(
                 f"{run.model} was trained on or chosen by {known:,} of the {counted(len(data), 'row')} of {data.name}: "
                 "accuracy there says little of other rows."

@@ -14,7 +14,7 @@ from truncate_kit.core.hardware import usable_cores
 from truncate_kit.core.precisions import PRECISIONS, Precision
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.wording import counted
-from truncate_kit.data.types import PairSet, PlacedPairs
+from truncate_kit.data.pairs import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import INPUTS, OUTPUT, SCORE, STATES, Feeds
 from truncate_kit.export.record import Invariance, TaskScore

@@ -25,7 +25,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import STEPS, check_number
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.data.texts import iter_rows
+from truncate_kit.data.tables import iter_rows
 from truncate_kit.export.graph import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.trace import ends_normalized

@@ -13,7 +13,7 @@ from truncate_kit.core.origin import model_digests
 from truncate_kit.core.precisions import GRAPH_FILES, Target
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import VERSION
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet
 from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
 from truncate_kit.export.graph import (
     FUSED_ATTENTION,

@@ -24,7 +24,7 @@ from truncate_kit.core.errors import DataError, failed_check, require
 from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.wording import in_points
-from truncate_kit.data.types import PairSet
+from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Feeds, Watch, save_graph, watching
 from truncate_kit.export.record import Quantization

@@ -13,7 +13,7 @@ from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.results import Result
-from truncate_kit.core.seen import SEEN_FILE
+from truncate_kit.data.seen import SEEN_FILE
 
 # Locks, half-written files, records for the workspace, which name files of this machine, and what was learned from.
 _RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.core.errors import ModelError, known_name
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.seen import NO_KEYS, Keys
 from truncate_kit.core.settings import BATCH, check_number
 from truncate_kit.core.vectors import Rows, paired_rows
+from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool

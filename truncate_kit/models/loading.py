@@ -14,7 +14,7 @@ from truncate_kit.core.errors import ModelError, UsageError, first_line, known_n
 from truncate_kit.core.files import local_path, read_json
 from truncate_kit.core.hardware import select_device
 from truncate_kit.core.origin import was_trained
-from truncate_kit.core.seen import seen_by
+from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler

@@ -23,7 +23,7 @@ from truncate_kit.core.errors import ModelError, TruncateKitError
 from truncate_kit.core.files import local_path, read_json, replacing, write_json
 from truncate_kit.core.origin import ORIGIN_FILE, Method, Origin, model_digests, settings_of, versions
 from truncate_kit.core.precisions import EXPORT_RECORD, GRAPH_FILES
-from truncate_kit.core.seen import write_seen
+from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
 from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads

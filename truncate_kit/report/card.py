@@ -17,7 +17,7 @@ from truncate_kit.core.wording import capitalized, harmless, in_markdown, layers
 from truncate_kit.report.view import Table, overlap_warning, view_of
 
 if TYPE_CHECKING:
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.models.encoder import Encoder
     from truncate_kit.training.settings import Trial
 

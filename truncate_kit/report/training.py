@@ -234,8 +234,7 @@ def view_frozen_report(report: FrozenReport) -> View:
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}.",
         overlap_warning(report.overlap) or "Train and test share no sentence.",
-        unseen is not None
-        and f"NLI: {unseen:,} of the {report.overlap.test_sentences or 0:,} distinct test sentences.",
+        unseen is not None and f"NLI: {unseen:,} of the {report.overlap.test_sentences:,} distinct test sentences.",
         CODES,
     ]
     notes = [

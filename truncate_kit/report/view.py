@@ -14,7 +14,7 @@ from truncate_kit.core.wording import NONE, counted, in_markdown, number, points
 
 if TYPE_CHECKING:
     from truncate_kit.core.workspace import Contents
-    from truncate_kit.data.types import Overlap, PairSplits
+    from truncate_kit.data.pairs import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.page import PageReport
 
@@ -276,7 +276,7 @@ def data_sentences(splits: "PairSplits") -> list[str]:
 
 def overlap_warning(overlap: "Overlap") -> str | None:
     """Say what test shares with train; None without overlap."""
-    if overlap.train_test is None or not overlap.test_sentences_in_train:
+    if not overlap.test_sentences_in_train:
         return None
     same, either = overlap.train_test
     return (

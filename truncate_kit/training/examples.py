@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
+from truncate_kit.data.pairs import PairSet, PlacedPairs
 from truncate_kit.data.retrieval import FEWEST_QUERIES, SEARCH_METRICS, RetrievalSet
-from truncate_kit.data.types import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.searching import (
     DOCUMENT_PROMPTS,

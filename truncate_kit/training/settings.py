@@ -16,7 +16,7 @@ from truncate_kit.core.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bound
 from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED
 
 if TYPE_CHECKING:
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
 
 Method = Literal["tmft", "contrast"]
 DataKind = Literal["scores", "labels", "classes", "judged", "texts", "positives", "negatives"]

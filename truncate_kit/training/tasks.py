@@ -11,9 +11,8 @@ from torch import Tensor
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.settings import WEIGHT, Bounds, check_number
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, splits_for
 from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels, read_retrieval, with_queries
-from truncate_kit.data.types import PairSet, PairSplits, TextPair
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.examples import (

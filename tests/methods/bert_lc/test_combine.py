@@ -12,7 +12,7 @@ from tests.support.families import TINY_CONFIGS, tiny_tokenizer
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.core.errors import DataError, ModelError, UsageError
-from truncate_kit.data.types import TextPair
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.methods.bert_lc.combine import Division, combine, random_combinations
 from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.methods.bert_lc.settings import CombineSettings

@@ -12,9 +12,9 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, UsageError
-from truncate_kit.core.seen import pair_key, pair_keys, read_seen
+from truncate_kit.data.pairs import PairSplits
+from truncate_kit.data.seen import pair_keys, read_seen
 from truncate_kit.data.triplets import Triplet, TripletSet
-from truncate_kit.data.types import PairSplits
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.model import BareEvaluator, layer_weights, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.running import finetune_contrastive
@@ -57,7 +57,7 @@ def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling
     peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu", **trusted)
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
-    noted = {pair_key(*pair) for pair in word_triplets().pairs() if len(pair) == 2} | {*pair_keys(data.dev).tolist()}
+    noted = {*pair_keys(word_triplets().pairs()).tolist()} | {*pair_keys(data.dev).tolist()}
     assert sorted(noted) == read_seen(tmp_path / "lean").tolist()
     assert not torch.equal(  # it was trained
         lean.backbone.get_input_embeddings().weight,

@@ -14,10 +14,9 @@ from tests.support.pairs import made_texts, word_splits
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.core.hardware import bf16_instructions
 from truncate_kit.core.progress import silent
-from truncate_kit.core.seen import keys_of, read_seen
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.seen import unseen
+from truncate_kit.data.seen import keys_of, read_seen, unseen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts

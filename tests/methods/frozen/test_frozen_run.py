@@ -17,8 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.core.results import Journal
-from truncate_kit.core.seen import pair_keys, read_seen
-from truncate_kit.data.types import PairSet, PairSplits, TextPair, overlap_of
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
+from truncate_kit.data.seen import pair_keys, read_seen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.transfer import text_features
 from truncate_kit.export.exporting import export_onnx
@@ -77,9 +77,7 @@ def test_every_step_runs_and_the_saved_model_is_the_chosen_trial_cut_above_its_b
     ]
     assert report.reconstruction.code_widths == (4, 8, 8)
     assert report.reconstruction.num_sentences == 40
-    assert report.overlap == overlap_of(
-        *([(pair.first, pair.second) for pair in pairs] for pairs in (DATA.train, DATA.dev, DATA.test))
-    )
+    assert report.overlap == DATA.overlap
     assert FrozenReport.from_dict(report.to_dict()) == report
     means = {group: report.score(*group, "dev").mean for group in groups}
     assert means[report.chosen_step, report.chosen_layer] == max(means.values())

@@ -7,7 +7,7 @@ import pytest
 from tests.support.pairs import make_pairs, word_splits
 from tests.support.training import SHORT, without_dropout
 from truncate_kit.core.progress import TrialWatcher
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings

@@ -17,7 +17,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.core.wording import points
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
@@ -336,7 +336,7 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
         ("seeds = ", "not TOML"),
         ("seeds = 3", "names no models"),
         ('[[models]]\nmodel = "m"', "names no tasks"),
-        ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "lacks 'model'"),
+        ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "model is missing"),
         ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
         ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
         ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two of its models 'm'"),

@@ -162,7 +162,7 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
         (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', not"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is 'True', not int"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is 'True'"),
         (
             '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
             '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',

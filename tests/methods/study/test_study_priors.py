@@ -6,7 +6,7 @@ from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.killing import killed
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
-from truncate_kit.data.texts import read_texts
+from truncate_kit.data.tables import read_texts
 from truncate_kit.methods.priors import WordPrior, adapt
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult

@@ -15,8 +15,7 @@ from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.wording import FEWEST_COMPARED, counted
-from truncate_kit.data.pairs import split_pairs
-from truncate_kit.data.types import PairSet, PlacedPairs, TextPair
+from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, split_pairs
 from truncate_kit.methods.bert_lc.result import (
     CLS,
     LAST,

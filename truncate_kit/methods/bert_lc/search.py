@@ -15,7 +15,7 @@ from torch import Tensor
 
 from truncate_kit.core.errors import DataError, ModelError, not_finite
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.data.types import check_ranks
+from truncate_kit.data.pairs import check_ranks
 from truncate_kit.models.pipeline import Dense
 
 Floats = NDArray[np.float64]

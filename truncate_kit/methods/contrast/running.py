@@ -12,11 +12,10 @@ from truncate_kit.core.errors import DataError, DivergedError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.seen import keys_of, merged
 from truncate_kit.core.statistics import standard_deviation
-from truncate_kit.data.seen import seen_before
+from truncate_kit.data.pairs import PairSet, PairSplits
+from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.data.triplets import TripletSet
-from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
 from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
@@ -101,7 +100,7 @@ def finetune_contrastive(
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
-            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, texts=rows.pairs()))
+            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
             for place in (store.folder, out):  # what other data or settings gave stays in their own store

@@ -17,12 +17,10 @@ from truncate_kit.core.hardware import QUIET, OtherWork
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import ProgressOption, reporter
-from truncate_kit.core.seen import NO_KEYS, Keys, keys_of, merged, query_keys
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.seen import without_seen
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
 from truncate_kit.methods.distill.frontier import TIMED_TEXTS, measure_frontier, side_by_side, timed_on, with_earlier
 from truncate_kit.methods.distill.learning import (
     Learning,

@@ -17,7 +17,7 @@ from truncate_kit.core.errors import ModelError
 from truncate_kit.core.precisions import Precision, precisions_for
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import RESAMPLES, Array, draws, interval
-from truncate_kit.data.types import PairSet, TextPair
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder

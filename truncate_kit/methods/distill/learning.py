@@ -16,12 +16,12 @@ from truncate_kit.core.errors import LayerOutOfRangeError, MissingExtraError, Mo
 from truncate_kit.core.parallel import Engine, Send, Sequential
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.seen import numbers_of
 from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.wording import counted
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.export.encode import Chunk, EncodingWork

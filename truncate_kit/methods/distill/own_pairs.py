@@ -11,8 +11,8 @@ from truncate_kit.core.wording import counted
 from truncate_kit.core.workspace import Workspace, read_result
 
 if TYPE_CHECKING:
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
-    from truncate_kit.data.types import PairSplits
     from truncate_kit.models.encoder import Encoder
 
 NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
@@ -73,7 +73,7 @@ def search_pairs_of(encoder: "Encoder", data: "RetrievalSet") -> "PairSplits":
 
 
 def _splits(encoder: "Encoder", halves: Sequence[Sequence[str]], name: str, note: str) -> "PairSplits":
-    from truncate_kit.data.types import PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.methods.distill.frontier import own_pairs
 
     dev, test = (

@@ -16,11 +16,9 @@ from truncate_kit.core.errors import DataError, DivergedError, ModelError, Usage
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.seen import keys_of, merged
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import splits_for
-from truncate_kit.data.seen import seen_before
-from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, distinct_texts
+from truncate_kit.data.pairs import PairSet, PairSplits, PlacedPairs, distinct_texts, splits_for
+from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.evaluation.graded import spearman
 from truncate_kit.methods.frozen.heads import (
     BlockAutoencoders,

@@ -25,7 +25,7 @@ from truncate_kit.core.settings import (
     whole_numbers,
 )
 from truncate_kit.core.statistics import Span
-from truncate_kit.data.types import Overlap
+from truncate_kit.data.pairs import Overlap
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"

@@ -324,8 +324,6 @@ def _read(kind: type[Kind], values: dict[str, Any], what: str) -> Kind:
     _check_keys(values, what, [field.name for field in fields(kind)])
     try:
         return kind.from_dict(values)
-    except KeyError as error:
-        raise UsageError(f"{what} lacks {error}.", hint=f"Add {error.args[0]} = … to it.") from error
     except UsageError:
         raise
     except ValueError as error:

@@ -18,10 +18,9 @@ from truncate_kit.core.hardware import check_precision, select_device
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.core.results import read_or_pass_over
-from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
+from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs, load_words
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
-from truncate_kit.data.texts import read_texts
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.tables import read_texts
 from truncate_kit.methods.priors import WordPrior, adapted, load_masked_head
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.methods.study.result import (

@@ -15,12 +15,10 @@ from truncate_kit.core.naming import place_in_words
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import WatchOption, watcher_of
-from truncate_kit.core.seen import NO_KEYS, keys_of, merged, query_keys
 from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
-from truncate_kit.data.pairs import splits_for
+from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.seen import seen_before
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
 from truncate_kit.methods.tmft.choosing import STRATEGIES, Candidates, Picker, Search
 from truncate_kit.methods.tmft.result import Certainty, Ranking, SweepResult, certainty, scores_by_layer
 from truncate_kit.methods.tmft.settings import SweepSettings

@@ -13,8 +13,8 @@ from truncate_kit.core.errors import DivergedError, UsageError
 from truncate_kit.core.naming import numbers_named
 from truncate_kit.core.parallel import Engine, Lost, Send, Sequential, Steps
 from truncate_kit.core.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
-from truncate_kit.core.seen import Keys
 from truncate_kit.core.wording import counted
+from truncate_kit.data.seen import Keys
 from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
 from truncate_kit.methods.tmft.result import Ranking
 from truncate_kit.models.encoder import Encoder
