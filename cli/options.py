@@ -302,12 +302,12 @@ class Machine:
 
     def open(self) -> "Engine":
         """Return the engine, to be used in a `with` block; what is not there is said on entering it."""
-        from truncate_kit.core.parallel import Processes, RayCluster, Sequential
+        from truncate_kit.core.parallel import Engine, Processes, RayCluster
 
         if self.engine == "ray":
             gpus = float(self.on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
             return RayCluster(self.ray_address or "auto", gpus=gpus, cpus=self.threads or 1)
-        return Sequential() if self.workers is None else Processes(self.workers, device=self.device)
+        return Engine() if self.workers is None else Processes(self.workers, device=self.device)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from truncate_kit.core.parallel import Sequential
+from truncate_kit.core.parallel import Engine
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.export.encode import encode_file
 from truncate_kit.export.exporting import export_onnx
@@ -49,7 +49,7 @@ def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, two_proc
     assert shared.read_bytes() == alone.read_bytes()
 
 
-class Backwards(Sequential):
+class Backwards(Engine):
     def run(self, work, tasks, tell):
         yield from reversed(list(super().run(work, tasks, tell)))
 

@@ -11,7 +11,6 @@ from truncate_kit import SweepSettings, finetune, profile
 from truncate_kit.core import progress
 from truncate_kit.core.progress import (
     Bars,
-    PlannedTrial,
     ProgressOption,
     TrialEvent,
     TrialWatcher,
@@ -67,19 +66,18 @@ def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
     beside.trial = heard.append
     bars = Bars(said.append, beside)
     bars.part("a model")
-    bars.planned([PlannedTrial("one", 1, 0, 2, 2), PlannedTrial("two", 3, 0, 2, 1)])
+    bars.planned({"one": 1, "two": 3})
     bars.progress("one", 4, 4)
     assert "all trials:  25%" in screen.getvalue()
-    bars.progress("two", 2, 4)  # half of its epochs are all that it runs
+    bars.progress("two", 4, 4)
     assert screen.getvalue().endswith("\r")
-    for kind in ("epoch", "finished", "again"):
-        bars.trial(TrialEvent(kind, 1, 0, 2, done=2, dev=50.0, loss=1.0, test=40.0, reason="gone"))
+    for kind in ("epoch", "finished"):
+        bars.trial(TrialEvent(kind, 1, 0, 2, done=2, dev=50.0, loss=1.0, test=40.0))
     assert said == [
         "a model:",
         "Layer 1, seed 0, 2 epochs: dev 50.00. Test 40.00.",
-        "Layer 1, seed 0 is run again: its worker was lost, gone. Test 40.00.",
     ]
-    assert [event.kind for event in heard] == ["epoch", "finished", "again"]
+    assert [event.kind for event in heard] == ["epoch", "finished"]
 
 
 def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):

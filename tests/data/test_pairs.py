@@ -96,7 +96,7 @@ def test_missing_columns_are_listed(tmp_path, names, said):
 def test_bad_columns_and_folders_are_named(tmp_path):
     path = write(tmp_path / "p.csv")
     for wrong in (("sentence1", "sentence1", "score"), ("sentence1", "score")):
-        with pytest.raises(DataError, match="2 columns named where three are needed"):
+        with pytest.raises(DataError, match="three different columns are needed"):
             read_pairs(path, columns=wrong)
     with pytest.raises(DataError, match="holds no splits"):
         load_pairs(tmp_path)

@@ -92,7 +92,7 @@ def test_a_dev_split_with_a_handful_of_queries_does_not_choose(folder):
         (folder / f"qrels/{split}.tsv").write_text("".join(f"q{place}\td1\t1\n" for place in range(number)))
 
     judge("test", 30)
-    for number, name, words in ((19, "test", "dev has 19 judged queries, too few to choose by, so"), (20, "dev", "")):
+    for number, name, words in ((19, "test", "dev has too few judged queries to choose by (19), so"), (20, "dev", "")):
         judge("dev", number)
         found = read_retrieval(folder, chooses=True)
         assert found.name.endswith(f"/set/{name}")

@@ -61,7 +61,7 @@ def test_complete_splits_takes_only_what_is_missing():
 
 def test_what_cannot_be_split():
     few = replace(PAIRS, pairs=PAIRS.pairs[:9])
-    with pytest.raises(DataError, match=r"mine\.csv holds 9 pairs: too few"):
+    with pytest.raises(DataError, match=r"mine\.csv has too few pairs \(9\)"):
         split_pairs(few)
     with pytest.raises(DataError, match="x has no train split, only test"):
         complete_splits(PairSplits(name="x", test=PAIRS))

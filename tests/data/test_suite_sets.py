@@ -139,7 +139,7 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     none = f"query,relevant,label\nwhere,there,{no}\n"
     with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "none.csv", none))
-    with pytest.raises(DataError, match="line 5: there is no label"):
+    with pytest.raises(DataError, match="column 'label' does not say"):
         read_retrieval(write(tmp_path / "blank.csv", rows + "who,you,\n"))
     (one,) = find_transfer(write(tmp_path / "sets/mr.csv", "text,label\na,1\nb,1.0\nc,0\n").parent)
     assert one.classes == ("0", "1")

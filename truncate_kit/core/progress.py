@@ -4,17 +4,16 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from truncate_kit.core.errors import require
-from truncate_kit.core.wording import counted
 
 _logger = logging.getLogger(__name__)
-TELL_EVERY = 60.0  # seconds between two lines of progress where stderr is no terminal
+TELL_EVERY = 60.0  # seconds between two lines of progress if stderr is no terminal
 
 
 class Progress(Protocol):
@@ -24,127 +23,103 @@ class Progress(Protocol):
         """`done` of `total` steps of `task` are done; `done == total` ends the task."""
 
 
-class PlannedTrial(NamedTuple):
-    """A trial that is to be run. task: the name of its `Progress`; until: epochs after which it ends or waits."""
-
-    task: str
-    layer: int
-    seed: int
-    epochs: int
-    until: int
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Layer, seed and epochs, by which a watcher knows it."""
-        return self.layer, self.seed, self.epochs
-
-
 class TrialEvent(NamedTuple):
-    """What happened to a trial; scores are in points.
+    """One more epoch of a trial is done, or it is complete, or it waits until its layer is among the best."""
 
-    kind: One more epoch is done; the trial is complete, trained now or read from the store; it waits, and goes on only
-        if its layer stays among the best; or it is run again, because its process or machine was lost.
-    """
-
-    kind: Literal["epoch", "finished", "stopped", "again"]
+    kind: Literal["epoch", "finished", "stopped"]
     layer: int
     seed: int
     epochs: int  # of the whole trial
     done: int = 0  # of them
-    dev: float = math.nan  # of the epoch that is done, and of the best one at the end
+    dev: float = math.nan  # in points, of the epoch that is done, and of the best one at the end
     loss: float = math.nan  # mean over the steps of the epoch that is done
-    test: float | None = None  # of the best epoch at the end; None while searching
-    reason: str = ""  # what is known of why it is run again
+    test: float | None = None  # in points, of the best epoch at the end; None while searching
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """As that of `PlannedTrial`."""
+        """Return layer, seed and epochs, which identify the trial."""
         return self.layer, self.seed, self.epochs
 
     def __str__(self) -> str:
-        named = f"Layer {self.layer}, seed {self.seed}"
-        match self.kind:
-            case "again":
-                return f"{named} is run again: its worker was lost, {self.reason}."
-            case "epoch":
-                return f"{named}, epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, dev {self.dev:.2f}."
-            case "stopped":
-                return f"{named}, {self.done} of {self.epochs} epochs: dev {self.dev:.2f}."
-        return f"{named}, {counted(self.epochs, 'epoch')}: dev {self.dev:.2f}."
-
-
-class TrialWatcher:
-    """Called as trials go on; this one ignores it all."""
-
-    def progress(self, task: str, done: int, total: int) -> None:
-        """As `Progress`, for trials and for what runs beside them."""
-
-    def part(self, name: str) -> None:
-        """The trials from now on are of this part of a study, a model on a task; a single sweep has no parts."""
-
-    def planned(self, trials: Sequence[PlannedTrial]) -> None:
-        """These are run next, one after another or at once; what comes after them may depend on their scores."""
-
-    def trial(self, event: TrialEvent) -> None:
-        """Something happened to one of them, or to one that is there already."""
+        at = f"epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, "
+        done = {"epoch": at, "stopped": f"{self.done} of {self.epochs} epochs: ", "finished": f"{self.epochs} epochs: "}
+        test = "" if self.test is None else f" Test {self.test:.2f}."
+        return f"Layer {self.layer}, seed {self.seed}, {done[self.kind]}dev {self.dev:.2f}.{test}"
 
 
 def silent(task: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
+class TrialWatcher:
+    """Called as trials go on; this one logs them."""
+
+    progress: Progress = staticmethod(silent)
+    """Called for trials and for what runs beside them."""
+
+    def part(self, name: str) -> None:
+        """Begin a part of a study, a model on a task."""
+        _logger.info("%s:", name)
+
+    def planned(self, costs: Mapping[str, int]) -> None:
+        """Expect these trials, by the names of their tasks, each with its share of the work."""
+
+    def trial(self, event: TrialEvent) -> None:
+        """Hear of a trial."""
+        _logger.info("%s", event)
+
+
 def announce(progress: Progress, sentence: str) -> None:
-    """Say what is ahead: by the `say` of `progress` where it has one, else in the log."""
+    """Tell what is ahead: by the `say` of `progress` if it has one, else in the log."""
     getattr(progress, "say", _logger.info)(sentence)
 
 
 ProgressOption = Progress | bool
 """What `progress` of a public function takes: True shows it (`Bars`), False is silent, anything else is called."""
 WatchOption = TrialWatcher | ProgressOption
-"""The same where trials are trained, whose epochs and scores a `TrialWatcher` hears of as well."""
+"""The same for trials: a `TrialWatcher` hears of their epochs and scores as well."""
 
 
 def reporter(progress: ProgressOption) -> Progress:
-    """Return what is called as the work goes on."""
+    """Convert the option to a callable."""
     if isinstance(progress, bool):
         return Bars() if progress else silent
     return progress
 
 
 def watcher_of(progress: WatchOption) -> TrialWatcher:
-    """Return the watcher of trials that `progress` stands for."""
+    """Convert the option to a watcher of trials."""
     if isinstance(progress, TrialWatcher):
         return progress
-    return Bars() if progress is True else _Logging(reporter(progress))
+    if progress is True:
+        return Bars()
+    watcher = TrialWatcher()
+    watcher.progress = reporter(progress)
+    return watcher
 
 
 class Bars(TrialWatcher):
     """A bar for each task that runs, in a terminal or a notebook, and one for all planned trials.
 
     Args:
-        say: Takes a line for each trial that ends; by default the log at level INFO, where epochs go in any case.
+        say: Takes a line for each trial that ends; by default the log at level INFO, which gets epochs in any case.
         beside: Hears of trials as well.
     """
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
-        self.say, self._beside = say, beside or TrialWatcher()
+        self.say, self._beside = say, beside
         self._bars: dict[str, tuple[Any, float]] = {}  # each with the time at which it began
         self._told = time.monotonic()
-        self._shares: dict[str, tuple[PlannedTrial, float]] = {}  # how much of a planned trial is done
+        self._costs: Mapping[str, int] = {}
+        self._shares: dict[str, float] = {}  # how much of a planned trial is done
+        self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
         """See `Progress`."""
-        self.progress(task, done, total)
-
-    def progress(self, task: str, done: int, total: int) -> None:
-        """See `Progress`; a trial counts by the layers that it trains in the bar of all."""
-        if task in self._shares:
-            trial = self._shares[task][0]
-            total = max(1, total * trial.until // trial.epochs)
-            self._shares[task] = trial, done / total
-            costs = {name: max(1, one.layer) for name, (one, _) in self._shares.items()}
-            made = sum(costs[name] * share for name, (_, share) in self._shares.items())
-            self._draw("all trials", int(100 * made), 100 * sum(costs.values()))
+        if task in self._costs:
+            self._shares[task] = done / total
+            made = sum(self._costs[name] * share for name, share in self._shares.items())
+            self._draw("all trials", int(100 * made), 100 * sum(self._costs.values()))
         self._draw(task, done, total)
 
     def _draw(self, task: str, done: int, total: int) -> None:
@@ -159,28 +134,29 @@ class Bars(TrialWatcher):
             bar.close()
             del self._bars[task]
             _logger.info("%s: done after %.1f s.", task, now - begun)
-        elif bar.disable and now - self._told >= TELL_EVERY:  # where no bar is drawn, a line now and then
+        elif bar.disable and now - self._told >= TELL_EVERY:  # no bar is drawn
             self._told = now
             self.say(f"{task}: {done:,} of {total:,} after {(now - begun) / 60:.0f} min.")
 
     def part(self, name: str) -> None:
         """Say which part begins."""
-        self._beside.part(name)
+        if self._beside:
+            self._beside.part(name)
         self.say(f"{name}:")
 
-    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+    def planned(self, costs: Mapping[str, int]) -> None:
         """Begin the bar of all trials anew."""
-        self._shares = {trial.task: (trial, 0.0) for trial in trials} if len(trials) > 1 else {}
+        self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
         """Say what became of a trial."""
-        self._beside.trial(event)
-        test = "" if event.test is None else f" Test {event.test:.2f}."
-        (_logger.info if event.kind == "epoch" else self.say)(f"{event}{test}")
+        if self._beside:
+            self._beside.trial(event)
+        (_logger.info if event.kind == "epoch" else self.say)(str(event))
 
 
 def _bar(task: str, done: int, total: int) -> Any:
-    """A bar that goes when it is full: the notebook's own where ipywidgets is there, else of text; none elsewhere."""
+    """Return a bar that goes when it is full: of a notebook with ipywidgets, else of text; disabled elsewhere."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     in_notebook = "IPKernelApp" in getattr(shell, "config", {})
     if in_notebook and find_spec("ipywidgets") is not None:
@@ -191,30 +167,13 @@ def _bar(task: str, done: int, total: int) -> Any:
     return tqdm(desc=task, initial=done, total=total, leave=False, disable=hidden)
 
 
-class _Logging(TrialWatcher):
-    """Hands progress on, and logs epochs and scores at level INFO."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def progress(self, task: str, done: int, total: int) -> None:
-        self._progress(task, done, total)
-
-    def part(self, name: str) -> None:
-        _logger.info("%s:", name)
-
-    def trial(self, event: TrialEvent) -> None:
-        test = "" if event.test is None else f" Test {event.test:.2f}."
-        _logger.log(logging.WARNING if event.kind == "again" else logging.INFO, "%s%s", event, test)
-
-
 class TensorboardLog(TrialWatcher):
     """Writes loss and dev score by epoch, and the final scores in points. Raises `MissingExtraError`."""
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", extra="tensorboard")
         self._home = self._folder = folder
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[Path, Any] = {}
 
     def __enter__(self) -> "TensorboardLog":
         return self
@@ -222,30 +181,23 @@ class TensorboardLog(TrialWatcher):
     def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
-        self._writers.clear()
 
     def part(self, name: str) -> None:
-        """What follows goes to a folder of that name."""
-        self.__exit__()
+        """Write what follows to a folder of that name."""
         self._folder = self._home / quote(name, safe=" ,")  # no two names give the same folder, none leaves it
 
     def trial(self, event: TrialEvent) -> None:
-        """Scalars `loss` and `dev` of an epoch; `best dev` and `test` at the last epoch of a finished trial."""
-        found: dict[str, float | None] = {}
-        if event.kind == "epoch":
-            found = {"loss": event.loss, "dev": event.dev}
-        elif event.kind == "finished":
-            found = {"best dev": event.dev, "test": event.test}
-        for name, value in found.items():
-            if value is not None:
-                self._writer(event).add_scalar(name, value, event.done)
-        if found:
-            self._writer(event).flush()
-
-    def _writer(self, event: TrialEvent) -> Any:
+        """Write `loss` and `dev` of an epoch; `best dev` and `test` at the last epoch of a finished trial."""
         from torch.utils.tensorboard import SummaryWriter
 
-        name = f"layer{event.layer:02d}-seed{event.seed}-epochs{event.epochs}"
-        if name not in self._writers:
-            self._writers[name] = SummaryWriter(str(self._folder / name))
-        return self._writers[name]
+        if event.kind == "stopped":
+            return
+        folder = self._folder / f"layer{event.layer:02d}-seed{event.seed}-epochs{event.epochs}"
+        if folder not in self._writers:
+            self._writers[folder] = SummaryWriter(str(folder))
+        ended = event.kind == "finished"
+        scores = {"best dev": event.dev, "test": event.test} if ended else {"loss": event.loss, "dev": event.dev}
+        for name, value in scores.items():
+            if value is not None:
+                self._writers[folder].add_scalar(name, value, event.done)
+        self._writers[folder].flush()

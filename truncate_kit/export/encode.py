@@ -20,7 +20,7 @@ import torch
 
 from truncate_kit.core.errors import DataError, ModelError, UsageError, cannot_write
 from truncate_kit.core.files import digest_of, local_path, run_lock, write_json
-from truncate_kit.core.parallel import Engine, Send, Sequential
+from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import STEPS, check_number
@@ -125,7 +125,7 @@ def encode_file(
     )
     resumed, cut = count, None
     if not _is_done(out, job):
-        resumed, cut = _encode(encoder, iter_rows(source, column=column), out, job, engine or Sequential(), progress)
+        resumed, cut = _encode(encoder, iter_rows(source, column=column), out, job, engine or Engine(), progress)
     shutil.rmtree(_work_folder(out), ignore_errors=True)
     return EncodedFile(
         file=str(out),

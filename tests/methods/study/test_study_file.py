@@ -161,14 +161,14 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
         (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["a"]', "'b' does not run at all"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', not"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a'"),
         (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is 'True'"),
         (
             '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
             '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',
             "would call two of its models 'A, x first'",
         ),
-        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is '3', not str"),
+        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is '3'"),
         (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no words or texts"),

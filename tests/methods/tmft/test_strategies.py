@@ -10,7 +10,7 @@ import torch
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.parallel import Sequential
+from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.core.results import Journal
 from truncate_kit.methods.tmft import ranking as exits
@@ -187,7 +187,7 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     assert rankings_in(path)["multi-exit"] == pytest.approx(scores)
 
 
-class Recorded(Sequential):
+class Recorded(Engine):
     """Remembers what it was given, batch by batch."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.core.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts
-from truncate_kit.core.parallel import Engine, Send, Sequential
+from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
@@ -264,7 +264,7 @@ def teacher_vectors(
             places = range(start, min(start + CHUNK, len(texts)))
             yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
 
-    for chunk, (rows, _) in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+    for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)

@@ -11,8 +11,8 @@ import torch
 
 from truncate_kit.core.errors import DivergedError, UsageError
 from truncate_kit.core.naming import numbers_named
-from truncate_kit.core.parallel import Engine, Lost, Send, Sequential, Steps
-from truncate_kit.core.progress import PlannedTrial, Progress, TrialEvent, TrialWatcher
+from truncate_kit.core.parallel import Engine, Send, Steps
+from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher
 from truncate_kit.core.wording import counted
 from truncate_kit.data.seen import Keys
 from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
@@ -90,6 +90,8 @@ class TrialWork:
         """
 
         def progress(task: str, done: int, total: int) -> None:
+            if isinstance(order, TrialOrder) and order.stop_after and task == order.task:
+                total = max(1, total * order.stop_after // order.epochs)
             send(Steps(task, done, total))
 
         if isinstance(order, RankingOrder):
@@ -158,7 +160,7 @@ class TrialRunner:
     ) -> None:
         self.full, self.task, self.settings, self.store, self.prior = full, task, settings, store, prior
         self.watcher, self._keeps_weights = watcher or TrialWatcher(), keeps_weights
-        self._engine = engine or Sequential()
+        self._engine = engine or Engine()
         self._work = TrialWork(full, task, settings, prior, store.checkpoints)
 
     def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
@@ -218,8 +220,7 @@ class TrialRunner:
         # Deep layers take longest and begin first: else one worker has the last of them while the others have nothing.
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
-            until = stop_after or budget
-            self.watcher.planned([PlannedTrial(one.task, one.layer, one.seed, budget, until) for one in orders])
+            self.watcher.planned({one.task: max(1, one.layer) for one in orders})
         diverged = list[tuple[str, DivergedError]]()
         for order, outcome in self._engine.run(self._work, orders, self._pass_on):
             assert isinstance(outcome, tuple)
@@ -260,8 +261,6 @@ class TrialRunner:
                 self.watcher.progress(name, done, total)
             case TrialEvent():
                 self.watcher.trial(message)
-            case Lost(TrialOrder() as order, reason):
-                self.watcher.trial(TrialEvent("again", order.layer, order.seed, order.epochs, reason=reason))
 
     def steps(self, epochs: int) -> int:
         """Return the optimiser steps of a number of epochs."""
