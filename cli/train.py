@@ -10,7 +10,7 @@ from truncate_kit.core.errors import ModelError, UsageError, known_name
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.naming import blocks_named, place_in_words
 from truncate_kit.core.settings import TRAINING, setting
-from truncate_kit.core.workspace import DataSource, LearnedSource, ModelSource
+from truncate_kit.core.workspace import DataSource, ModelSource
 
 from . import options
 from .console import progress_bar, show, watching
@@ -244,7 +244,6 @@ def finetune(
         source,
         found if row.data in ("scores", "labels") else None,
         queries=None if queries is None else str(queries),
-        learned=LearnedSource(result.data_fingerprint, source, found),
     )
     (curve,) = show(result, as_json=as_json, figures=workspace.folder)
     add_figure(workspace.lean, curve, "Scores by layer")

@@ -16,18 +16,17 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from truncate_kit.core import hardware
-from truncate_kit.core.errors import TruncateKitError, UsageError, first_line, known_name
+from truncate_kit.core.errors import TruncateKitError, first_line, known_name
 from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
 from truncate_kit.core.results import Result
 
-DEVICES = ("cpu", "cuda")
-RUNTIMES = ("torch", "onnx")
 PACKAGE = "truncate-kit"
+RUNTIMES = ("torch", "onnx")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_REMOTE = "AzureExecutionProvider"  # sends the texts to a service: nothing this package would ever start
+_REMOTE = "AzureExecutionProvider"  # sends the texts to a service
 _GPU_WHEEL = "onnxruntime-gpu"
-# Every one of them installs the module `onnxruntime` into the same folder.
-WHEELS = (
+# All of them install the module `onnxruntime` into the same folder.
+_WHEELS = (
     "onnxruntime", _GPU_WHEEL, "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-rocm",
     "onnxruntime-training", "ort-nightly", "ort-nightly-gpu",
 )  # fmt: skip
@@ -36,10 +35,9 @@ _DRIVER_HINT = (
     "Install driver 580 or newer for CUDA 13, 525 for CUDA 12, and torch and onnxruntime-gpu built for the same CUDA "
     '(in a container: start it with the GPUs), or use `device="cpu"`'
 )
-_PATIENCE = 120  # seconds
 _LOG_DRESS = re.compile(r"(\x1b\[[\d;]*m)+(\S+ \S+ \[\w:\w+:.*?\] )?")  # colours; time, severity and source file
-# A provider that does not fit may write to stderr from C++, hang or crash: it starts in a process of its own, torch
-# first, as in real work: the libraries that it loads are those the provider finds.
+# A provider that does not fit may hang or crash: it starts in a process of its own, torch first, as in real work,
+# because the libraries that torch loads are those that the provider finds.
 _PROBE = """
 import contextlib, json, sys
 name = sys.argv[1]
@@ -54,21 +52,16 @@ session.run(None, {value.name: numpy.ones(value.shape, numpy.float32)})
 print(json.dumps(session.get_providers()))
 """
 
-Verdict = Literal["ok", "optional", "warning", "problem"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Result):
-    """What has to run.
+    """What has to run. Raises `UsageError` for an unknown name, or a precision that the runtime does not have.
 
     Attributes:
-        device: `cpu` or `cuda` has to run torch and exported graphs; None asks for none in particular.
-        extras: of this package, that have to be installed.
+        device: `cpu` or `cuda` has to run torch and exported graphs; None asks for neither.
+        extras: Extras of this package that have to be installed.
         precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
         runtime: `torch` or `onnx` asks for one of them only, None for both.
-
-    Raises:
-        UsageError: an unknown name, a precision of graphs in torch, or one of torch in graphs.
     """
 
     device: str | None = None
@@ -77,53 +70,47 @@ class Request(Result):
     runtime: str | None = None
 
     def __post_init__(self) -> None:
+        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}
+        precisions = usable.get(self.runtime or "", tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS])))
         for name, value, known in (
-            ("device", self.device, DEVICES),
+            ("device", self.device, ("cpu", "cuda")),
             ("runtime", self.runtime, RUNTIMES),
             *(("extras", extra, known_extras()) for extra in self.extras),
-            ("precision", self.precision, tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS]))),
+            ("precision", self.precision, precisions),
         ):
             if value is not None:
                 known_name(name, value, known)
-        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}.get(self.runtime or "")
-        if usable and self.precision is not None and self.precision not in usable:
-            raise UsageError(
-                f"{self.precision} is no precision of {self.runtime}.",
-                hint=f"Leave out `runtime`, or use {' or '.join(usable)} as `precision`.",
-            )
 
     @property
     def cuda(self) -> bool:
-        """Whether anything that was asked for needs CUDA."""
+        """Tell if CUDA is needed."""
         return self.device == "cuda" or "gpu" in self.extras or (self.precision == "fp16" and self.device is None)
 
     @property
     def graphs(self) -> bool:
-        """Whether exported graphs have to run."""
+        """Tell if exported graphs have to run."""
         in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
         return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
 
     @property
     def cuda_graphs(self) -> bool:
-        """Whether exported graphs have to run on CUDA."""
+        """Tell if exported graphs have to run on CUDA."""
         return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineCheck(Result):
-    """One thing that was looked at.
+    """One check.
 
     Attributes:
-        name: what it is.
-        found: what is there.
-        verdict: `problem` where something that was asked for cannot run, `warning` where it runs worse than it could,
-            `optional` where something is missing that nothing asks for.
-        hint: the command or change that mends it; empty where there is none to make.
+        verdict: `problem` if something that was asked for cannot run, `warning` if it runs worse than it could,
+            `optional` if something is missing that is not asked for.
+        hint: Command or change that mends it, if any.
     """
 
     name: str
     found: str
-    verdict: Verdict = "ok"
+    verdict: Literal["ok", "optional", "warning", "problem"] = "ok"
     hint: str = ""
 
 
@@ -136,48 +123,44 @@ class Diagnosis(Result):
 
     @property
     def able(self) -> bool:
-        """Whether everything that was asked for can run."""
+        """Tell if everything that was asked for can run."""
         return all(row.verdict != "problem" for row in self.checks)
 
 
-def _unless(fits: object, name: str, found: str, verdict: Verdict, hint: str) -> MachineCheck:
-    """Make the row of a check, with its verdict and hint unless it fits."""
-    return MachineCheck(name, found) if fits else MachineCheck(name, found, verdict, hint)
-
-
 def diagnose(request: Request | None = None) -> Diagnosis:
-    """Look at this machine and say what of `request` cannot run; None asks for what truncate-kit always needs.
+    """Check what of `request` cannot run on this machine; None asks for what truncate-kit always needs.
 
     Each provider is started in a process of its own, so this takes some seconds.
     """
     request = request or Request()
-    checks = [MachineCheck("Python", platform.python_version())]
-    checks += check_packages(request)
-    broken = torch_problem()
+    checks = [MachineCheck("Python", platform.python_version()), *_check_packages(request)]
+    broken = _torch_problem()
     if broken is not None:
         remedy = "pip install --force-reinstall torch"
         checks.append(MachineCheck("torch", f"cannot be imported: {broken}", "problem", remedy))
-    checks += check_onnxruntime(request)
+    checks += _check_onnxruntime(request)
     if broken is None:
-        checks += [*check_cuda(request), *check_processor(request)]
-    return Diagnosis(request=request, checks=(*checks, *check_graph_device(request)))
+        checks += [*_check_cuda(request), *_check_processor(request)]
+    return Diagnosis(request=request, checks=(*checks, *_check_graph_device(request)))
+
+
+def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
+    """Return a good check if it `fits`, else a problem if it is `needed`, else the other verdict."""
+    verdict = "ok" if fits else "problem" if needed else otherwise
+    return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of a distribution, None where it is not installed."""
+    """Return the version of a distribution, None if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return None
 
 
 def known_extras() -> tuple[str, ...]:
-    """List the extras in the order of pyproject.toml. Raises `TruncateKitError` where this package is not installed."""
-    return tuple(_distribution().metadata.get_all("Provides-Extra") or ())
-
-
-def _distribution() -> metadata.Distribution:
+    """List the extras. Raises `TruncateKitError` if this package is not installed."""
     try:
-        return metadata.distribution(PACKAGE)
+        return tuple(metadata.metadata(PACKAGE).get_all("Provides-Extra") or ())
     except metadata.PackageNotFoundError as error:
         raise TruncateKitError(
             "truncate-kit runs from a folder and is not installed, so what it needs is not known.",
@@ -185,81 +168,77 @@ def _distribution() -> metadata.Distribution:
         ) from error
 
 
-def required_packages(extra: str | None) -> Iterator[Requirement]:
-    """Yield the packages that an extra adds, also by other extras that it takes in; None for those always needed."""
-    for row in map(Requirement, _distribution().requires or ()):
+def _required(extra: str) -> Iterator[Requirement]:
+    """Yield the packages that an extra adds, also by other extras that it takes in; "" for those always needed."""
+    for row in map(Requirement, metadata.requires(PACKAGE) or ()):
         always = row.marker is None or row.marker.evaluate({"extra": ""})
-        if always if extra is None else not always and row.marker and row.marker.evaluate({"extra": extra}):
+        if always if not extra else not always and row.marker and row.marker.evaluate({"extra": extra}):
             if row.name == PACKAGE:
                 for other in sorted(row.extras):
-                    yield from required_packages(other)
+                    yield from _required(other)
             else:
                 yield row
 
 
-def check_packages(request: Request) -> Iterator[MachineCheck]:
+def _check_packages(request: Request) -> Iterator[MachineCheck]:
     """Compare the installed packages with those that truncate-kit's own metadata names, extra by extra."""
     runs_graphs = {"onnxruntime": request.graphs and not request.cuda, _GPU_WHEEL: request.cuda_graphs}
-    for extra in (None, *known_extras()):
-        if extra == "test" and extra not in request.extras:
-            continue
-        for row in required_packages(extra):
+    for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in request.extras)):
+        for row in _required(extra):
             version = installed_version(row.name)
             if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
                 version = installed_version(_GPU_WHEEL)
-            wanted = f"{f'extra {extra}' if extra else PACKAGE} needs {row.specifier or 'any version'}"
-            fits = version is not None and row.specifier.contains(version, prereleases=True)
+            found = f"{version or 'not installed'}; {f'extra {extra}' if extra else PACKAGE} needs "
             hint = f"pip install '{row.name}{row.specifier}'"
             if row.name == _GPU_WHEEL:
-                hint = f'{_one_wheel("gpu")}; where no graph has to run, ask for `runtime="torch"`'
-            needed = extra is None or extra in request.extras or runs_graphs.get(row.name, False)
-            verdict: Verdict = "problem" if needed else "optional"
-            yield _unless(fits, row.name, f"{version or 'not installed'}; {wanted}", verdict, hint)
+                hint = f'{_reinstall("gpu")}; where no graph has to run, ask for `runtime="torch"`'
+            fits = version is not None and row.specifier.contains(version, prereleases=True)
+            needed = not extra or extra in request.extras or runs_graphs.get(row.name)
+            yield _unless(fits, row.name, f"{found}{row.specifier or 'any version'}", needed, "optional", hint)
 
 
-def onnxruntime_wheels() -> dict[str, str]:
+def _wheels() -> dict[str, str]:
     """Return the distributions that install ONNX Runtime with their versions; more than one is one too many."""
-    found = ((name, installed_version(name)) for name in WHEELS)
-    return {name: version for name, version in found if version is not None}
+    return {name: version for name in _WHEELS if (version := installed_version(name)) is not None}
 
 
-def _one_wheel(extra: str) -> str:
-    uninstall = " ".join(onnxruntime_wheels())
-    return (f"pip uninstall -y {uninstall} && " if uninstall else "") + f"pip install 'truncate-kit[{extra}]'"
+def _reinstall(extra: str) -> str:
+    uninstall = f"pip uninstall -y {' '.join(_wheels())} && " if _wheels() else ""
+    return f"{uninstall}pip install 'truncate-kit[{extra}]'"
 
 
-def check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
-    """Start each provider that the installed ONNX Runtime was built with; without one, `check_packages` says so."""
-    wheels = onnxruntime_wheels()
-    if not wheels:
+def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
+    """Start each provider that the installed ONNX Runtime was built with."""
+    wheels = _wheels()
+    if not wheels:  # `_check_packages` says so
         return
     on_gpu = _GPU_WHEEL in wheels
-    again = _one_wheel("gpu" if on_gpu else "cpu")
+    again = _reinstall("gpu" if on_gpu else "cpu")
     asked = {CPU: True, CUDA: request.cuda_graphs}
     reasons = {CUDA: "this build does not have it"} if on_gpu else {}
     try:
         import onnxruntime
 
         reasons |= {name: start_provider(name) for name in onnxruntime.get_available_providers() if name != _REMOTE}
-    except Exception as error:  # a broken package, as a folder that two wheels left in pieces, raises whatever it likes
+    except Exception as error:  # a broken package raises whatever it likes
         reasons = {CPU: f"onnxruntime cannot be imported: {first_line(error)}"}
-    if len(wheels) > 1:  # the last one installed wins, whichever pip lists
+    if len(wheels) > 1:  # the last one installed wins
         found = f"{' and '.join(f'{name} {version}' for name, version in wheels.items())} overwrite each other's files"
         broken = any(asked.get(name) and reason for name, reason in reasons.items())
-        yield MachineCheck("ONNX Runtime", found, "problem" if broken else "warning", again)
+        yield _unless(False, "ONNX Runtime", found, broken, "warning", again)
     for name, reason in reasons.items():
-        verdict: Verdict = "problem" if asked.get(name) else "warning"
-        yield _unless(not reason, name, f"does not start: {reason}" if reason else "starts", verdict, again)
+        found = f"does not start: {reason}" if reason else "starts"
+        yield _unless(not reason, name, found, asked.get(name), "warning", again)
 
 
 def start_provider(name: str) -> str:
-    """Start one provider in a process of its own and run a tiny graph; the reason where it does not, else nothing."""
+    """Start one provider in a process of its own and run a tiny graph; return the reason if it does not start."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"its process did not end: {error}"
-    # The runtime prints to stdout as well where it falls back: the answer, what is active, is the last line.
+    # The runtime prints to stdout as well if it falls back; the last line is the answer.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
     lines = [text for line in done.stderr.splitlines() if (text := _LOG_DRESS.sub("", line).strip())]
@@ -267,40 +246,39 @@ def start_provider(name: str) -> str:
     return (libraries or lines[-1:] or [f"its process ended with {done.returncode}"])[0].rstrip(". ")
 
 
-def torch_problem() -> str | None:
-    """Say why torch cannot be imported; None where it can."""
+def _torch_problem() -> str | None:
+    """Return why torch cannot be imported."""
     try:
         import torch
     except Exception as error:  # a broken package raises whatever it likes
         return first_line(error)
-    # An installation that was broken off, or removed in part, leaves a folder that can be imported.
+    # An installation that was broken off leaves a folder that can be imported.
     lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), None)
     return None if lacking is None else f"a part of it is missing, such as `{lacking}`"
 
 
-def check_cuda(request: Request) -> Iterator[MachineCheck]:
-    """Ask the driver, torch and ONNX Runtime for their CUDA, where there is a driver or CUDA was asked for."""
+def _check_cuda(request: Request) -> Iterator[MachineCheck]:
+    """Ask the driver, torch and ONNX Runtime for their CUDA, if there is a driver or CUDA was asked for."""
     driver = driver_cuda()
     found = "none answers: libcuda.so.1 is missing or sees no GPU" if driver is None else f"for CUDA {driver}"
-    yield _unless(driver, "CUDA driver", found, "problem" if request.cuda else "optional", _DRIVER_HINT)
+    yield _unless(driver, "CUDA driver", found, request.cuda, "optional", _DRIVER_HINT)
     if driver is None and not request.cuda:
         return
     built, gpu, reason = torch_on_gpu()
     if not reason or driver is not None or built is None:
         found = f"does not start: {reason}" if reason else f"starts on {gpu}, built for CUDA {built}"
-        verdict: Verdict = "problem" if request.cuda else "warning"
         hint = "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started"
-        yield _unless(not reason, "torch on CUDA", found, verdict, hint)
+        yield _unless(not reason, "torch on CUDA", found, request.cuda, "warning", hint)
     wheel = onnxruntime_cuda()
-    if wheel is not None:  # libraries of two CUDAs in one process; a newer driver runs older builds
+    if wheel is not None:  # two CUDAs in one process do not fit; a newer driver runs older builds
         major = {name: int(name.partition(".")[0]) for name in (wheel, built, driver) if name is not None}
         fits = major.get(built or wheel) == major[wheel] <= major[driver or wheel]
         found = f"built for CUDA {wheel}, torch for {built}, the driver for {driver}"
-        yield _unless(fits, "CUDA of ONNX Runtime", found, "warning", _DRIVER_HINT)
+        yield _unless(fits, "CUDA of ONNX Runtime", found, False, "warning", _DRIVER_HINT)
 
 
 def driver_cuda() -> str | None:
-    """Return the newest CUDA that the driver runs, "13.0"; None where no driver answers."""
+    """Return the newest CUDA that the driver runs, such as "13.0"; None if no driver answers."""
     number = ctypes.c_int()
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
@@ -310,7 +288,7 @@ def driver_cuda() -> str | None:
 
 
 def torch_on_gpu() -> tuple[str | None, str, str]:
-    """Compute on the GPU in torch: the CUDA that it is built for, the GPU's name, and why that does not work."""
+    """Compute on the GPU in torch; return its CUDA, the GPU's name, and the reason if that fails."""
     import torch
 
     built = torch.version.cuda
@@ -323,15 +301,15 @@ def torch_on_gpu() -> tuple[str | None, str, str]:
 
 
 def onnxruntime_cuda() -> str | None:
-    """Return the CUDA that ONNX Runtime says it is built for, None without one."""
+    """Return the CUDA that ONNX Runtime is built for, if any."""
     try:
         import onnxruntime
-    except Exception:  # said by `check_onnxruntime`
+    except Exception:  # `_check_onnxruntime` says so
         return None
     return ".".join(str(getattr(onnxruntime, "cuda_version", "")).split(".")[:2]) or None
 
 
-def check_processor(request: Request) -> Iterator[MachineCheck]:
+def _check_processor(request: Request) -> Iterator[MachineCheck]:
     """Look at the processor's instructions, its cores, torch's threads and the memory."""
     import torch
 
@@ -340,37 +318,21 @@ def check_processor(request: Request) -> Iterator[MachineCheck]:
     yield MachineCheck("processor", f"{hardware.processor_name()}, {cores} cores, {usable} usable{granted}")
     yield MachineCheck("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
     bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
-    refused = "none: that precision is refused on this processor"
-    narrow = "none: int8 products can overflow in 16-bit sums, and gain little"
-    yield _unless(
-        bf16 or request.cuda,
-        "bf16 instructions",
-        bf16 or ("none" if request.cuda else refused),
-        "problem" if request.precision == "bf16" else "warning",
-        'Use `precision="fp32"`',
-    )
-    yield _unless(
-        int8 or request.cuda,
-        "VNNI",
-        int8 or ("none" if request.cuda else narrow),
-        "warning",
-        "Export int8 as usual: its weights get 7 bits here, which cannot overflow",
-    )
+    fits, needed = bf16 or request.cuda, request.precision == "bf16"
+    yield _unless(fits, "bf16 instructions", bf16 or "none", needed, "warning", 'Use `precision="fp32"`')
+    hint = "Export int8 as usual: its weights get 7 bits here, which cannot overflow"
+    yield _unless(int8 or request.cuda, "VNNI", int8 or "none", False, "warning", hint)
     threads, wanted = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
-    yield _unless(
-        threads <= usable and (wanted is None or threads >= usable // 2),
-        "torch threads",
-        f"{threads} for {usable} cores" + (f", OMP_NUM_THREADS is {wanted}" if wanted else ""),
-        "warning",
-        f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}",
-    )
+    fits = threads <= usable and (wanted is None or threads >= usable // 2)
+    found = f"{threads} for {usable} cores" + (f", OMP_NUM_THREADS is {wanted}" if wanted else "")
+    hint = f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}"
+    yield _unless(fits, "torch threads", found, False, "warning", hint)
 
 
-def check_graph_device(request: Request) -> Iterator[MachineCheck]:
-    """Say where a graph in the precision that was asked for is not made for the device."""
+def _check_graph_device(request: Request) -> Iterator[MachineCheck]:
+    """Check that a graph in the precision that was asked for is made for the device."""
     device = request.device or ("cuda" if request.cuda else "cpu")
     for name, row in PRECISIONS.items():
         if name == request.precision and row.graph_file is not None and device not in row.preference:
-            found = f"not made for {device}: {row.elsewhere}"
-            verdict: Verdict = "warning" if row.runs_elsewhere else "problem"
-            yield MachineCheck(f"graph in {name}", found, verdict, other_graph(name, device))
+            found, hint = f"not made for {device}: {row.elsewhere}", other_graph(name, device)
+            yield _unless(False, f"graph in {name}", found, not row.runs_elsewhere, "warning", hint)

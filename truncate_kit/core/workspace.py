@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, TypeVar
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
@@ -14,12 +14,10 @@ from truncate_kit.core.naming import miniature_path
 from truncate_kit.core.origin import RESULT_FILES, read_origin
 from truncate_kit.core.results import RECORDS_FILE, Journal, Result, read_or_pass_over
 
-ADAPTED = "adapted"  # the folder of models that were adapted to raw text
-_BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second
 _OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetune", "contrast", "distill")))
-"""One of these beside the runs says that they ended."""
+"""Results of finished runs, which lie beside the folder of the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +39,18 @@ class DataSource(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedSource(Result):
-    """The model and the pairs of a sweep, and the fingerprint by which its result knows these."""
-
-    fingerprint: str
-    model: ModelSource
-    data: DataSource
-
-
-@dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """The last model and the last pairs; None where there were none.
+    """The last model and the last pairs.
 
-    queries: The folder of a retrieval set, where that was taken later than the pairs.
-    learned: What the last sweep took, whatever other commands took since.
-    benched: The pairs or the retrieval set that the last bench was given; None where it was given none.
+    Attributes:
+        queries: The folder of a retrieval set that was taken later than the pairs.
+        benched: The pairs or the retrieval set of the last bench.
     """
 
     model: ModelSource | None = None
     data: DataSource = field(default_factory=DataSource)
     queries: str | None = None
-    learned: LearnedSource | None = None
     benched: DataSource | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what `write` wrote; nothing where there was none or it is damaged."""
-        return read_or_pass_over(super(Sources, cls).read, path) or cls()
-
-    def write(self, path: Path) -> None:
-        """Write a JSON file; paths are made absolute."""
-        learned = self.learned
-        if learned is not None:
-            learned = replace(learned, model=_absolute(learned.model), data=_absolute(learned.data))
-        found = Sources(
-            model=self.model and _absolute(self.model),
-            data=_absolute(self.data),
-            queries=self.queries and str(Path(self.queries).resolve()),
-            learned=learned,
-            benched=self.benched and _absolute(self.benched),
-        )
-        super(Sources, found).write(path)
 
 
 Source = TypeVar("Source", ModelSource, DataSource)
@@ -89,8 +58,8 @@ Kind = TypeVar("Kind", bound=Result)
 
 
 def _absolute(source: Source) -> Source:
-    """Return the source with a path that exists made absolute; any other name stays as it is."""
-    if source.name not in (None, _BUNDLED) and Path(source.name).exists():
+    """Make a path that exists absolute; any other name stays as it is."""
+    if source.name not in (None, "bundled") and Path(source.name).exists():
         return replace(source, name=str(Path(source.name).resolve()))
     return source
 
@@ -143,37 +112,23 @@ class Workspace:
 
     def remembered(self) -> Sources:
         """Return what the last commands worked on."""
-        return Sources.read(self._sources)
+        return read_or_pass_over(Sources.read, self._sources) or Sources()
 
-    def remember(
-        self,
-        model: ModelSource | None,
-        data: DataSource | None,
-        queries: str | None = None,
-        learned: LearnedSource | None = None,
-    ) -> None:
-        """Note for the next command what this one worked on; None leaves what was noted before.
+    def remember(self, model: ModelSource | None, data: DataSource | None, queries: str | None = None) -> None:
+        """Note for the next command what this one worked on; None and the unnamed bundled pairs change nothing.
 
-        Args:
-            model: What this command worked on.
-            data: Pairs; the bundled ones, which nobody named, leave what was noted before.
-            queries: A folder of them; pairs that are noted later take its place.
-            learned: What a sweep took.
+        queries: The folder of a retrieval set; pairs that are noted later take its place.
         """
-        last = self.remembered()
-        data = None if data == DataSource() else data
-        found = replace(
-            last,
-            model=model or last.model,
-            data=data or last.data,
-            queries=queries or (last.queries if data is None else None),
-            learned=learned or last.learned,
-        )
-        found.write(self._sources)
+        changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
+        if data is not None and data != DataSource():
+            changes |= {"data": _absolute(data), "queries": None}
+        if queries is not None:
+            changes["queries"] = str(Path(queries).resolve())
+        replace(self.remembered(), **changes).write(self._sources)
 
     def remember_benched(self, data: DataSource | None) -> None:
-        """Note for the page what a bench was given; other commands take what they took before."""
-        replace(self.remembered(), benched=data).write(self._sources)
+        """Note for the page what a bench was given."""
+        replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
         """Return a sentence on what making the lean model of `model` replaces; None where `lean` was made of it too.
@@ -208,29 +163,24 @@ def _same(model: str, other: str) -> bool:
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:
-    """Return the result in a file, None where there is none or it is damaged."""
+    """Return the result in a file, None if it is missing or damaged."""
     return read_or_pass_over(kind.read, path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFolder(Result):
-    """A saved model."""
-
-    path: str
-    origin: str  # what it is, in words; nothing where its folder does not say it
-    file_bytes: int  # all of it, graphs included
-    graphs: tuple[str, ...]  # names of its exported graphs
+# Contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFolder(Result):
-    """What the runs of one model, data and settings keep beside their records."""
+class Folder(Result):
+    """A saved model, or what the runs of one model, data and settings keep beside their records."""
 
     path: str
-    finished: int  # number of records, such as finished trials
-    waiting: int  # number of runs that were stopped in between, whose checkpoints wait for the same command
-    file_bytes: int  # weights, tensors and checkpoints
-    spare_bytes: int  # of them weights and tensors that only a repetition would read
+    file_bytes: int
+    origin: str = ""  # of a model, in words
+    graphs: tuple[str, ...] = ()  # names of its exported graphs
+    finished: int = 0  # records of a run, such as finished trials
+    waiting: int = 0  # stopped runs, which the same command continues
+    spare_bytes: int = 0  # weights and tensors that only a repetition would read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,156 +188,138 @@ class Contents(Result):
     """What a workspace holds."""
 
     folder: str
-    models: tuple[ModelFolder, ...]
-    runs: tuple[RunFolder, ...]
+    models: tuple[Folder, ...]
+    runs: tuple[Folder, ...]
     reports: tuple[str, ...]  # names of result files and figures
+    kept: dict[str, int]  # bytes of the folders that bench and distill fill, by their paths
     file_bytes: int  # all of it
-    graph_bytes: int = 0  # graphs that `bench` made and would make again
-    vector_bytes: int = 0  # texts and vectors of full models that a finished distillation would compute again
+    spare_bytes: int  # that `clean` would free
     freed_bytes: int = 0  # removed by this call
-    kept: dict[str, int] = field(default_factory=dict)  # bytes of folders that bench and distill fill, by their paths
 
     @property
     def other_bytes(self) -> int:
-        """What lies in none of the models, runs and kept folders: results, figures, notes."""
-        models, runs = (model.file_bytes for model in self.models), (run.file_bytes for run in self.runs)
-        return self.file_bytes - sum(models) - sum(runs) - sum(self.kept.values())
-
-    @property
-    def spare_bytes(self) -> int:
-        """What `clean` would free."""
-        return self.graph_bytes + self.vector_bytes + sum(run.spare_bytes for run in self.runs)
+        """Return the bytes of results, figures and notes."""
+        listed = sum(folder.file_bytes for folder in (*self.models, *self.runs))
+        return self.file_bytes - listed - sum(self.kept.values())
 
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """List what is in the workspace now; a workspace inside it counts as other files."""
     below, runs = _below(workspace), _runs(workspace)
-    models = {path.parent for path in workspace.folder.glob("*/config.json")}
-    kept = (workspace.graphs, workspace.distillation)
+    models = sorted({path.parent for path in workspace.folder.glob("*/config.json")})
+    kept = {folder: size for folder in (workspace.graphs, workspace.distillation) if (size := _size(folder))}
     inside = {*models, *runs, *kept}
-    reports = (path for path in below if path.suffix in (".json", ".md", ".csv", ".png", ".html"))
+    reports = [
+        path.relative_to(workspace.folder)
+        for path in below
+        if path.suffix in (".json", ".md", ".csv", ".png", ".html") and inside.isdisjoint(path.parents)
+    ]
     return Contents(
         folder=str(workspace.folder),
         models=tuple(
-            ModelFolder(
+            Folder(
                 path=str(folder),
-                origin="" if (origin := read_origin(folder)) is None else origin.words,
                 file_bytes=_size(folder),
+                origin="" if (origin := read_origin(folder)) is None else origin.words,
                 graphs=tuple(sorted(path.name for path in folder.glob("*.onnx"))),
             )
-            for folder in sorted(models)
+            for folder in models
         ),
-        runs=tuple(map(_described_run, runs)),
-        reports=tuple(
-            str(path.relative_to(workspace.folder))
-            for path in reports
-            if not inside.intersection(path.parents)
-            and not any(re.fullmatch(r"\..*\.tmp", part) for part in path.parts)  # half-written
+        runs=tuple(
+            Folder(
+                path=str(run),
+                file_bytes=_size(run),
+                finished=sum(
+                    "name" in record and record.get("store") == run.name
+                    for record in Journal(run.parent / RECORDS_FILE).read()[0]
+                ),
+                waiting=len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run)),
+                spare_bytes=sum(map(_size, _spare_of_run(run))),
+            )
+            for run in runs
         ),
+        reports=tuple(str(path) for path in reports if not any(part.endswith(".tmp") for part in path.parts)),
+        kept={str(folder): size for folder, size in kept.items()},
         file_bytes=_size(workspace.folder),
-        graph_bytes=sum(map(_size, _graphs(workspace))),
-        vector_bytes=_size(workspace.distillation) if _is_distilled(workspace) else 0,
+        spare_bytes=sum(map(_size, _spare(workspace))),
         freed_bytes=freed_bytes,
-        kept={str(folder): size for folder in kept if not folder.is_symlink() and (size := _size(folder))},
     )
-
-
-def _below(workspace: Workspace) -> list[Path]:
-    """Return all files and folders but those of workspaces inside, sorted."""
-    others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
-    found = workspace.folder.rglob("*")
-    return sorted(path for path in found if not others or others.isdisjoint((path, *path.parents)))
 
 
 def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
-    Records stay: a run whose weights are needed again is repeated, with the same result. Where a run waits for its
-    command everything is kept. Raises `FileProblemError` where another process works, `UsageError` for a folder that no
-    command wrote to.
+    Records stay: a run whose weights are needed again is repeated, with the same result. Waiting runs keep everything.
+    Raises `FileProblemError` if another process works here, `UsageError` for a folder that no command wrote to.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
-    before = _size(workspace.folder)
+    earlier = _size(workspace.folder)
     # A study holds its folder alone: others work in the workspace meanwhile.
     study = run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
     with run_lock(workspace.folder), study:
-        for folder in [workspace.folder, *(path for path in _below(workspace) if _is_own_folder(path))]:
+        for folder in [workspace.folder, *filter(_is_own_folder, _below(workspace))]:
             remove_leftovers(folder)
-        for graph in _graphs(workspace):
-            shutil.rmtree(graph, ignore_errors=True)
+        for path in list(_spare(workspace)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
         with suppress(OSError):  # something else lies in it
             workspace.graphs.rmdir()
-        if _is_distilled(workspace):
-            shutil.rmtree(workspace.distillation, ignore_errors=True)
-        for run in _runs(workspace):
-            with run_lock(run):
-                for path in _spare(run):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return contents(workspace, freed_bytes=before - _size(workspace.folder))
+    return contents(workspace, freed_bytes=earlier - _size(workspace.folder))
+
+
+def _below(workspace: Workspace) -> list[Path]:
+    """Return all files and folders but those of workspaces inside, sorted."""
+    others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
+    return sorted(path for path in workspace.folder.rglob("*") if others.isdisjoint((path, *path.parents)))
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder; what a link points to belongs to somebody else."""
+    """Tell if a path is a folder and no link, whose target belongs to somebody else."""
     return path.is_dir() and not path.is_symlink()
 
 
-def _graphs(workspace: Workspace) -> list[Path]:
-    """Return the folders that `bench` made, each named by the digest of its model."""
-    found = workspace.graphs.iterdir() if _is_own_folder(workspace.graphs) else ()
-    return [path for path in found if _is_own_folder(path) and _DIGEST.fullmatch(path.name)]
-
-
-def _is_distilled(workspace: Workspace) -> bool:
-    """Return whether a distillation has ended here and none waits for its command."""
-    waits = any((workspace.folder / "trials").glob("*/blocks*.checkpoint")) or is_unfinished(workspace.distillation)
-    return (workspace.folder / RESULT_FILES["distill"]).is_file() and not waits
-
-
 def _runs(workspace: Workspace) -> list[Path]:
-    """Return the folders of runs, also of a study and of frozen heads."""
+    """Return the folders of runs, also of a study and of frozen heads, and of those stopped before a record."""
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
-    # What is stopped before its first record waits all the same.
     return [path for path in folders if path.parent in beside or (_DIGEST.fullmatch(path.name) and _waits(path))]
 
 
-def _described_run(run: Path) -> RunFolder:
-
-    records, _ = Journal(run.parent / RECORDS_FILE).read()
-    return RunFolder(
-        path=str(run),
-        finished=sum("name" in record and record.get("store") == run.name for record in records),
-        waiting=len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run)),
-        file_bytes=_size(run),
-        spare_bytes=sum(map(_size, _spare(run))),
-    )
-
-
 def _waits(run: Path) -> bool:
-    """Return whether a run was stopped and waits for its command."""
+    """Tell if a run was stopped and waits for its command."""
     return any(run.glob("*.checkpoint")) or is_unfinished(run)
 
 
-def _spare(run: Path) -> Iterator[Path]:
-    """Yield folders of weights and files of tensors that only a repetition would read; none of runs that go on."""
+def _spare(workspace: Workspace) -> Iterator[Path]:
+    """Yield files and folders that only a repetition would read."""
+    if _is_own_folder(workspace.graphs):
+        yield from (path for path in workspace.graphs.iterdir()
+                    if _is_own_folder(path) and _DIGEST.fullmatch(path.name))  # fmt: skip
+    learning = any((workspace.folder / "trials").glob("*/blocks*.checkpoint")) or is_unfinished(workspace.distillation)
+    if workspace.distillation.is_dir() and (workspace.folder / RESULT_FILES["distill"]).is_file() and not learning:
+        yield workspace.distillation
+    for run in _runs(workspace):
+        yield from _spare_of_run(run)
+
+
+def _spare_of_run(run: Path) -> Iterator[Path]:
     home = run.parent.parent
-    # An adapted model goes with the trials that begin with it, also anew: to adapt it again may take days.
-    begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == ADAPTED else []
-    ended = any((home / name).exists() for name in _ENDED)
-    if ended and not any(_waits(path) for path in (run, *begun) if path.is_dir()):
-        for path in list(run.iterdir()):
-            tensors = path.is_dir() or path.suffix == ".safetensors"
-            # Of states that CKA was read from no repetition comes: their trials are finished.
-            if tensors and not path.is_symlink() and not path.name.startswith("states-"):
+    # An adapted model goes with the trials that begin with it: to adapt it again may take days.
+    begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == "adapted" else []
+    if any((home / name).exists() for name in _ENDED) and not any(map(_waits, [run, *begun])):
+        for path in run.iterdir():
+            is_tensor = path.is_dir() or path.suffix == ".safetensors"
+            # States that CKA was read from come from no repetition: their trials are finished.
+            if is_tensor and not path.is_symlink() and not path.name.startswith("states-"):
                 yield path
 
 
 def _size(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
+    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
