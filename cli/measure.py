@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
-from truncate_kit.core.naming import blocks_named
 from truncate_kit.core.origin import read_origin
 from truncate_kit.core.results import file_for, first_free
-from truncate_kit.core.settings import numbers
+from truncate_kit.core.settings import blocks_named, numbers
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import DataSource, read_result
 from truncate_kit.evaluation import SUITES
@@ -87,7 +86,7 @@ def analyze(
         refuse("--data", columns=columns, scale=scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
     from truncate_kit.analysis.result import LayerProfile
-    from truncate_kit.core.naming import default_reference
+    from truncate_kit.core.origin import default_reference
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.data.tables import iter_texts

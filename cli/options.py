@@ -366,7 +366,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
     """Return where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
-    from truncate_kit.core.naming import blocks_named
+    from truncate_kit.core.settings import blocks_named
 
     return layer if blocks is None else blocks_named(blocks)
 

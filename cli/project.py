@@ -26,7 +26,7 @@ def demo(
     / "demo",  # of its own: what the user has made in the usual one stays
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
-    from truncate_kit.core.naming import DEFAULT_MINIATURE
+    from truncate_kit.core.origin import DEFAULT_MINIATURE
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.report.page import write_page
 

@@ -55,7 +55,7 @@ class Workspace(Places):
             how = f" ({', '.join(read)})" if read else ""
             self.note(f"Model: {last.name}{how}, as in the last command (name another one to change it).")
             return source
-        from truncate_kit.core.naming import DEFAULT_MINIATURE
+        from truncate_kit.core.origin import DEFAULT_MINIATURE
 
         if not or_miniature:
             raise UsageError(

@@ -3,7 +3,8 @@
 import pytest
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.naming import blocks_in_words, blocks_named, place_in_words
+from truncate_kit.core.settings import blocks_named
+from truncate_kit.core.wording import blocks_in_words, place_in_words
 
 
 @pytest.mark.parametrize(

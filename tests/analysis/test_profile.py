@@ -252,7 +252,7 @@ def test_what_cannot_be_analysed(encoder):
         profile(encoder)
     with pytest.raises(DataError, match="too few"):
         profile(encoder, ["a cat", "a dog", "a cat"])
-    with pytest.raises(UsageError, match="is too small"):
+    with pytest.raises(UsageError, match="is out of range"):
         profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=3))
     with pytest.raises(DataError, match="two different scores"):
         profile(encoder, pairs=[TextPair(text, TEXTS[0], 1.0) for text in TEXTS])

@@ -407,8 +407,8 @@ def test_cuda_asked_for_and_not_active_is_an_error(duo):
     ("options", "match"),
     [
         ({"backends": ["tensorrt"]}, "no backend 'tensorrt'"),
-        ({"repeats": 0}, "`repeats` 0 is too small"),
-        ({"batch_sizes": (1, 0)}, "`batch_sizes` 0 is too small"),
+        ({"repeats": 0}, "`repeats` 0 is out of range"),
+        ({"batch_sizes": (1, 0)}, "`batch_sizes` 0 is out of range"),
         ({"lengths": (500,)}, "A length of 500 tokens does not fit"),
     ],
 )

@@ -184,7 +184,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         (("--estimator", "unbiased"), "--estimator 'unbiased' is not known"),
         (("--kernel", "cosine"), "--kernel 'cosine' is not known"),
         (("--pooling", "sum"), "no pooling 'sum'"),
-        (("--max-texts", "2"), "--max-texts 2 is too small"),
+        (("--max-texts", "2"), "--max-texts 2 is out of range"),
         (("--reference", "./nowhere"), "no model folder"),
         (("--texts", "nowhere.txt"), "nowhere.txt"),
         (("--columns", "score"), "1 column named where three are needed"),

@@ -119,7 +119,7 @@ OPTIONS = [
     ((FINETUNE, "--layer", "1", "--strategy", "probe"), "--layer 1 is given"),
     ((FINETUNE, "--seeds", "0"), "seeds"),
     ((FINETUNE, "--epochs", "0"), "epochs"),
-    ((FINETUNE, "--learning-rate", "0"), "--learning-rate 0.0 is too small"),
+    ((FINETUNE, "--learning-rate", "0"), "--learning-rate 0.0 is out of range"),
     ((FINETUNE, "--precision", "int4"), "'int4'"),
     ((FINETUNE, "--objective", "guess"), "'guess'"),
     ((FINETUNE, "--objective", "paraphrase"), "labelled 0 or 1"),

@@ -122,7 +122,7 @@ def test_cuda_asked_for_and_not_active_is_exit_code_1(run, workspace):
         (["mini-bert", "--batch-sizes", "many", "--data", "nowhere.csv"], "--batch-sizes 'many'"),
         (["mini-bert", "--lengths", "16,900"], "A length of 900 tokens does not fit"),
         (["mini-bert", "--backends", "tensorrt"], "There is no backend 'tensorrt'"),
-        (["mini-bert", "--repeats", "0"], "--repeats 0 is too small"),
+        (["mini-bert", "--repeats", "0"], "--repeats 0 is out of range"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(run, arguments, message, tmp_path):

@@ -113,7 +113,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),
         (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--onnx --precision int8"),
         (("--texts", "texts.txt", "--precision", "fp8"), "'fp8' is not known", "fp32"),
-        (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is too small", "from 0"),
+        (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is out of range", "from 0"),
         (("--texts", "texts.txt", "--exclude", "nothing.csv"), "nothing.csv", ""),
         (("--texts", "texts.txt", "--exclude", "nothing.csv", "--layer", "high"), "no layer 'high'", "auto"),
     ],

@@ -110,7 +110,7 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert encoder_digest(load_encoder(lean)) != plain
     code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0)
     assert (code, out) == (1, "")
-    assert "--teacher-weight 0.0 is too small" in err
+    assert "--teacher-weight 0.0 is out of range" in err
     code, out, err = run(*asked, "--teacher-weight", "nan")
     assert (code, out) == (1, "")
     assert "Add --teacher." in err

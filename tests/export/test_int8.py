@@ -183,7 +183,7 @@ def test_the_test_pairs_have_no_say(bert, exported, tmp_path):
 
 
 def test_a_budget_that_nothing_meets_is_an_error(bert, tmp_path):
-    with pytest.raises(UsageError, match="`budget` -1 is too small"):
+    with pytest.raises(UsageError, match="`budget` -1 is out of range"):
         export_onnx(bert, tmp_path / "out", ExportSettings(precision="int8", budget=-1), search_pairs=graded(bert))
     with pytest.raises(UsageError, match="int8 needs graded pairs"):
         export_onnx(bert, tmp_path / "out", ExportSettings(precision="int8"), pairs=graded(bert))

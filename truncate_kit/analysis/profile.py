@@ -15,7 +15,7 @@ from truncate_kit.analysis.hsic import outlier_dimensions
 from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, Curve, LayerProfile, called
 from truncate_kit.analysis.streaming import LayerStateScores, LayerTokenScores, StateScores, StreamedCKA, TokenScores
 from truncate_kit.core.errors import DataError, UsageError, too_few_texts
-from truncate_kit.core.naming import default_reference
+from truncate_kit.core.origin import default_reference
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.core.wording import FEWEST_COMPARED, counted

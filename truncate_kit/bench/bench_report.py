@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from truncate_kit.core.naming import place_in_words
 from truncate_kit.core.results import Amounts, Result
-from truncate_kit.core.wording import counted
+from truncate_kit.core.wording import counted, place_in_words
 
 Role = Literal["lean", "full"]
 SPEARMAN = "Spearman"

@@ -5,6 +5,7 @@ import ctypes
 import logging
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +52,12 @@ def _instructions(override: str | None) -> frozenset[str]:
     if override is not None:
         return frozenset(override.replace(",", " ").split())
     fields = _cpuinfo()
-    found = set(fields.get("flags", fields.get("features", "")).split())
-    try:
+    flags = set(fields.get("flags", fields.get("features", "")).split())
+    with contextlib.suppress(Exception):  # torch is older than 2.12, or broken: it then raises whatever it likes
         import torch
 
-        found |= {name for name, able in torch.cpu.get_capabilities().items() if able}
-    except Exception:  # torch is older than 2.12, or broken: it then raises whatever it likes
-        pass
-    return frozenset(found)
+        flags |= {name for name, able in torch.cpu.get_capabilities().items() if able}
+    return frozenset(flags)
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
@@ -90,12 +89,9 @@ def select_device(name: str | None) -> "torch.device":
     """`cpu` or `cuda[:i]`; None is the CPU. Raises `DeviceError` when CUDA was asked for and is not active."""
     import torch
 
-    try:
-        device = torch.device(name or "cpu")
-    except RuntimeError as error:
-        raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.') from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"The device {name!r} is not supported.", hint='Use `device="cpu"` or `device="cuda"`.')
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
+        raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.')
+    device = torch.device(name or "cpu")
     if device.type == "cuda" and not torch.cuda.is_available():
         reason = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "has no CUDA"
         raise DeviceError(
@@ -222,7 +218,7 @@ def say_halved(size: int, half: int) -> None:
 
 
 class OtherWork:
-    """How much of the processor others take from here on; Linux only."""
+    """Measures the share of the processor that others take from here on; Linux only."""
 
     def __init__(self) -> None:
         self._start = self._read()

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from truncate_kit.core.files import digest_of, local_path, read_json, real_path
-from truncate_kit.core.naming import place_in_words
 from truncate_kit.core.results import Result, digest_of_values, read_or_pass_over
-from truncate_kit.core.wording import layers_in_words
+from truncate_kit.core.wording import layers_in_words, place_in_words
 
+DEFAULT_MINIATURE = "mini-electra-discriminator"
+DEFAULT_REFERENCE = "mini-bert"
+_MINIATURES = Path(__file__).parents[1] / "models/miniatures"
 CONFIG, MODULES = "config.json", "modules.json"
 _WEIGHTS = (".safetensors", ".bin")
 # Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
@@ -81,6 +83,21 @@ class Origin(Result):
         """Whether both models were fine-tuned by one call: from one model, with the same data and settings."""
         ours, theirs = ((one.method, one.model, one.fingerprint, one.settings) for one in (self, other))
         return self.method == "finetune" and ours == theirs
+
+
+def miniature_names() -> tuple[str, ...]:
+    """Return the names of the bundled encoders, so that every command works without a download."""
+    return tuple(sorted(path.parent.name for path in _MINIATURES.glob("*/config.json")))
+
+
+def miniature_path(name: str) -> Path | None:
+    """Return the folder of the bundled encoder `name`, None if there is none."""
+    return _MINIATURES / name if name in miniature_names() else None
+
+
+def default_reference(name: str) -> str | None:
+    """Return the bundled encoder to compare another bundled one with; None for the reference itself and all others."""
+    return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
 
 
 def versions() -> dict[str, str]:

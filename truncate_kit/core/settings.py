@@ -9,7 +9,6 @@ from typing import Any
 
 from truncate_kit.core.errors import UsageError
 
-_SHOWN = 24  # characters of a value in a message
 DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machine", "Results"
 """Panels under which `--help` lists the options."""
 
@@ -33,12 +32,9 @@ class Bounds:
         return bool(self.least <= number <= self.most) and not is_end
 
     def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
         first = f"{'above' if self.above else 'from'} {self.least:,}"
-        if math.isinf(self.most):
-            return f"{kind} {first}{'' if self.above else ' on'}"
-        last = f"and below {self.most:,}" if self.below else f"to {self.most:,}"
-        return f"{kind} {first}{', up' if self.above and not self.below else ''} {last}"
+        last = "" if math.isinf(self.most) else f" {'to below' if self.below else 'to'} {self.most:,}"
+        return f"a{' whole' if self.whole else ''} number {first}{last}"
 
 
 EPOCHS = Bounds(1, 100_000)
@@ -111,14 +107,11 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return the number that the parameter `name` has as Python's own; raise `UsageError` out of its bounds.
-
-    None is allowed.
-    """
+    """Return the number of the parameter `name` as Python's own; None stays. Raises `UsageError` out of its bounds."""
     if value is None:
         return None
     if not allowed.holds(value):
-        raise UsageError(f"`{name}` {shown(value)} {_wrong(value, allowed)}.", hint=f"Use {allowed}.")
+        raise UsageError(f"`{name}` {shown(value)} is out of range.", hint=f"Use {allowed}.")
     return int(value) if isinstance(value, Integral) else float(value)
 
 
@@ -151,30 +144,42 @@ def names(text: str) -> tuple[str, ...]:
 
 def listed_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list. Raises `UsageError` for a single text, and for one that is no str."""
-    if isinstance(texts, str):
-        raise UsageError("Several texts are needed, not one.", hint="Give a list of texts.")
-    found = list(texts)
-    for number, text in enumerate(found, start=1):
-        if not isinstance(text, str):
-            raise UsageError(
-                f"Text {number:,} of {len(found):,} is of the type {type(text).__name__}, not str.",
-                hint="Give each text as a str; leave out what is missing.",
-            )
-    return found
+    several = [] if isinstance(texts, str) else list(texts)
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in several):
+        raise UsageError("A list of texts is needed.", hint="Give each text as a str; leave out what is missing.")
+    return several
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message: as Python writes it, cut where it is long."""
+    """Return a value for a message: as Python writes it, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= 24 else f"{text[:24]}…"
+
+
+# Layers and blocks
+
+
+def numbers_named(text: str) -> list[int]:
+    """Return the numbers of "3", "3,6,9", "2..5" or "1..3,6". Raises `ValueError` for any other text."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        run = range(int(first), int(last if dots else first) + 1)
+        if not 0 < len(run) <= 10_000:  # no model is as deep
+            raise ValueError(f"{part!r} is no range")
+        numbers += run
+    return numbers
+
+
+def as_text(named: object) -> str:
+    """Write a number or several of them as text that `numbers_named` reads; text stays as it is."""
+    several = named if isinstance(named, Iterable) and not isinstance(named, str) else [named]
+    return ",".join(map(str, several))
+
+
+def blocks_named(text: str) -> tuple[int, ...]:
+    """Return the blocks of a text such as "1,4,6" or "1..3,6". Raises `UsageError` for any other text."""
     try:
-        text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes out
-        return "of thousands of digits"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _wrong(value: Any, allowed: Bounds) -> str:
-    if isinstance(value, bool) or not isinstance(value, Real) or value != value:  # NaN, too
-        return "is no number"
-    if not value <= allowed.most or (allowed.below and value == allowed.most):
-        return "is too large"
-    return "is too small" if value <= allowed.least else "is no whole number"
+        return tuple(numbers_named(text))
+    except ValueError as error:
+        raise UsageError(f"{text!r} names no blocks.", hint="Write `blocks` as 1,4,6 or as 1..3,6.") from error

@@ -27,6 +27,17 @@ def listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
+    """Write blocks as `blocks 1, 4, 6`, or with a depth as `blocks 1, 4, 6 of 6`."""
+    of = "" if depth is None else f" of {depth}"
+    return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
+
+
+def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
+    """Write a cut as `layer 3`, or as `blocks 1, 4, 6` for a model that has only some blocks of another one."""
+    return blocks_in_words(blocks[:layer]) if blocks and layer else f"layer {layer}"
+
+
 def layers_in_words(layers: Sequence[int]) -> str:
     """The numbers with their noun: "layer 1", "layers 1, 2"."""
     return f"layer{'' if len(layers) == 1 else 's'} {listed(layers)}"
@@ -40,18 +51,16 @@ FEWEST_COMPARED_QUERIES = 50
 
 
 def too_few(number: int | None, one: str, many: str) -> str | None:
-    """A sentence without its end where two models are compared on so few; None for enough, or an unknown number.
+    """Return a remark, without its end, if `number` pairs or queries cannot tell two models apart.
 
     Args:
-        number: What two models are compared on; None where it is not known.
+        number: Number of pairs or queries; None if unknown.
         one: "pair" or "query".
-        many: "pairs" or "queries".
+        many: Its plural.
     """
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
-    return (
-        f"{counted(number, one, many)} {'is' if number == 1 else 'are'} too few for an interval to say which is better"
-    )
+    return f"{number:,} {many} are too few for an interval to say which is better"
 
 
 def number(value: float | None, form: str = ".2f") -> str:

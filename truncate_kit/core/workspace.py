@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
-from truncate_kit.core.naming import miniature_path
-from truncate_kit.core.origin import RESULT_FILES, read_origin
+from truncate_kit.core.origin import RESULT_FILES, miniature_path, read_origin
 from truncate_kit.core.results import RECORDS_FILE, Journal, Result, read_or_pass_over
 
 _OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from truncate_kit.core.errors import ModelError, first_line
 from truncate_kit.core.files import is_there, local_path, read_json, real_path, write_json
-from truncate_kit.core.naming import miniature_names, miniature_path
+from truncate_kit.core.origin import miniature_names, miniature_path
 
 Module = TypeVar("Module", bound=nn.Module)
 FolderState = tuple[tuple[str, int, int, int], ...]

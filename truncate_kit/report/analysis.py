@@ -7,8 +7,7 @@ from typing import Any
 
 from truncate_kit.analysis.drop import NOT_PREDICTED
 from truncate_kit.analysis.result import LayerProfile, called
-from truncate_kit.core.naming import blocks_in_words
-from truncate_kit.core.wording import NONE, listed, number
+from truncate_kit.core.wording import NONE, blocks_in_words, listed, number
 from truncate_kit.data.retrieval import SEARCH_METRICS
 from truncate_kit.report.view import GREEN, LAYERS, ORANGE, SKY, Column, Plot, Series, Table, View
 

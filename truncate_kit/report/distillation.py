@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.core.naming import blocks_in_words
 from truncate_kit.core.precisions import PRECISIONS
-from truncate_kit.core.wording import counted, in_points, listed, longer_texts, with_interval
+from truncate_kit.core.wording import blocks_in_words, counted, in_points, listed, longer_texts, with_interval
 from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring, rough_speeds
 
 if TYPE_CHECKING:

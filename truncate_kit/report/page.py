@@ -18,8 +18,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.core.errors import ModelError, UsageError, first_line
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
-from truncate_kit.core.naming import miniature_path
-from truncate_kit.core.origin import RESULT_FILES, Method, Origin, read_origin
+from truncate_kit.core.origin import RESULT_FILES, Method, Origin, miniature_path, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.wording import capitalized, counted, harmless, too_few
 from truncate_kit.core.workspace import DataSource, Workspace, read_result

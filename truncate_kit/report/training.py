@@ -8,8 +8,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.core.naming import blocks_in_words, place_in_words
-from truncate_kit.core.wording import NONE, capitalized, counted, layers_in_words, listed, points
+from truncate_kit.core.wording import (
+    NONE,
+    blocks_in_words,
+    capitalized,
+    counted,
+    layers_in_words,
+    listed,
+    place_in_words,
+    points,
+)
 from truncate_kit.report.view import (
     BLUE,
     GREEN,

@@ -340,7 +340,7 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
         ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
         ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
         ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two of its models 'm'"),
-        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "`seeds` 0 is too small"),
+        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "`seeds` 0 is out of range"),
         (
             'cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"',
             "cka names 'x', which the study does not have",

@@ -120,7 +120,7 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
         (("--engine", "ray", "--ray-address", "ray://x:1"), "is for Ray's client"),
         (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
         (("--engine", "ray", "--device", "cuda", "--gpus-per-worker", "0"), "leaves nothing of --device cuda"),
-        (("--workers", "0"), "--workers 0 is too small"),
+        (("--workers", "0"), "--workers 0 is out of range"),
         (("--workers", "2", "--device", "cuda"), "CUDA"),
     ],
 )

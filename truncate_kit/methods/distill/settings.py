@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.naming import as_text, blocks_named
 from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
@@ -19,6 +18,8 @@ from truncate_kit.core.settings import (
     TRAINING,
     WEIGHT,
     Bounds,
+    as_text,
+    blocks_named,
     check_settings,
     setting,
 )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.naming import as_text
 from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
@@ -17,6 +16,7 @@ from truncate_kit.core.settings import (
     TEXTS,
     TRAINING,
     Bounds,
+    as_text,
     check_seeds,
     check_settings,
     names,

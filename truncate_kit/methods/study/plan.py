@@ -63,9 +63,9 @@ from typing import Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, ModelError, UsageError, first_line
 from truncate_kit.core.files import is_there, local_path
-from truncate_kit.core.naming import as_text, blocks_in_words, blocks_named
 from truncate_kit.core.results import Result
-from truncate_kit.core.settings import SEEDS, check_number
+from truncate_kit.core.settings import SEEDS, as_text, blocks_named, check_number
+from truncate_kit.core.wording import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SearchMetric, is_retrieval_folder
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.naming import as_text
 from truncate_kit.core.results import Result
-from truncate_kit.core.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
+from truncate_kit.core.settings import LAYERS, Bounds, as_text, check_seeds, check_settings, seeds_setting, setting
 from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES
 
 _POINTS = Bounds(0, 100, whole=False)

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from truncate_kit.core.errors import DivergedError, UsageError
-from truncate_kit.core.naming import numbers_named
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher
+from truncate_kit.core.settings import numbers_named
 from truncate_kit.core.wording import counted
 from truncate_kit.data.seen import Keys
 from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
