@@ -148,7 +148,7 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.evaluation.suite import SuiteReport
     from truncate_kit.export.encode import EncodedFile
     from truncate_kit.export.record import ExportReport
-    from truncate_kit.methods.bert_lc.result import CombinationReport
+    from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult
     from truncate_kit.methods.distill.result import DistillResult
     from truncate_kit.methods.frozen.settings import FrozenReport

@@ -15,8 +15,7 @@ from truncate_kit.core.hardware import usable_cores
 from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.methods.bert_lc.combine import combine
-from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
-from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.bert_lc.settings import BASELINES, CombinationReport, CombineSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.pipeline import Dense

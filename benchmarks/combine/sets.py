@@ -21,7 +21,7 @@ from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.methods.bert_lc.combine import combine
-from truncate_kit.methods.bert_lc.result import BASELINES, CombinationReport
+from truncate_kit.methods.bert_lc.settings import BASELINES, CombinationReport
 
 HERE = Path(__file__).parent
 SETS = 7  # in the paper
@@ -46,9 +46,9 @@ def as_pairs(one: StsSet, folder: Path) -> PairSet:
 def mean_cell(reports: Sequence[CombinationReport], name: str | None) -> str:
     """Mean over the sets of a baseline, or of the best combination, on test; its deviation over the splits."""
     by_set = [
-        [split.best.test for split in report.splits]
+        [split.best[2] for split in report.splits]
         if name is None
-        else [row.test for split in report.splits for row in split.baselines if row.name == name]
+        else [split.baselines[name][1] for split in report.splits if name in split.baselines]
         for report in reports
     ]
     found = [[score for score in scores if score is not None] for scores in by_set]

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from truncate_kit.methods.study.result import DROP_ERRORS, DROP_POINTS
-from truncate_kit.methods.tmft.choosing import Picker
+from truncate_kit.methods.tmft.settings import picker
 
 HERE = Path(__file__).parent
 
@@ -185,7 +185,7 @@ class Rule:
 
 def by_name(rule: str) -> Callable[[Case, Values, Gaps], int]:
     """A pick rule of the package, with its points where there are any."""
-    return lambda case, values, _: Picker(rule, values[0] if values else None).pick(case.dev)
+    return lambda case, values, _: picker(rule, values[0] if values else None).pick(case.dev)
 
 
 def within_errors(choose: Callable[[Sequence[int]], int]) -> Callable[[Case, Values, Gaps], int]:
@@ -206,7 +206,7 @@ def blended(*columns: str) -> Callable[[Case, Values, Gaps], int]:
             row.layer: row.dev + sum(w * getattr(row, column) for w, column in zip(values, columns, strict=True))
             for row in case.layers
         }
-        return Picker("best-dev").pick(sums)
+        return picker("best-dev").pick(sums)
 
     return take
 
@@ -219,12 +219,12 @@ def with_neighbours(case: Case, values: Values, _: Gaps) -> int:
         near = [case.dev[one] for one in (layer - 1, layer + 1) if one in case.dev]
         return (case.dev[layer] + weight * sum(near)) / (1 + weight * len(near))
 
-    return Picker("best-dev").pick({layer: smooth(layer) for layer in case.dev})
+    return picker("best-dev").pick({layer: smooth(layer) for layer in case.dev})
 
 
 def few_shared_words(case: Case, _: Values, __: Gaps) -> int:
     """The best score on the half of dev whose texts share the fewest words."""
-    return Picker("best-dev").pick({row.layer: row.few_shared_words or 0.0 for row in case.layers})
+    return picker("best-dev").pick({row.layer: row.few_shared_words or 0.0 for row in case.layers})
 
 
 ONE = tuple((value,) for value in POINTS)

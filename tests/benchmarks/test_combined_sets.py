@@ -7,8 +7,8 @@ from benchmarks.combine import sets
 from benchmarks.records import Records, published
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data.suites import find_sts
-from truncate_kit.methods.bert_lc.combine import Division
-from truncate_kit.methods.bert_lc.result import LAST, CombinationReport
+from truncate_kit.methods.bert_lc.combine import divide
+from truncate_kit.methods.bert_lc.settings import LAST, CombinationReport
 from truncate_kit.models.loading import load_encoder
 
 
@@ -33,13 +33,13 @@ def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkey
     encoder, one = load_encoder(tiny_folder("bert")), find_sts(folder)[0]
     first, second = (encoder.vectors([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
     cosines = (first * second).sum(1) / ((first**2).sum(1) * (second**2).sum(1)) ** 0.5
-    tests = [Division(sets.as_pairs(one, folder), seed, 20).test for seed in range(5)]
+    tests = [divide(sets.as_pairs(one, folder), seed, 20)[1][0] for seed in range(5)]
     numbers, targets = [round(float(value), 6) for value in cosines], [pair.target for pair in one.pairs]
     scores = [100 * stats.spearmanr([numbers[p] for p in test], [targets[p] for p in test])[0] for test in tests]
     last = reports[0].baseline(LAST, "test")
     assert (last.mean, last.std) == pytest.approx((sum(scores) / 5, stats.tstd(scores)), abs=1e-4)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
-    best = [[split.best.test for split in report.splits] for report in reports]
+    best = [[split.best[2] for split in report.splits] for report in reports]
     mean = [(one + two) / 2 for one, two in zip(*best, strict=True)]
     assert rows["mean of 2"][2] == f"{sum(mean) / 5:.2f} ± {stats.tstd(mean):.2f}"
     assert "50.89" in rows["STS12"]  # the paper's

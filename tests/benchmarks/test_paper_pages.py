@@ -13,7 +13,7 @@ from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
 from benchmarks.miniatures import priors
 from benchmarks.records import Records, published
-from truncate_kit.methods.bert_lc.result import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
+from truncate_kit.methods.bert_lc.settings import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
 from truncate_kit.methods.contrast.settings import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +55,11 @@ def test_the_mean_of_the_joined_sets_is_that_of_their_records():
     cls, four, random = (mean_cell(reports, name).partition(" ")[0] for name in (CLS, LAST_FOUR, RANDOM))
     (row,) = rows_of("bert-lc", "Table 3:")
     assert f"CLS of the last layer {cls}, last four {four}, random {random}" in row[2]
-    means = [np.mean([split.best.test for split in report.splits]) for report in reports]
+    means = [np.mean([split.best[2] for split in report.splits]) for report in reports]
     gains = [mean - report.baseline(LAST, "test").mean for mean, report in zip(means, reports, strict=True)]
     (row,) = rows_of("bert-lc", "Abstract, B.3:")
     assert f"at most {max(gains):.2f} points (STS12), {np.mean(gains):.2f} in the mean" in row[2]
-    lost = [[[split.best.test - other.test for other in split.without] for split in one.splits] for one in reports]
+    lost = [[[split.best[2] - other[2] for other in split.without] for split in one.splits] for one in reports]
     without = np.mean(lost, axis=1)
     counts = (without > 0.005).sum(axis=0)
     (row,) = rows_of("bert-lc", "E.2:")

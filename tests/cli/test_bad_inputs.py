@@ -115,7 +115,7 @@ OPTIONS = [
     ((FINETUNE, "--pick", "best"), "'best'"),
     ((FINETUNE, "--strategy", "luck"), "'luck'"),
     ((FINETUNE, "--within", "-1"), "-1"),
-    ((FINETUNE, "--within", "1"), "--within says nothing to --pick best-dev"),
+    ((FINETUNE, "--within", "1"), "The --pick rule best-dev has no --within"),
     ((FINETUNE, "--layer", "1", "--strategy", "probe"), "--layer 1 is given"),
     ((FINETUNE, "--seeds", "0"), "seeds"),
     ((FINETUNE, "--epochs", "0"), "epochs"),

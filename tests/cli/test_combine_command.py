@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data.pairs import load_pairs
-from truncate_kit.methods.bert_lc.combine import Division, combined_encoder
-from truncate_kit.methods.bert_lc.result import CombinationReport
+from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
+from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import layer_states
@@ -59,7 +59,7 @@ def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_fi
     assert report["method"] == "beam"
     assert report["beam_loss"] >= 0
     assert report["splits"][0]["num_dev"] == 12
-    assert max(len(row["layers"]) for row in report["splits"][0]["by_size"]) == 2
+    assert max(len(layers) for layers, *_ in report["splits"][0]["by_size"]) == 2
 
 
 def write_pairs(path, pairs):
@@ -103,12 +103,12 @@ def test_the_saved_winner_scores_what_the_search_found(
     assert "SentenceTransformer(path, trust_remote_code=True)" in card
     assert words in card
     pairs = load_pairs(data, divide=False).train
-    division = Division(pairs, report.splits[0].seed, report.splits[0].num_dev)
-    for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
+    (dev, _), (test, _) = divide(pairs, 0, report.splits[0].num_dev)
+    for places, expected in ((dev, report.splits[0].best[1]), (test, report.unseen)):
         some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
         command = ("evaluate", out / "combined", "--data", some, "--workspace", out)
         found = json.loads(run(capsys, *command, "--json"))
-        assert found["spearman"] == pytest.approx(expected, abs=1e-6)
+        assert found["means"]["Spearman"] == pytest.approx(expected, abs=1e-6)
         assert 90 < expected < 99.99
 
 

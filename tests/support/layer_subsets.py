@@ -1,5 +1,6 @@
 """The plain way to score combinations: one subset after another, from states, by torch and scipy."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
@@ -7,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from truncate_kit.methods.bert_lc.search import BestSubsets, ScoredSubset
+from truncate_kit.methods.bert_lc.search import BestSubsets, Ranked, layers_in
 
 Subset = tuple[int, ...]
 
@@ -61,9 +62,10 @@ def check_best_subsets(best_subsets: BestSubsets, scores: Mapping[Subset, float]
         check_one(best_subsets.without[layer], {layers: s for layers, s in scores.items() if layer not in layers})
 
 
-def check_one(subset: ScoredSubset | None, scores: Mapping[Subset, float]) -> None:
-    """None where there is no such subset."""
-    assert (subset is None) == (not scores)
-    if subset is not None:
-        assert abs(subset.score - max(scores.values())) < 1e-12
-        assert abs(subset.score - scores[subset.layers]) < 1e-12
+def check_one(subset: Ranked, scores: Mapping[Subset, float]) -> None:
+    """Compare with the best of the scores; −∞ if there are none."""
+    if not scores:
+        assert subset == (-math.inf, 0, 0)
+        return
+    assert abs(subset[0] - max(scores.values())) < 1e-12
+    assert abs(subset[0] - scores[layers_in(-subset[2])]) < 1e-12

@@ -21,8 +21,7 @@ from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.core.results import Result
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
-from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.distill.result import (
     Agreement,
@@ -37,7 +36,7 @@ from truncate_kit.methods.distill.result import (
 )
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction
-from truncate_kit.methods.tmft.result import Certainty, LayerScores, Ranking, SweepResult
+from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings, Trial
@@ -112,9 +111,9 @@ def a_sweep() -> SweepResult:
         prediction=DropPrediction(
             falls=True, from_layer=6, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
         ),
-        rankings={"probe": Ranking(layers=tuple(range(9)), scores=tuple(40.0 + layer for layer in range(9)))},
+        rankings={"probe": tuple((layer, 40.0 + layer) for layer in range(9))},
         certainty=Certainty(
-            best=5, alike=(4, 5), compared=(4, 5, 6), low=(-1.0, 0.0, 1.0), high=(2.0, 0.0, 3.0), level=0.95, seeds=2,
+            best=5, alike=(4, 5), compared=(4, 5, 6), low=(-1.0, 0.0, 1.0), high=(2.0, 0.0, 3.0), seeds=2,
         ),
     )  # fmt: skip
 
@@ -227,15 +226,15 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
 
 def a_combination(splits: int, *, missing: bool = False) -> CombinationReport:
     """A search over four layers with this number of equal splits; missing: scores that are not defined."""
-    rows = tuple(Combination(layers=(0, layer), dev=70.0 + layer, test=68.0 - layer) for layer in range(4))
+    rows = tuple(((0, layer), 70.0 + layer, 68.0 - layer) for layer in range(4))
     split = SplitReport(
-        seed=0, num_dev=350, num_test=1029, best=rows[3], by_size=rows, without=(None, *rows[1:]) if missing else rows,
-        baselines=(Baseline(name="last layer", dev=60.0, test=None if missing else 59.0),),
+        num_dev=350, best=rows[3], by_size=rows, without=(None, *rows[1:]) if missing else rows,
+        baselines={"last layer": (60.0, None if missing else 59.0)},
     )  # fmt: skip
     return CombinationReport(
         model="mini <b>", data="stsb", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
         num_subsets=15, num_pairs=1379, splits=(split,) * splits, chosen=(0, 3), chosen_dev=73.0,
-        unseen=None, num_unseen=0, beam_loss=None, beam_layers=None, seconds=1.0,
+        unseen=None, num_unseen=0, beam_loss=None, seconds=1.0,
     )  # fmt: skip
 
 

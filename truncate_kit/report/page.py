@@ -25,7 +25,7 @@ from truncate_kit.core.workspace import DataSource, Workspace, read_result
 from truncate_kit.evaluation import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
-from truncate_kit.methods.bert_lc.result import CombinationReport
+from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport

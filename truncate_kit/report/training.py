@@ -39,7 +39,7 @@ from truncate_kit.report.view import (
 
 if TYPE_CHECKING:
     from truncate_kit.core.statistics import Span
-    from truncate_kit.methods.bert_lc.result import CombinationReport
+    from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
     from truncate_kit.methods.frozen.settings import FrozenReport
     from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
@@ -64,8 +64,8 @@ def view_sweep_result(result: SweepResult) -> View:
     share = 100 * result.search_cost / max(1, result.exhaustive_cost)
     columns: dict[str, Column] = {"layer": result.row_name}
     for name, row in result.rankings.items():
-        columns[RANKINGS.get(name, name)] = dict(zip(row.layers, row.scores, strict=True)).get
-    ranked = sorted({layer for row in result.rankings.values() for layer in row.layers})
+        columns[RANKINGS.get(name, name)] = dict(row).get
+    ranked = sorted({layer for row in result.rankings.values() for layer, _ in row})
     tables = [
         sweep_table(result),
         Table.of(f"Cheap rankings of the search on dev, {result.metric}", ranked, columns, detail=True),
@@ -132,8 +132,8 @@ def _sweep_plot(result: SweepResult) -> Plot:
     depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
     look: dict[str, Any] = {"color": GREY, "width": 0.8}
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
-        label = faint(RANKINGS.get(name, name))
-        series.append(Series(ranking.layers, ranking.scores, label, marker=marker, line="--", size=4, **look))
+        label, (layers, scores) = faint(RANKINGS.get(name, name)), zip(*ranking, strict=True)
+        series.append(Series(layers, scores, label, marker=marker, line="--", size=4, **look))
     for epochs in sorted({trial.epochs_run for trial in result.search}):
         seen = sorted((trial.layer, trial.dev) for trial in result.search if trial.epochs_run == epochs)
         layers, scores = zip(*seen, strict=True)
@@ -337,11 +337,11 @@ def view_combination_report(report: CombinationReport) -> View:
 
     best, first = "best combination", report.splits[0]
     scored = sides(lambda name, side: report.best(side) if name == best else report.baseline(name, side))
-    by_size = {size: listed(row.layers) for size, row in enumerate(first.by_size, 1) if row is not None}
+    by_size = {size: listed(row[0]) for size, row in enumerate(first.by_size, 1) if row is not None}
     changed: dict[str, Column] = {"layer": lambda row: str(row[0]), "dev": lambda row: f"{row[1][0]:+.2f}"}
     changed["test"] = lambda row: f"{row[1][1]:+.2f}"
     sized = {"layers": str, **sides(report.size), "first split's": by_size.get}
-    vectors, rows = {"vectors": str, **scored}, [best, *(row.name for row in first.baselines)]
+    vectors, rows = {"vectors": str, **scored}, [best, *first.baselines]
     tables = [
         Table.of(f"{Path(report.model).name} on {report.data}, Spearman × 100", rows, vectors, marked=best),
         Table.of("The best of each size", by_size, sized, detail=True),
@@ -363,7 +363,7 @@ def view_combination_report(report: CombinationReport) -> View:
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
     """Draw the best combination of each size, and what leaving out each layer changes."""
-    from truncate_kit.methods.bert_lc.result import LAST
+    from truncate_kit.methods.bert_lc.settings import LAST
 
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()

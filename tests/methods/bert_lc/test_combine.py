@@ -13,9 +13,17 @@ from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.data.pairs import TextPair
-from truncate_kit.methods.bert_lc.combine import Division, combine, random_combinations
-from truncate_kit.methods.bert_lc.result import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
-from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.bert_lc.combine import combine, divide, random_combinations
+from truncate_kit.methods.bert_lc.settings import (
+    BASELINES,
+    CLS,
+    LAST,
+    LAST_FOUR,
+    POOLER,
+    RANDOM,
+    CombinationReport,
+    CombineSettings,
+)
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 
 
@@ -46,49 +54,50 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
     assert CombinationReport.from_dict(report.to_dict()) == report
     assert (report.num_subsets, report.method, report.up_to) == (15, "exact", 4)
     states = plain_states(encoder, pairs)
-    for split in report.splits:
-        dev, test = divided(split, pairs)
+    for seed, split in enumerate(report.splits):
+        dev, test = divided(split, pairs, seed)
         every = {
             layers: spearman(states, layers, dev, pairs)
             for layers in plain_scores(states, dev, dev, [1.0, *[0.0] * (len(dev) - 1)], 4)
         }
-        assert split.best.dev == pytest.approx(max(every.values()), abs=1e-6)
-        assert split.best.test == pytest.approx(spearman(states, split.best.layers, test, pairs), abs=1e-6)
+        layers, on_dev, on_test = split.best
+        assert on_dev == pytest.approx(max(every.values()), abs=1e-6)
+        assert on_test == pytest.approx(spearman(states, layers, test, pairs), abs=1e-6)
         for size, row in enumerate(split.by_size, 1):
-            assert row.dev == pytest.approx(max(s for layers, s in every.items() if len(layers) == size), abs=1e-6)
+            assert row[1] == pytest.approx(max(s for layers, s in every.items() if len(layers) == size), abs=1e-6)
         for layer, row in enumerate(split.without):
-            assert row.dev == pytest.approx(max(s for layers, s in every.items() if layer not in layers), abs=1e-6)
-        baselines = {row.name: row for row in split.baselines}
+            assert row[1] == pytest.approx(max(s for layers, s in every.items() if layer not in layers), abs=1e-6)
+        baselines = split.baselines
         for name, layers in ((LAST, [3]), (LAST_FOUR, [0, 1, 2, 3])):
-            assert baselines[name].dev == pytest.approx(spearman(states, layers, dev, pairs), abs=1e-6)
-            assert baselines[name].test == pytest.approx(spearman(states, layers, test, pairs), abs=1e-6)
-        drawn = [spearman(states, layers, test, pairs) for layers in random_combinations(4, 4, split.seed)]
-        assert baselines[RANDOM].test == pytest.approx(sum(drawn) / len(drawn), abs=1e-6)
+            assert baselines[name][0] == pytest.approx(spearman(states, layers, dev, pairs), abs=1e-6)
+            assert baselines[name][1] == pytest.approx(spearman(states, layers, test, pairs), abs=1e-6)
+        drawn = [spearman(states, layers, test, pairs) for layers in random_combinations(4, 4, seed)]
+        assert baselines[RANDOM][1] == pytest.approx(sum(drawn) / len(drawn), abs=1e-6)
         cls = spearman(plain_states(encoder, pairs, "cls"), [3], test, pairs)
         if not encoder.family.decoder:  # a decoder's first token is the same for every text
-            assert baselines[CLS].test == pytest.approx(cls, abs=1e-6)
+            assert baselines[CLS][1] == pytest.approx(cls, abs=1e-6)
     effects = report.effects()
-    assert effects[3][0] == pytest.approx(sum(split.without[3].dev - split.best.dev for split in report.splits) / 2)
+    assert effects[3][0] == pytest.approx(sum(split.without[3][1] - split.best[1] for split in report.splits) / 2)
     assert max(dev for dev, _ in effects.values()) <= 0
 
 
-def divided(split, pairs):
+def divided(split, pairs, seed=0):
     """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
-    division = Division(pairs, split.seed, 18)
-    assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
-    assert sorted(division.dev + division.test) == list(range(40))
-    return division.dev, division.test
+    (dev, _), (test, _) = divide(pairs, seed, 18)
+    assert (len(dev), len(test)) == (split.num_dev, 22) == (18, 22)
+    assert sorted(dev + test) == list(range(40))
+    return dev, test
 
 
 def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs(60)
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12))
     assert len(report.splits) == 5
-    assert report.chosen in {split.best.layers for split in report.splits}
+    assert report.chosen in {split.best[0] for split in report.splits}
     states = plain_states(encoder, pairs)
-    dev = [Division(pairs, seed, 12).dev for seed in range(5)]
+    dev = [divide(pairs, seed, 12)[0][0] for seed in range(5)]
     means = {
-        split.best.layers: np.mean([spearman(states, split.best.layers, places, pairs) for places in dev])
+        split.best[0]: np.mean([spearman(states, split.best[0], places, pairs) for places in dev])
         for split in report.splits
     }
     assert report.chosen_dev == pytest.approx(max(means.values()), abs=1e-6)
@@ -100,19 +109,18 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
 def test_a_pair_and_its_mirror_are_never_on_two_sides():
     pairs = sentence_pairs()
     mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))
-    division = Division(mirrored, 0, 30)
-    assert {place % 40 for place in division.dev}.isdisjoint(place % 40 for place in division.test)
+    (dev, _), (test, _) = divide(mirrored, 0, 30)
+    assert {place % 40 for place in dev}.isdisjoint(place % 40 for place in test)
 
 
 def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     options = {"dev_pairs": 18, "splits": 3}
     exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **options))
-    assert (exact.num_subsets, exact.beam_loss, exact.beam_layers) == (10, None, None)
+    assert (exact.num_subsets, exact.beam_loss) == (10, None)
     beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **options))
     full = combine(encoder, pairs, settings=CombineSettings(**options))
-    lost = max(ours.best.dev - theirs.best.dev for ours, theirs in zip(full.splits, beam.splits, strict=True))
-    assert beam.beam_layers == (0, 1, 2, 3)
+    lost = max(ours.best[1] - theirs.best[1] for ours, theirs in zip(full.splits, beam.splits, strict=True))
     assert beam.beam_loss == pytest.approx(lost, abs=1e-9)
 
 
@@ -120,17 +128,17 @@ def test_maximum_and_head(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     most = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=18, splits=1))
     states = plain_states(encoder, pairs).double()
-    best = most.splits[0].best
+    layers, _, on_test = most.splits[0].best
     _, test = divided(most.splits[0], pairs)
-    top = states[list(best.layers)].amax(dim=0)
-    assert best.test == pytest.approx(spearman(top[None], [0], test, pairs), abs=1e-6)
+    top = states[list(layers)].amax(dim=0)
+    assert on_test == pytest.approx(spearman(top[None], [0], test, pairs), abs=1e-6)
     head = find_pooler_head(tiny_folder("bert"), required=True)
     through = combine(encoder, pairs, settings=CombineSettings(head=True, dev_pairs=18, splits=1), head=head)
-    best = through.splits[0].best
+    layers, _, on_test = through.splits[0].best
     dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
     with torch.no_grad():
-        vectors = torch.tanh(dense(states[list(best.layers)].mean(dim=0)))
-    assert best.test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
+        vectors = torch.tanh(dense(states[list(layers)].mean(dim=0)))
+    assert on_test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
     assert through.num_subsets == most.num_subsets == 15
 
 
@@ -139,19 +147,19 @@ def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_
     folder, pairs = tiny_folder("bert"), sentence_pairs()
     encoder, settings = load_encoder(folder), CombineSettings(over=over, dev_pairs=18, splits=1)
     (split,) = combine(encoder, pairs, settings=settings, head=find_pooler_head(folder)).splits
-    assert tuple(row.name for row in split.baselines) == BASELINES
-    scores = {row.name: row for row in split.baselines}
+    scores = split.baselines
+    assert tuple(scores) == BASELINES
     dev, test = divided(split, pairs)
     firsts = plain_states(encoder, pairs, "cls")[-1]
     with torch.no_grad():
         pooled = AutoModel.from_pretrained(folder).pooler(firsts[:, None])  # its own: linear and tanh of the first
     for name, vectors in ((CLS, firsts), (POOLER, pooled)):
-        assert scores[name].dev == pytest.approx(spearman(vectors[None], [0], dev, pairs), abs=1e-6)
-        assert scores[name].test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
-    assert scores[CLS].test != scores[POOLER].test
+        assert scores[name][0] == pytest.approx(spearman(vectors[None], [0], dev, pairs), abs=1e-6)
+        assert scores[name][1] == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
+    assert scores[CLS][1] != scores[POOLER][1]
     (without,) = combine(encoder, pairs, settings=settings).splits
     assert without.best == split.best
-    assert POOLER not in {row.name for row in without.baselines}
+    assert POOLER not in without.baselines
     assert find_pooler_head(tiny_folder("electra")) is None
 
 
@@ -183,8 +191,6 @@ def test_a_beam_beyond_27_layers_with_its_loss_on_sixteen_of_them(tmp_path):
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, width=2))
     assert (report.method, report.up_to, report.depth) == ("beam", 28, 27)
     assert report.num_subsets <= 28 + 2 * 27 * 28
-    assert len(report.beam_layers) == 16
-    assert {0, 27} <= set(report.beam_layers)
     assert report.beam_loss >= 0
     with pytest.raises(UsageError, match="268,435,455 combinations are too many"):
         combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, search="exact"))

@@ -13,10 +13,10 @@ from truncate_kit.methods.bert_lc.search import (
     STEP,
     BestSubsets,
     RankCorrelation,
-    ScoredSubset,
     StatePairs,
     count_subsets,
     largest_size,
+    layers_in,
     pair_grams,
     search_beam,
     search_exact,
@@ -55,11 +55,10 @@ def test_sizes_are_capped_where_every_subset_is_too_much():
 def test_equal_scores_go_to_fewer_then_lower_layers():
     best_subsets = BestSubsets(4)
     best_subsets.update(np.array([0b1100, 0b0011, 0b1000, 0b0111]), np.array([0.5, 0.5, 0.5, 0.5]))
-    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
-    assert best_subsets.by_size[1] == ScoredSubset(0b0011, 0.5)
-    assert best_subsets.without[3] == ScoredSubset(0b0011, 0.5)
+    assert best_subsets.best == (0.5, -1, -0b1000)
+    assert best_subsets.by_size[1] == best_subsets.without[3] == (0.5, -2, -0b0011)
     best_subsets.update(np.array([0b0001, 0b0010]), np.array([np.nan, 0.4]))
-    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
+    assert best_subsets.best == (0.5, -1, -0b1000)
     assert best_subsets.count == 6
 
 
@@ -87,8 +86,8 @@ def test_a_narrow_beam_looks_at_less_and_finds_no_more(width):
     assert beam.count <= 9 + 8 * 9 * width
     scores = plain_scores(states, first, second, targets, 9)
     for size, row in enumerate(beam.by_size):
-        assert row.score == pytest.approx(scores[row.layers], abs=1e-12)
-        assert row.score <= exact.by_size[size].score + 1e-12
+        assert row[0] == pytest.approx(scores[layers_in(-row[2])], abs=1e-12)
+        assert row[0] <= exact.by_size[size][0] + 1e-12
 
 
 @pytest.mark.parametrize("up_to", [5, 2])

@@ -37,47 +37,34 @@ def with_computed(encoder, texts, folder, chunk=CHUNK):
     return *found, sum((end - 1) % chunk + 1 for end in ends)
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("gpt2", "h"), ("qwen2", "layers"), ("modernbert", "layers")])
-def test_without_the_final_norm_they_are_what_each_block_gives(tiny_folder, tmp_path, name, blocks):
-    encoder = load_encoder(tiny_folder(name), pooling="last")
-    values, _ = cached_states(encoder, TEXTS[:9], tmp_path, final_norm=False)
-    model, tokenizer = (
-        AutoModel.from_pretrained(tiny_folder(name)).eval(),
-        AutoTokenizer.from_pretrained(tiny_folder(name)),
-    )
-    notes = []
-    for block in getattr(model, blocks):
-        block.register_forward_hook(lambda _, __, found: notes.append(found if torch.is_tensor(found) else found[0]))
-    for row, text in enumerate(TEXTS[:9]):
-        notes.clear()
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize(
+    ("name", "blocks", "norm"),
+    [
+        ("bert", "encoder.layer", None),
+        ("gpt2", "h", "ln_f"),
+        ("qwen2", "layers", "norm"),
+        ("modernbert", "layers", "final_norm"),
+    ],
+)
+def test_states_are_the_outputs_of_each_block_with_and_without_the_final_norm(
+    tiny_folder, tmp_path, name, blocks, norm, pooling
+):
+    """One unpadded text at a time, by transformers alone."""
+    encoder, outputs = load_encoder(tiny_folder(name), pooling=pooling), []
+    found = {whole: cached_states(encoder, TEXTS[:12], tmp_path, final_norm=whole)[0] for whole in (False, True)}
+    model, tokenizer = AutoModel.from_pretrained(encoder.name).eval(), AutoTokenizer.from_pretrained(encoder.name)
+    for block in model.get_submodule(blocks):
+        block.register_forward_hook(lambda _, __, made: outputs.append(made if torch.is_tensor(made) else made[0]))
+    for row, text in enumerate(TEXTS[:12]):
+        outputs.clear()
         with torch.no_grad():
             model(torch.tensor([tokenizer(text)["input_ids"]]))
-        expected = torch.stack([state[0, -1] for state in notes])
-        torch.testing.assert_close(torch.tensor(values[row]), expected, atol=1e-5, rtol=1e-4)
-    with_norm, _ = cached_states(encoder, TEXTS[:9], tmp_path)  # another entry
-    assert not np.allclose(with_norm[:, -1], values[:, -1], atol=1e-2)
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2"])
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_they_are_the_hidden_states_of_each_block_and_padding_never_enters(tiny_folder, tmp_path, name, pooling):
-    values, _ = cached_states(load_encoder(tiny_folder(name), pooling=pooling), TEXTS[:20], tmp_path)
-    model, tokenizer = (
-        AutoModel.from_pretrained(tiny_folder(name)).eval(),
-        AutoTokenizer.from_pretrained(tiny_folder(name)),
-    )
-    norm = {"gpt2": "ln_f", "qwen2": "norm"}.get(name)
-    assert values.shape == (20, 3, 16)
-    for row, text in enumerate(TEXTS[:20]):
-        with torch.no_grad():
-            hidden = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True).hidden_states
-            states = [
-                state if norm is None or block == 3 else getattr(model, norm)(state)
-                for block, state in enumerate(hidden)
-            ]
-        for block in (1, 2, 3):
-            expected = states[block][0, -1] if pooling == "last" else states[block][0].mean(dim=0)
-            torch.testing.assert_close(torch.tensor(values[row, block - 1]), expected, atol=1e-5, rtol=1e-4)
+            for whole, values in found.items():
+                last = model.get_submodule(norm) if whole and norm else torch.nn.Identity()
+                states = torch.stack([last(output)[0] for output in outputs])
+                expected = states[:, -1] if pooling == "last" else states.mean(dim=1)
+                torch.testing.assert_close(torch.tensor(values[row]), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_they_are_computed_once_and_anew_for_another_model_pooling_or_list(encoder, tiny_folder, tmp_path):

@@ -1,6 +1,5 @@
 """Frozen heads from end to end on tiny models: what is reported, saved, resumed and refused."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -16,7 +15,6 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.core.errors import DataError, ModelError, UsageError
-from truncate_kit.core.results import Journal
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.seen import pair_keys, read_seen
 from truncate_kit.evaluation.graded import evaluate
@@ -186,19 +184,6 @@ def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder,
     ).read_bytes()
 
 
-def test_a_damaged_trial_is_run_again_and_said(whole, gpt2, caplog):
-    report, out = whole
-    file = out / "frozen-heads/trials/trials.jsonl"
-    lines = file.read_text().splitlines(keepends=True)
-    (place,) = (number for number, line in enumerate(lines) if json.loads(line).get("name") == "siamese-blocks02-seed1")
-    values = json.loads(lines[place])
-    file.write_text("".join(lines[:place] + lines[place + 1 :]))
-    Journal(file).append({key: values[key] for key in ("store", "name", "kind", "step", "layer")})
-    again = finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
-    assert without_seconds(again) == without_seconds(report)
-    assert "siamese-blocks02-seed1 was damaged" in caplog.text
-
-
 def test_a_shorter_run_chooses_among_what_it_names_and_loses_nothing(whole, gpt2, tmp_path):
     report, out = whole
     shutil.copytree(out, tmp_path / "copy")
@@ -226,8 +211,6 @@ def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_pat
     assert (again.chosen_layer, again.states) == (1, first.states)
     assert FrozenReport.read(tmp_path / "frozen-heads/frozen.json").trials == first.trials
     assert (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes() == records
-    alone = finetune_frozen(gpt2, DATA, out=tmp_path / "alone", settings=replace(FAST, layers="1", steps=steps))
-    assert without_seconds(alone).trials == tuple(one for one in without_seconds(first).trials if one.layer == 1)
 
 
 def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path, caplog):
@@ -289,22 +272,6 @@ def test_training_pairs_are_learnt_and_nli_pairs_come_first(gpt2, tmp_path):
     assert first.chosen.dev_scores != report.chosen.dev_scores
 
 
-def test_the_best_mean_on_dev_is_chosen_with_fewer_blocks_on_a_tie(whole):
-    trial = whole[0].trials[0]
-
-    def row(step, layer, seed, dev):
-        return replace(trial, step=step, layer=layer, seed=seed, dev=dev)
-
-    rows = [
-        row("cosine", 2, 0, 90.0),
-        row("cosine", 2, 1, 50.0),
-        row("siamese", 3, 0, 71.0),
-        row("siamese", 3, 1, 75.0),
-    ]
-    assert choose(rows).dev == 75.0
-    assert choose([row("cosine", 3, 0, 70.0), row("cosine", 1, 0, 70.0)]).layer == 1
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -330,3 +297,13 @@ def test_what_cannot_be_done_is_said_before_anything_is_computed(gpt2, tmp_path,
 def test_a_norm_that_a_model_does_not_end_in_is_refused(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="has no final norm"):
         finetune_frozen(load_encoder(tiny_folder("bert")), DATA, out=tmp_path, settings=replace(FAST, final_norm=True))
+
+
+def test_the_best_mean_on_dev_is_chosen_with_fewer_blocks_on_a_tie(whole):
+    def rows(*values):
+        names = ("step", "layer", "seed", "dev")
+        return [replace(whole[0].trials[0], **dict(zip(names, value, strict=True))) for value in values]
+
+    means = rows(("cosine", 2, 0, 90.0), ("cosine", 2, 1, 50.0), ("siamese", 3, 0, 71.0), ("siamese", 3, 1, 75.0))
+    assert choose(means).dev == 75.0
+    assert choose(rows(("cosine", 3, 0, 70.0), ("cosine", 1, 0, 70.0))).layer == 1

@@ -1,7 +1,6 @@
 """Strategies behind `--layer auto`: what they rank by, against truncated models; what they choose and cost."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -12,13 +11,12 @@ from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import TrialWatcher
-from truncate_kit.core.results import Journal
-from truncate_kit.methods.tmft import ranking as exits
-from truncate_kit.methods.tmft.choosing import STRATEGIES
+from truncate_kit.methods.tmft import trials
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.ranking import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe_layers
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.settings import STRATEGIES, SweepSettings
+from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of, probe_layers
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.tasks import LabelledTask
 
@@ -48,9 +46,9 @@ def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
     places = [3, 1, 8]
     each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
     encoder.eval()
-    exits = dict.fromkeys(LAYERS, examples)
-    torch.testing.assert_close(MultiExitPairs(exits).loss(encoder, places), each.mean())
-    scores = MultiExitEvaluator(dict.fromkeys(LAYERS, dev)).by_layer(encoder)
+    exits = MultiExit(dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev))
+    torch.testing.assert_close(exits.loss(encoder, places), each.mean())
+    scores = exits.by_layer(encoder)
     assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
 
 
@@ -83,7 +81,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     evaluators = dict.fromkeys(LAYERS, dev)
     expected = probe_layers(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
     everything = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
-    monkeypatch.setattr(exits, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
+    monkeypatch.setattr(trials, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
     scores = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
     assert scores == pytest.approx(expected, abs=0.05)
     assert scores != pytest.approx(everything, abs=0.05)
@@ -153,38 +151,26 @@ def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the
     assert tuned(encoder, tmp_path, "cka", unlikely).chosen == DEPTH
 
 
-def rankings_in(records) -> dict[str, dict[int, float]]:
-    """The last ranking of each name."""
-    rows = [json.loads(line) for line in records.read_text().splitlines()]
-    return {
-        row["name"].partition("-seed")[0]: dict(zip(row["layers"], row["scores"], strict=True))
-        for row in rows
-        if row.get("kind") == "Ranking" and "scores" in row
-    }
+def stored_ranking(out, name):
+    (file,) = out.glob(f"trials/*/{name}-seed0-*.safetensors")
+    return file
 
 
-def stored_ranking(records, name) -> dict:
-    """What identifies it."""
-    store = json.loads(records.read_text().splitlines()[0])["store"]
-    return {"store": store, "name": f"{name}-seed0-layers0-1-2-3", "kind": "Ranking"}
-
-
-def replace_ranking(records, name, scores) -> None:
-    values = {"layers": list(scores), "scores": list(scores.values())}
-    Journal(records).append(stored_ranking(records, name) | values)  # of several records the last one counts
+def replace_ranking(out, name, scores) -> None:
+    file = stored_ranking(out, name)
+    file.unlink()
+    store = RunStore(out / "trials", file.parent.name)
+    store.tensor(file.stem, lambda: torch.tensor(list(scores.values()), dtype=torch.float64))
 
 
 def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
-    tuned(encoder, tmp_path, "multi-exit")
-    path = tmp_path / "trials" / "trials.jsonl"
-    scores = rankings_in(path)["multi-exit"]
-    replace_ranking(path, "multi-exit", {0: 1.0, 1: 98.0, 2: 99.0, 3: 1.0})
+    scores = tuned(encoder, tmp_path, "multi-exit").rankings
+    replace_ranking(tmp_path, "multi-exit", {0: 1.0, 1: 98.0, 2: 99.0, 3: 1.0})
     result = tuned(encoder, tmp_path, "multi-exit")
     assert {trial.layer for trial in result.search} == {1, 2}
-    assert rankings_in(path)["multi-exit"][2] == 99.0
-    Journal(path).append(stored_ranking(path, "multi-exit"))  # without its scores
-    tuned(encoder, tmp_path, "multi-exit")
-    assert rankings_in(path)["multi-exit"] == pytest.approx(scores)
+    assert dict(result.rankings["multi-exit"])[2] == 99.0
+    stored_ranking(tmp_path, "multi-exit").write_bytes(b"short")
+    assert tuned(encoder, tmp_path, "multi-exit").rankings == scores
 
 
 class Recorded(Engine):
@@ -195,14 +181,14 @@ class Recorded(Engine):
 
     def run(self, work, tasks, send):
         tasks = list(tasks)
-        self.batches.append([str(task) for task in tasks])
+        self.batches.append([task[0] if isinstance(task, tuple) else str(task) for task in tasks])
         yield from super().run(work, tasks, send)
 
 
 def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
     engine = Recorded()
     tuned(encoder, tmp_path, "rankings", engine=engine)
-    assert ["ranking the layers (probe)", "ranking the layers (multi-exit)"] in engine.batches
+    assert ["probe", "multi-exit"] in engine.batches
     again = Recorded()
     tuned(encoder, tmp_path, "rankings", engine=again)
     assert not any(batch for batch in again.batches)
@@ -218,17 +204,15 @@ def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
 )
 def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, frozen, exits, raced):
     shutil.copytree(ranked, tmp_path, dirs_exist_ok=True)
-    records = tmp_path / "trials" / "trials.jsonl"
     for name, scores in (("probe", frozen), ("multi-exit", exits)):
-        replace_ranking(records, name, scores)
+        replace_ranking(tmp_path, name, scores)
     result = tuned(encoder, tmp_path, "rankings")
     assert {trial.layer for trial in result.search} == raced
     dev = {trial.layer: trial.dev for trial in result.search} or frozen
     assert result.chosen == max(dev, key=lambda layer: (dev[layer], -layer))
     others = sum(STEPS * layer for layer in raced - {result.chosen})
     assert result.search_cost == STEPS * DEPTH + STEPS * DEPTH // 3 + others
-    kept = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in result.rankings.items()}
-    assert kept == {"probe": frozen, "multi-exit": exits}
+    assert {name: dict(scores) for name, scores in result.rankings.items()} == {"probe": frozen, "multi-exit": exits}
     assert type(result).read(tmp_path / "sweep.json") == result
 
 

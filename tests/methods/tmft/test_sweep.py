@@ -22,10 +22,9 @@ from truncate_kit.core.errors import FileProblemError, UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune, sweep_prediction
 from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.settings import SweepSettings, picker
 from truncate_kit.methods.tmft.trials import parse_layers
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states, parameters_kept, truncate
@@ -57,14 +56,14 @@ DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
     ],
 )
 def test_pick_rules(rule, within, drop_from, layer):
-    assert Picker(rule, within, drop_from).pick(DEV) == layer
+    assert picker(rule, within, drop_from).pick(DEV) == layer
 
 
 def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
     left = {1: 69.6, 4: 68.3}
-    assert Picker("depth-bonus", 3.0).pick(left) == 4  # + 3.0
-    assert Picker("depth-bonus", 3.0, depth=8).pick(left) == 1  # + 1.5
-    assert Picker("depth-bonus", 3.0, depth=8).contenders(DEV, 2) == [1, 4]
+    assert picker("depth-bonus", 3.0).pick(left) == 4  # + 3.0
+    assert picker("depth-bonus", 3.0, depth=8).pick(left) == 1  # + 1.5
+    assert picker("depth-bonus", 3.0, depth=8).contenders(DEV, 2) == [1, 4]
 
 
 def test_the_robust_rule_on_the_papers_own_results(shared_data):
@@ -92,7 +91,7 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
             continue
         dev = {layer: score["dev"][layer] for layer in layers}
         for rule in regret:
-            chosen = Picker(rule).pick(dev)
+            chosen = picker(rule).pick(dev)
             regret[rule].append(max(score["test"][layer] for layer in layers) - score["test"][chosen])
     assert len(regret["robust"]) >= 10
     assert max(regret["best-dev"]) > 3
@@ -102,9 +101,9 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
 
 
 def test_contenders_hold_what_decides_the_pick():
-    assert Picker("best-dev").contenders(DEV, 3) == [1, 2, 4]
-    assert Picker("robust", 2.5).contenders(DEV, 3) == [1, 3, 5]  # the best, today's pick, the nearest to the bound
-    assert max(Picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
+    assert picker("best-dev").contenders(DEV, 3) == [1, 2, 4]
+    assert picker("robust", 2.5).contenders(DEV, 3) == [1, 3, 5]  # the best, today's pick, the nearest to the bound
+    assert max(picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 
 
 @pytest.fixture(scope="module")

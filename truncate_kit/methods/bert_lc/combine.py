@@ -1,9 +1,10 @@
-"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): which layers to combine, and what that gains."""
+"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): find the layers to combine, and the gain."""
 
 import copy
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from math import comb
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -16,33 +17,35 @@ from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.wording import FEWEST_COMPARED, counted
 from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, split_pairs
-from truncate_kit.methods.bert_lc.result import (
-    CLS,
-    LAST,
-    LAST_FOUR,
-    POOLER,
-    RANDOM,
-    Baseline,
-    Combination,
-    CombinationReport,
-    SplitReport,
-)
 from truncate_kit.methods.bert_lc.search import (
     BestSubsets,
     Floats,
     PairGrams,
     RankCorrelation,
-    ScoredSubset,
+    Ranked,
     StatePairs,
     count_subsets,
     largest_size,
+    layers_in,
     pair_grams,
     row_cosines,
     search_beam,
     search_exact,
     search_states,
 )
-from truncate_kit.methods.bert_lc.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
+from truncate_kit.methods.bert_lc.settings import (
+    CLS,
+    LAST,
+    LAST_FOUR,
+    MOST_EXACT,
+    MOST_LAYERS,
+    POOLER,
+    RANDOM,
+    Combination,
+    CombinationReport,
+    CombineSettings,
+    SplitReport,
+)
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_pooling import LayerPooling, Over, pool
 from truncate_kit.models.pipeline import Dense, Normalize
@@ -50,32 +53,27 @@ from truncate_kit.models.truncation import iter_states, truncate
 
 RANDOM_DRAWS = 100
 _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
-_WINDOW = 2_048  # pairs whose states are held at a time
+_WINDOW = 2_048  # pairs with states in memory at a time
 
 
-class Division:
-    """Places of the dev and the test pairs, and the correlation with their targets.
+Side = tuple[list[int], RankCorrelation]
+"""Places of the dev or of the test pairs, and the correlation with their targets."""
 
-    Pairs with the same two texts stay on one side. Raises `DataError`.
 
-    Args:
-        pairs: That are divided.
-        seed: Draws them.
-        dev_pairs: Number of those for dev.
+def divide(pairs: PairSet, seed: int, dev_pairs: int) -> tuple[Side, Side]:
+    """Draw `dev_pairs` pairs for dev, the rest for test; pairs with the same two texts stay on one side.
+
+    Raises `DataError` for a side without a correlation.
     """
-
-    def __init__(self, pairs: PairSet, seed: int, dev_pairs: int) -> None:
-        share = dev_pairs / len(pairs)
-        drawn = split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()
-        dev = {frozenset((pair.first, pair.second)) for pair in drawn}
-        self.seed = seed
-        self.dev, self.test = list[int](), list[int]()
-        for place, pair in enumerate(pairs):
-            (self.dev if frozenset((pair.first, pair.second)) in dev else self.test).append(place)
-        scores = pairs.scores()
-        self.dev_ranks, self.test_ranks = (
-            RankCorrelation([scores[place] for place in side]) for side in (self.dev, self.test)
-        )
+    share = dev_pairs / len(pairs)
+    drawn = split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()
+    dev = {frozenset((pair.first, pair.second)) for pair in drawn}
+    places: tuple[list[int], list[int]] = ([], [])
+    for place, pair in enumerate(pairs):
+        places[frozenset((pair.first, pair.second)) not in dev].append(place)
+    scores = pairs.scores()
+    on_dev, on_test = ((side, RankCorrelation([scores[place] for place in side])) for side in places)
+    return on_dev, on_test
 
 
 def combine(
@@ -95,10 +93,10 @@ def combine(
     Args:
         encoder: Not trained.
         pairs: With graded scores.
-        settings: None for the defaults.
-        head: The model's trained pooler where it has one: the baseline "CLS pooler"; `settings.head` needs it.
+        settings: Of the search.
+        head: The model's trained pooler, for the baseline "CLS pooler"; `settings.head` needs it.
         threads: Cores for the exact search over means.
-        progress: True draws bars and logs; else what is called while states are read and combinations searched.
+        progress: True draws bars and logs; a callable hears of every step.
 
     Raises:
         DataError: Too few pairs, or no combination tells them apart.
@@ -108,33 +106,30 @@ def combine(
     start, progress = perf_counter(), reporter(progress)
     settings, threads = settings or CombineSettings(), check_threads(threads) or 1
     if len(pairs) < 8:
-        raise DataError(
-            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "
-            "others.",
-            hint="Give at least 8 pairs; some hundred make the choice steady.",
-        )
+        problem = f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination and test it."
+        raise DataError(problem, hint="Give at least 8 pairs; some hundred make the choice steady.")
     num_dev = min(settings.dev_pairs, len(pairs) // 2)
-    divisions = [Division(pairs, seed, num_dev) for seed in range(settings.splits)]
+    divisions = [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
+    dev_sides = [dev for dev, _ in divisions]
     if settings.head and head is None:
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
     method, up_to = _plan(encoder.depth + 1, settings)
     scorer, first_tokens = _read(encoder, pairs, settings, head, progress)
-    beam_loss = beam_layers = None
-    if isinstance(scorer, PairGrams):
-        found = _search_means(scorer, divisions, settings, method, up_to, threads, progress)
-        if method == "beam":
-            beam_loss, beam_layers = _beam_loss(scorer, divisions, settings, up_to, threads)
-    else:
-        union = sorted({place for division in divisions for place in division.dev})
-        where = {place: index for index, place in enumerate(union)}
-        parts = [([where[place] for place in division.dev], division.dev_ranks) for division in divisions]
-        found = search_states(scorer.select(union), parts, up_to=up_to, progress=progress)
+    found, beam_loss = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
     splits = tuple(
-        _split_report(scorer, first_tokens, division, best, up_to)
-        for division, best in zip(divisions, found, strict=True)
+        _split_report(scorer, first_tokens, seed, divisions[seed], best, up_to) for seed, best in enumerate(found)
     )
-    chosen = _choose(scorer, divisions, splits)
-    unseen, num_unseen = _unseen(scorer, pairs, divisions, chosen.layers)
+
+    def mean_on_dev(layers: tuple[int, ...]) -> float:
+        cosines = scorer.cosines(layers)
+        return fmean(score for side in dev_sides if (score := _points(side, cosines)) is not None)
+
+    means = {layers: mean_on_dev(layers) for layers in {split.best[0] for split in splits}}
+    chosen = max(means, key=lambda layers: (means[layers], -len(layers), -sum(1 << layer for layer in layers)))
+    rest = sorted(set(range(len(pairs))).difference(*(places for places, _ in dev_sides)))
+    unseen, targets = None, [pairs.pairs[place].target for place in rest]
+    if len(rest) >= FEWEST_COMPARED and len(set(targets)) > 1:
+        unseen = _points((rest, RankCorrelation(targets)), scorer.cosines(chosen))
     return CombinationReport(
         model=encoder.name,
         data=pairs.name,
@@ -146,12 +141,11 @@ def combine(
         num_subsets=found[0].count,
         num_pairs=len(pairs),
         splits=splits,
-        chosen=chosen.layers,
-        chosen_dev=chosen.score,
+        chosen=chosen,
+        chosen_dev=means[chosen],
         unseen=unseen,
-        num_unseen=num_unseen,
+        num_unseen=len(rest),
         beam_loss=beam_loss,
-        beam_layers=beam_layers,
         seconds=perf_counter() - start,
     )
 
@@ -174,9 +168,9 @@ def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
 ) -> tuple[PairGrams | StatePairs, Floats]:
-    """Return what the pairs' cosines follow from, and their cosines by the first token of the last layer.
+    """Return Gram matrices or states of the pairs, and cosines by the first token of the last layer.
 
-    The latter (1 or 2, n) are those of its states, and of these through the pooler where there is one.
+    The cosines (1 or 2, n) are those of its states, and of its states through the pooler.
     """
     first_tokens: list[Floats] = []
 
@@ -202,90 +196,95 @@ def _read(
     return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(first_tokens, axis=1)
 
 
-def _search_means(
-    grams: PairGrams,
-    divisions: Sequence[Division],
+def _search(
+    scorer: PairGrams | StatePairs,
+    sides: Sequence[Side],
     settings: CombineSettings,
     method: str,
     up_to: int,
     threads: int,
-    progress: Progress = silent,
-) -> list[BestSubsets]:
-    """Search combinations by their mean on the dev pairs of each division."""
-    found = []
-    for number, division in enumerate(divisions, 1):
-        part = grams.select(division.dev)
+    progress: Progress,
+) -> tuple[list[BestSubsets], float | None]:
+    """Search combinations on the dev pairs of each division.
 
-        def step(task: str, done: int, total: int, number: int = number) -> None:
-            progress(f"{task}, split {number}", done, total)
+    Returns:
+        The best of each division, and the most points that a beam search loses on dev, if there was one. The
+        loss is tried on at most sixteen layers.
+    """
+    if isinstance(scorer, StatePairs):
+        union = sorted({place for places, _ in sides for place in places})
+        parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
+        return search_states(scorer.select(union), parts, up_to=up_to, progress=progress), None
 
-        if method == "exact":
-            found.append(search_exact(part, division.dev_ranks, up_to=up_to, threads=threads, progress=step))
-        else:
-            found.append(search_beam(part, division.dev_ranks, up_to=up_to, width=settings.width, progress=step))
-    return found
+    def found(grams: PairGrams, method: str, up_to: int, progress: Progress = silent) -> list[BestSubsets]:
+        search = (
+            partial(search_beam, width=settings.width) if method == "beam" else partial(search_exact, threads=threads)
+        )
+        return [
+            search(
+                grams.select(places),
+                ranks,
+                up_to=up_to,
+                progress=lambda task, *steps, number=number: progress(f"{task}, split {number}", *steps),
+            )
+            for number, (places, ranks) in enumerate(sides, 1)
+        ]
 
-
-def _beam_loss(
-    grams: PairGrams, divisions: Sequence[Division], settings: CombineSettings, up_to: int, threads: int
-) -> tuple[float, tuple[int, ...]]:
-    """Return the most points that a beam search loses on dev, and the layers on which that was tried."""
-    layers = list(range(grams.num_layers))
-    if count_subsets(len(layers), up_to) > _QUICK:  # sixteen of them, at even distances
+    if method == "exact":
+        return found(scorer, method, up_to, progress), None
+    layers, most = list(range(scorer.num_layers)), up_to
+    if count_subsets(len(layers), up_to) > _QUICK:
         layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
-        up_to = min(up_to, len(layers))
-    part = PairGrams(grams.forms[:, layers][:, :, layers])
-    exact, beam = (_search_means(part, divisions, settings, method, up_to, threads) for method in ("exact", "beam"))
-    return 100 * max(true.best.score - found.best.score for true, found in zip(exact, beam, strict=True)), tuple(layers)
+        most = min(up_to, len(layers))
+    part = PairGrams(scorer.forms[:, layers][:, :, layers])
+    rows = zip(found(part, "exact", most), found(part, "beam", most), strict=True)
+    return found(scorer, method, up_to, progress), 100 * max(true.best[0] - beam.best[0] for true, beam in rows)
 
 
-def _points(ranks: RankCorrelation, cosines: Floats) -> float | None:
-    """Return Spearman × 100; None where it is not defined."""
-    if not np.isfinite(cosines).all():
+def _points(side: Side, cosines: Floats) -> float | None:
+    """Return Spearman × 100 of one side of the pairs from the cosines of all, (n,); None if undefined."""
+    places, ranks = side
+    if not np.isfinite(cosines[places]).all():
         return None
-    score = float(ranks.of(cosines[None].copy())[0])
+    score = float(ranks.of(cosines[None, places])[0])
     return None if np.isnan(score) else 100 * score
 
 
 def _split_report(
-    scorer: PairGrams | StatePairs, first_tokens: Floats, division: Division, found: BestSubsets, up_to: int
+    scorer: PairGrams | StatePairs,
+    first_tokens: Floats,
+    seed: int,
+    division: tuple[Side, Side],
+    found: BestSubsets,
+    up_to: int,
 ) -> SplitReport:
     @cache
-    def scored(subset: ScoredSubset) -> Combination:
-        test = _points(division.test_ranks, scorer.cosines(subset.layers)[division.test])
-        return Combination(layers=subset.layers, dev=100 * subset.score, test=test)
-
-    def report(subsets: Sequence[ScoredSubset | None]) -> tuple[Combination | None, ...]:
-        return tuple(None if subset is None else scored(subset) for subset in subsets)
-
-    return SplitReport(
-        seed=division.seed,
-        num_dev=len(division.dev),
-        num_test=len(division.test),
-        best=scored(found.best),
-        by_size=report(found.by_size[:up_to]),
-        without=report(found.without),
-        baselines=_baselines(scorer, first_tokens, division, up_to),
-    )
-
-
-def _baselines(
-    scorer: PairGrams | StatePairs, first_tokens: Floats, division: Division, up_to: int
-) -> tuple[Baseline, ...]:
-    """Score `BASELINES`, the pooler where there is one; random: the mean score of combinations drawn at random."""
+    def scored(subset: Ranked) -> Combination | None:
+        if subset[0] == -np.inf:
+            return None
+        layers = layers_in(-subset[2])
+        return layers, 100 * subset[0], _points(division[1], scorer.cosines(layers))
 
     def both(cosines: Floats) -> tuple[float | None, float | None]:
-        return _points(division.dev_ranks, cosines[division.dev]), _points(division.test_ranks, cosines[division.test])
+        dev, test = (_points(side, cosines) for side in division)
+        return dev, test
 
     layers = range(scorer.num_layers)
-    drawn = [both(scorer.cosines(some)) for some in random_combinations(len(layers), up_to, division.seed)]
+    drawn = [both(scorer.cosines(some)) for some in random_combinations(len(layers), up_to, seed)]
     known = [(dev, test) for dev, test in drawn if dev is not None and test is not None]
-    rows = {LAST: both(scorer.cosines(layers[-1:])), **dict(zip((CLS, POOLER), map(both, first_tokens), strict=False))}
-    rows[LAST_FOUR] = both(scorer.cosines(layers[-4:]))
-    rows[RANDOM] = (None, None)
-    if known:
-        rows[RANDOM] = sum(dev for dev, _ in known) / len(known), sum(test for _, test in known) / len(known)
-    return tuple(Baseline(name=name, dev=dev, test=test) for name, (dev, test) in rows.items())
+    baselines = {LAST: both(scorer.cosines(layers[-1:]))}
+    baselines |= dict(zip((CLS, POOLER), map(both, first_tokens), strict=False))
+    baselines[LAST_FOUR] = both(scorer.cosines(layers[-4:]))
+    baselines[RANDOM] = (fmean(dev for dev, _ in known), fmean(test for _, test in known)) if known else (None, None)
+    best = scored(found.best)
+    assert best is not None
+    return SplitReport(
+        num_dev=len(division[0][0]),
+        best=best,
+        by_size=tuple(map(scored, found.by_size[:up_to])),
+        without=tuple(map(scored, found.without)),
+        baselines=baselines,
+    )
 
 
 def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[int, ...]]:
@@ -297,35 +296,10 @@ def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[in
     return [tuple(sorted(generator.choice(num_layers, size=size, replace=False).tolist())) for size in drawn]
 
 
-def _choose(
-    scorer: PairGrams | StatePairs, divisions: Sequence[Division], splits: Sequence[SplitReport]
-) -> ScoredSubset:
-    """Return the splits' best combination with the best mean dev score over all splits."""
-    found = []
-    for layers in {split.best.layers for split in splits}:
-        cosines = scorer.cosines(layers)
-        scores = [_points(division.dev_ranks, cosines[division.dev]) for division in divisions]
-        known = [score for score in scores if score is not None]
-        found.append(ScoredSubset(sum(1 << layer for layer in layers), sum(known) / len(known)))
-    return max(found, key=ScoredSubset.rank)
-
-
-def _unseen(
-    scorer: PairGrams | StatePairs, pairs: PairSet, divisions: Sequence[Division], layers: tuple[int, ...]
-) -> tuple[float | None, int]:
-    """Return the score on the pairs that no split chose on, and the number of them."""
-    rest = sorted(set(range(len(pairs))).difference(*(division.dev for division in divisions)))
-    every = pairs.scores()
-    scores = [every[place] for place in rest]
-    if len(set(scores)) < 2 or len(rest) < FEWEST_COMPARED:
-        return None, len(rest)
-    return _points(RankCorrelation(scores), scorer.cosines(layers)[rest]), len(rest)
-
-
 def combined_encoder(
     encoder: Encoder, layers: Sequence[int], *, over: Over = "mean", head: Dense | None = None
 ) -> Encoder:
-    """Return the encoder cut above the highest of `layers`, whose vectors are the mean or maximum over these layers.
+    """Return the encoder cut above the highest of `layers`, with vectors that are the mean or maximum over them.
 
     One layer alone is an ordinary truncated model. A mean over layers is one that sentence-transformers has itself, if
     the model does not end in a norm and its tokens are not pooled by their maximum; otherwise, and for a maximum over
@@ -334,10 +308,10 @@ def combined_encoder(
     like any encoder.
 
     Args:
-        encoder: Is cut above the highest of `layers`.
-        layers: Over which vectors are the mean or maximum.
+        encoder: The full model.
+        layers: Layers to combine.
         over: Mean or maximum.
-        head: The trained pooler the mean goes through.
+        head: Trained pooler after the mean.
 
     Raises:
         ModelError: No layers, or a norm of an unknown kind.
@@ -350,7 +324,7 @@ def combined_encoder(
     if chosen[0] < 0:
         raise LayerOutOfRangeError(chosen[0], encoder.depth)
     cut = truncate(encoder, chosen[-1])
-    cut.heads = None  # they would take the place of the combination
+    cut.heads = None  # they would replace the combination
     norm = cut.final_norm
     if len(chosen) == 1:
         cut.pool_with(None)
@@ -374,7 +348,7 @@ def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
         return {}
     if isinstance(norm, nn.LayerNorm):
         return {"norm": "layer", "eps": norm.eps, "bias": norm.bias is not None}
-    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # what qwen2 and llama call it
+    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # the name in qwen2 and llama
         return {"norm": "rms", "eps": eps}
     raise ModelError(
         f"The model ends in a {type(norm).__name__}, which a combination of its layers cannot take with it.",

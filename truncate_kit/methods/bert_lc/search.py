@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations, islice
 from math import comb
 from typing import Any, Self
@@ -58,7 +58,6 @@ class RankCorrelation:
         ranks = np.asarray(stats.rankdata(targets), dtype=np.float64)
         self._levels, places = np.unique(ranks, return_inverse=True)
         self._level_of = places.astype(np.int64)
-        self._short_level_of = places.astype(np.uint32)
         self._bits = (len(self._levels) - 1).bit_length()
         self._short_suffices = self.count**2 < 1 << 32 - self._bits  # else most rows would be sorted twice
         self._spread = float(((ranks - ranks.mean()) ** 2).sum())
@@ -75,12 +74,12 @@ class RankCorrelation:
         again = np.arange(len(cosines))
         if self._short_suffices:
             keys: Keys = np.right_shift(steps, _STEP_BITS - 32 + self._bits).astype(np.uint32)
-            ranks, shared = self._sorted(keys, self._short_level_of)
+            ranks, shared = self._sorted(keys)
             products[:] = ranks @ self._places
             again = np.flatnonzero(shared)
         if len(again):
             keys = steps[again]
-            ranks, shared = self._sorted(keys, self._level_of)
+            ranks, shared = self._sorted(keys)
             products[again] = ranks @ self._places
             tied = np.flatnonzero(shared)
             if len(tied):
@@ -89,10 +88,10 @@ class RankCorrelation:
         np.divide(products, np.sqrt(spreads * self._spread), out=found, where=spreads > 0)
         return found
 
-    def _sorted(self, keys: Keys, levels: Keys) -> tuple[Floats, NDArray[np.bool_]]:
+    def _sorted(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have equal keys (r,)."""
         np.left_shift(keys, self._bits, out=keys)
-        np.bitwise_or(keys, levels, out=keys)
+        np.bitwise_or(keys, self._level_of.astype(keys.dtype), out=keys)
         keys.sort(axis=1)
         ranks: Floats = self._levels.take(np.bitwise_and(keys, (1 << self._bits) - 1), mode="clip")
         unsigned = keys.view(f"u{keys.itemsize}")  # equal upper bits leave a small difference, whatever the sign
@@ -147,15 +146,15 @@ def cosines_of(sums: Floats) -> Floats:
 
 
 def row_cosines(a: Floats, b: Floats) -> Floats:
-    """Return the cosine of each row of `a` with that of `b`, (n, d) each."""
+    """Return the cosine of the rows of `a` and `b`, (n, d) each."""
     return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
 
 
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """Compute the forms of the pairs at `first` and `second` in CPU `states` (L', texts, d).
+    """Compute the forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
 
     Raises:
-        ModelError: States that are not numbers, or that have length zero.
+        ModelError: A state is not finite, or has length zero.
     """
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
@@ -179,49 +178,36 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
     if broken := np.flatnonzero(~np.isfinite(own[:2]).all(axis=(0, 2))).tolist():
         raise not_finite(broken)
     if empty := np.flatnonzero(~(own[:2] > 0).all(axis=(0, 2))).tolist():
-        raise ModelError(
-            f"The states of layer {', '.join(map(str, empty))} have length zero for some texts.",
-            hint="Check the model: a state of zeros has no cosine.",
-        )
+        problem = f"The states of layer {', '.join(map(str, empty))} have length zero for some texts."
+        raise ModelError(problem, hint="Check the model: a state of zeros has no cosine.")
     forms = forms + forms.transpose(0, 2, 1, 3)
     forms[:, diagonal, diagonal] = own
     return PairGrams(forms)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredSubset:
-    """A combination as bits (bit l = layer l) and its correlation."""
+Ranked = tuple[float, int, int]
+"""A combination: score, −number of layers, −mask (bit l = layer l). The larger one is better."""
+_NO_SUBSET: Ranked = (-np.inf, 0, 0)
 
-    mask: int
-    score: float
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers, rising."""
-        return tuple(place for place in range(self.mask.bit_length()) if self.mask >> place & 1)
-
-    def rank(self) -> tuple[float, int, int]:
-        """Rank by score; of equal ones fewer layers, then the lower highest layer, then the next lower one."""
-        return self.score, -self.mask.bit_count(), -self.mask
+def layers_in(mask: int) -> tuple[int, ...]:
+    """Return the layers of a mask, rising."""
+    return tuple(layer for layer in range(mask.bit_length()) if mask >> layer & 1)
 
 
 class BestSubsets:
-    """The best combination of each size and the best that leaves each layer out; None where none had a correlation."""
+    """The best combination of each size and the best without each layer; score −∞ if undefined."""
 
     def __init__(self, num_layers: int) -> None:
-        self.by_size: list[ScoredSubset | None] = [None] * num_layers  # at k − 1 the best of k layers
-        self.without: list[ScoredSubset | None] = [None] * num_layers  # at l the best without layer l
+        self.by_size = [_NO_SUBSET] * num_layers  # at k − 1 the best of k layers
+        self.without = [_NO_SUBSET] * num_layers  # at l the best without layer l
         self.count = 0  # of all that were seen
 
     @property
-    def best(self) -> ScoredSubset:
-        """The best of all.
-
-        Raises:
-            DataError: None has a correlation.
-        """
-        best = max(filter(None, self.by_size), key=ScoredSubset.rank, default=None)
-        if best is None:
+    def best(self) -> Ranked:
+        """Return the best of all. Raises `DataError` if no combination has a correlation."""
+        best = max(self.by_size)
+        if best == _NO_SUBSET:
             raise DataError(
                 "No combination of layers tells the pairs apart: each gives all of them one similarity.",
                 hint="Check the data and the model: texts or vectors may all be the same.",
@@ -231,16 +217,14 @@ class BestSubsets:
     def update(self, masks: Masks, scores: Floats) -> None:
         """Add combinations (r,) with their scores; NaN counts as seen and is never the best."""
         self.count += len(masks)
-        defined = ~np.isnan(scores)
         sizes = np.bitwise_count(masks).astype(np.int64)
-        # Rising size, then rising mask: the first of the highest scores is then the subset.
-        order = np.flatnonzero(defined)[np.lexsort((masks[defined], sizes[defined]))]
+        order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]  # the best first
         masks, scores, sizes = masks[order], scores[order], sizes[order]
 
-        def take_best(best: list[ScoredSubset | None], place: int, allowed: NDArray[np.bool_]) -> None:
+        def take_best(best: list[Ranked], place: int, allowed: NDArray[np.bool_]) -> None:
             if allowed.any():
-                first = int(np.argmax(np.where(allowed, scores, -np.inf)))
-                _take(best, place, ScoredSubset(int(masks[first]), float(scores[first])))
+                first = int(np.argmax(allowed))
+                best[place] = max(best[place], (float(scores[first]), -int(sizes[first]), -int(masks[first])))
 
         for size in np.unique(sizes):
             take_best(self.by_size, int(size) - 1, sizes == size)
@@ -250,15 +234,8 @@ class BestSubsets:
     def merge(self, other: Self) -> None:
         """Add what another one has seen."""
         self.count += other.count
-        for ours, theirs in ((self.by_size, other.by_size), (self.without, other.without)):
-            for place, subset in enumerate(theirs):
-                _take(ours, place, subset)
-
-
-def _take(best: list[ScoredSubset | None], place: int, subset: ScoredSubset | None) -> None:
-    known = best[place]
-    if subset is not None and (known is None or subset.rank() > known.rank()):
-        best[place] = subset
+        self.by_size = list(map(max, self.by_size, other.by_size))
+        self.without = list(map(max, self.without, other.without))
 
 
 def count_subsets(num_layers: int, up_to: int) -> int:
@@ -267,7 +244,7 @@ def count_subsets(num_layers: int, up_to: int) -> int:
 
 
 def largest_size(num_layers: int) -> int:
-    """Return the most layers per combination of which `MOST_SUBSETS` allows all subsets: all of up to 14 layers."""
+    """Return the largest size for which all subsets are at most `MOST_SUBSETS`: 14 of 14 layers."""
     return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
 
 
@@ -315,7 +292,7 @@ def search_exact(
     lowest = np.arange(1 << layers, dtype=np.int64)
     sizes = np.bitwise_count(lowest)
     lowest = lowest[np.argsort(sizes, kind="stable")]
-    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k the number of those of at most k layers
+    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k the number with at most k layers
     chosen = (lowest[:, None] >> np.arange(layers) & 1).astype(np.float64)
     among = np.zeros((3, len(lowest), num_pairs))
     for low, high in combinations(range(layers), 2):
@@ -358,7 +335,7 @@ def search_exact(
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Score combinations that grow from the `width` best of each size by one layer; ties as in `ScoredSubset.rank`."""
+    """Score combinations that grow from the `width` best of each size by one layer; ties as in `Ranked`."""
     best_subsets = BestSubsets(grams.num_layers)
     nodes = [_root(grams)]
     for size in range(1, up_to + 1):
@@ -381,13 +358,13 @@ def search_beam(
 
 
 class StatePairs:
-    """Pairs whose combinations have no Gram form: the largest value over layers, or the mean through a trained head.
+    """Pairs for combinations without a Gram form: the largest value over layers, or the mean through a trained head.
 
     Args:
         states: Of the layers, (L', texts, d).
         first: Places of the pairs' first texts.
         second: And of their second ones.
-        head: None takes the maximum over the layers.
+        head: Trained pooler after the mean; without it the maximum over the layers is taken.
     """
 
     def __init__(self, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> None:
@@ -408,16 +385,9 @@ class StatePairs:
 
     def cosines(self, layers: Sequence[int]) -> Floats:
         """Return the cosine of the combination of these layers for each pair, (n,)."""
-        together: Floats | None = None
-        for layer in layers:
-            together = self._joined(together, layer)
-        assert together is not None
-        return self._cosines(together, len(layers))
+        return self._cosines(reduce(self._joined, [self.parts[:, layer] for layer in layers]), len(layers))
 
-    def _joined(self, together: Floats | None, layer: int) -> Floats:
-        part = self.parts[:, layer]
-        if together is None:
-            return part
+    def _joined(self, together: Floats, part: Floats) -> Floats:
         return np.maximum(together, part) if self.bias is None else together + part
 
     def _cosines(self, together: Floats, size: int) -> Floats:
@@ -428,8 +398,8 @@ class StatePairs:
         waiting: list[tuple[int, Floats | None, int]] = [(0, None, layer) for layer in range(self.num_layers)]
         while waiting:
             mask, before, layer = waiting.pop()
-            mask |= 1 << layer
-            together = self._joined(before, layer)
+            mask, part = mask | 1 << layer, self.parts[:, layer]
+            together = part if before is None else self._joined(before, part)
             yield mask, self._cosines(together, mask.bit_count())
             if mask.bit_count() < up_to:
                 waiting += [(mask, together, lower) for lower in range(layer)]

@@ -1,10 +1,12 @@
-"""How combinations are searched."""
+"""Settings and results of a search of layer combinations. Importing this imports no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import DATA, LAYERS, Bounds, check_settings, setting
+from truncate_kit.core.statistics import Span
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
@@ -15,22 +17,22 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineSettings(Result):
-    """What is combined and how the best is found.
+    """Combinations to search, and how.
 
-    Other than in BERT-LC: one split is divided, where it joins all subsets of a set; pairs with the same two texts stay
-    on one side; the baseline of random layers is the mean over 100 subsets, of which it gives no number.
+    Other than in BERT-LC, which joins all splits of a set, one split is divided; pairs with the same two texts stay on
+    one side; the baseline of random layers is the mean over 100 subsets.
 
     Attributes:
         over: `mean` or `max` over the layers.
         head: Feed the mean through the model's trained pooler head.
-        up_to: Largest number of layers in a combination; None for no limit, where BERT-LC has 8 for large models.
+        up_to: Largest number of layers in a combination, by default all; BERT-LC has 8 for large models.
         search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets.
-        width: Number of combinations of each size that a beam search goes on from.
+        width: Combinations of each size that a beam search extends.
         dev_pairs: Number of pairs to choose on; the rest is for testing.
         splits: Number of random divisions into such pairs and the rest.
 
     Raises:
-        UsageError: A value makes no sense, alone or beside another.
+        UsageError: A value is out of bounds, or does not fit another.
     """
 
     over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
@@ -70,5 +72,79 @@ class CombineSettings(Result):
 
     @property
     def has_grams(self) -> bool:
-        """Whether the cosines follow from Gram matrices."""
+        """Return whether the cosines follow from Gram matrices."""
         return self.over == "mean" and not self.head
+
+
+LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
+BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
+Combination = tuple[tuple[int, ...], float, float | None]
+"""Layers (rising; 0 = embeddings), and their Spearman × 100 on dev and on test, None if undefined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport(Result):
+    """One division of the pairs: chosen on dev, reported on test."""
+
+    num_dev: int  # pairs to choose on
+    best: Combination
+    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers, if any has a correlation
+    without: tuple[Combination | None, ...]  # at l the best without layer l
+    baselines: dict[str, tuple[float | None, float | None]]  # dev and test of some of `BASELINES`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinationReport(Result):
+    """The outcome of `combine`; scores are Spearman × 100."""
+
+    model: str
+    data: str
+    settings: CombineSettings
+    pooling: str  # of the tokens of a layer
+    depth: int  # L, so that there are L + 1 layers
+    method: str  # `exact` or `beam`
+    up_to: int  # largest number of layers in a combination
+    num_subsets: int  # combinations scored for each split
+    num_pairs: int
+    splits: tuple[SplitReport, ...]  # by seed, from 0
+    chosen: tuple[int, ...]  # the splits' best combination with the best mean dev score over all splits
+    chosen_dev: float  # that mean
+    unseen: float | None  # its score on the pairs that no split chose on; None if they are too few
+    num_unseen: int
+    beam_loss: float | None  # most points that a beam search lost against an exact one
+    seconds: float
+
+    def best(self, side: str) -> Span | None:
+        """Return the score of each split's winner; side is `dev` or `test`."""
+        return _span([split.best[1:] for split in self.splits], side)
+
+    def baseline(self, name: str, side: str) -> Span | None:
+        """Return the score of a baseline; None if it is undefined on a split."""
+        return _span([split.baselines.get(name) for split in self.splits], side)
+
+    def size(self, layers: int, side: str) -> Span | None:
+        """Return the score of the best combination of that number of layers; None if it is undefined on a split."""
+        rows = [split.by_size[layers - 1] for split in self.splits]
+        return _span([None if row is None else row[1:] for row in rows], side)
+
+    def effects(self) -> dict[int, tuple[float, float]]:
+        """Return by layer what leaving it out changes on dev and test, in points, mean over the splits.
+
+        That is the best without it minus the best of all; a layer is missing if that is undefined on a split.
+        """
+        effects = {}
+        for layer in range(self.depth + 1):
+            rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]
+            ends = [(_span(rows, side), self.best(side)) for side in ("dev", "test")]
+            changes = [without.mean - best.mean for without, best in ends if without is not None and best is not None]
+            if len(changes) == 2:
+                effects[layer] = changes[0], changes[1]
+        return effects
+
+
+def _span(scores: Sequence[tuple[float | None, float | None] | None], side: str) -> Span | None:
+    """Summarise dev or test scores over the splits; None if one is undefined."""
+    values = [None if score is None else score[side == "test"] for score in scores]
+    known = [value for value in values if value is not None]
+    return Span.of(known) if known and len(known) == len(values) else None

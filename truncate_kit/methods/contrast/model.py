@@ -1,18 +1,21 @@
-"""The encoder that a contrastive run trains, with and without its pooler."""
+"""Models of contrastive training: the encoder with and without its pooler, and DiffCSE's discriminator."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
-from truncate_kit.models.encoder import Encoder, evaluating
+from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head
+from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.examples import Evaluator, Ids
+from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.examples import ContrastiveTexts, Evaluator, Ids, encoded
 from truncate_kit.training.settings import OBJECTIVES
 
 
@@ -22,7 +25,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     _check_suits(cut, settings)
     cut.heads = None  # they would take the pooler's place
     cut.pool_with(None)
-    token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # the one that has seen the whole text
+    token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # it has seen the whole text
     cut.pooling = "mean" if settings.pooling in MEANS else token
     torch.manual_seed(seed)
     width, wide = cut.width, 2 if settings.pooling in ("concat", "mean-first-last") else 1
@@ -35,7 +38,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         cut.pool_with(ConcatPooling())
     elif settings.pooling == "mean-first-last":
         cut.pool_with(LayerPooling(width, layers=(0, cut.depth), over="mean", last=True))
-    # A final Normalize is kept; what else followed pooling was trained for another one.
+    # A final Normalize is kept; other modules after pooling were trained for another one.
     tail = _normalize(encoder)
     if settings.mlp and settings.pooling != "layer-attention":  # which has its MLP inside
         dense = Dense(wide * width, width, bias=True, activation="Tanh")
@@ -48,50 +51,46 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
 
 
 def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
-    family, hint = encoder.family, "Use mean or layer-attention as `pooling`."
+    family, problem = encoder.family, ""
     if encoder.depth == 0 and settings.pooling != "mean":
-        raise UsageError(
-            f"At layer 0 every text has the same CLS state, so {settings.pooling} pooling has nothing to learn from.",
-            hint='Use a `layer` from 1 on, or `pooling="mean"`.',
-        )
-    if settings.pooling in ("first-last", "mean-first-last") and family.final_norm is not None:
-        raise UsageError(f"A {family.name} model ends in a norm that its embeddings do not go through.", hint=hint)
-    if settings.pooling == "concat" and family.decoder:
+        problem = "At layer 0 every text has the same CLS state: only mean pooling has something to learn from."
+    elif settings.pooling in ("first-last", "mean-first-last") and family.final_norm is not None:
+        problem = f"A {family.name} model ends in a norm that its embeddings do not go through."
+    elif settings.pooling == "concat" and family.decoder:
         problem = f"The first token of a {family.name} model sees no other, so it is no CLS to put before the mean."
-        raise UsageError(problem, hint=hint)
+    if problem:
+        raise UsageError(problem, hint="Use mean or layer-attention as `pooling`, and a `layer` from 1 on.")
 
 
 def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
-    """Drop the share of `settings` in training, in place, wherever the backbone can.
+    """Drop the share of `settings` in training, in place, everywhere the backbone can.
 
-    What a class builds only where its configuration drops something, as ModernBERT's after attention, is not added.
-    Raises `UsageError` where an objective needs that some units are dropped and none are.
+    Modules that a class builds only if its configuration drops something, as ModernBERT's after attention, are not
+    added. Raises `UsageError` if an objective needs that some units are dropped and none are.
     """
     modules: list[Any] = list(encoder.backbone.modules())
-    places = [(module, "p") for module in modules if isinstance(module, nn.Dropout)]
     name = "attention_dropout"
+    places = [(module, "p") for module in modules if isinstance(module, nn.Dropout)]
     places += [(module, name) for module in modules if isinstance(getattr(module, name, None), float)]
     for module, field in places if settings.dropout is not None else ():
         setattr(module, field, settings.dropout)
     if OBJECTIVES[settings.objective].data == "texts" and not any(getattr(*place) for place in places):
         raise UsageError(
             f"{encoder.name} drops no units in training, so that both copies of a text are the same.",
-            hint="Use `dropout=0.1`."
-            if settings.dropout is None
-            else "Use another `objective`, or more of its layers.",
+            hint="Use `dropout=0.1` and some of its layers, or another `objective`.",
         )
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
-    """Return the final Normalize, where the encoder ends in one."""
+    """Return the final Normalize if the encoder ends in one."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 
 def remove_pooler(encoder: Encoder) -> Encoder:
-    """Take off what was trained beside the blocks, in place, with what only it could put together.
+    """Take off, in place, the pooler and all modules that were trained beside the blocks.
 
-    Attention and concatenations leave the state that comes first in them: the top CLS (a decoder's last token), or the
-    top mean. A single state stays what it is, without the tanh layer.
+    Attention and concatenations leave their first state: the top CLS (a decoder's last token), or the top mean. A
+    single state stays, without the tanh layer.
     """
     if encoder.pooler is not None:
         encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
@@ -100,13 +99,13 @@ def remove_pooler(encoder: Encoder) -> Encoder:
 
 
 class BareEvaluator:
-    """Scores an encoder as it will be without its pooler, and leaves it as it was."""
+    """Scores an encoder as if its pooler were removed, and leaves it unchanged."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return those of the inner evaluator."""
+        """Return the inner evaluator's texts."""
         return self._evaluator.texts()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
@@ -131,7 +130,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
     """
     if not isinstance(encoder.pooler, LayerAttentionPooling):
         raise UsageError(
-            f"{encoder.name} is pooled by {encoder.pooling_name}: no attention says how much a layer counts.",
+            f"{encoder.name} is pooled by {encoder.pooling_name}, without attention over its layers.",
             hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
     if not texts:
@@ -141,6 +140,116 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
         for start in range(0, len(texts), _BATCH):
             batch = encoder.tokenize(texts[start : start + _BATCH])
             states = encoder.hidden_states(batch, raw=True)
-            found = encoder.pooler.layer_weights(*encoder.pooler.summaries_and_means(states, batch["attention_mask"]))
-            rows += [tuple(row) for row in found.float().cpu().tolist()]
+            parts = encoder.pooler.summaries_and_means(states, batch["attention_mask"])
+            rows += map(tuple, encoder.pooler.layer_weights(*parts).float().cpu().tolist())
     return LayerWeights(model=encoder.name, texts=tuple(texts), weights=tuple(rows))
+
+
+class Generator:
+    """A frozen masked language model. Raises `UsageError` without a head of its own or with another vocabulary."""
+
+    def __init__(self, model: Encoder, learner: Encoder) -> None:
+        self.model, self.words = model, load_masked_head(model)
+        same = model.reader.tokenizer.get_vocab() == learner.reader.tokenizer.get_vocab()
+        if not same or not self.words.pretrained:
+            problem = "has no head that fills in hidden words" if same else f"has other words than {learner.name}"
+            hint = "Give a masked language model with the same tokenizer as `generator`."
+            raise UsageError(f"{model.name} {problem}.", hint=hint)
+
+    @torch.no_grad()
+    def fill(self, batch: Batch, hidden: HiddenWords) -> tuple[Tensor, Tensor]:
+        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each place that changed (b, t)."""
+        with evaluating(self.model), evaluating(self.words):
+            likeliest = self.words(hidden.of_states(self.model.token_states(**batch))).argmax(dim=-1)
+        ids = batch["input_ids"]
+        filled = ids.flatten().scatter(0, hidden.places, likeliest)
+        replaced = torch.zeros_like(filled).scatter(0, hidden.places, (likeliest != hidden.words).to(filled.dtype))
+        return filled.view_as(ids), replaced.view_as(ids)
+
+
+class Discriminator(nn.Module):
+    """Tells original from replaced tokens of a text, given its vector in place of the first token's embedding.
+
+    It starts as a copy of the trained blocks, and is not part of the sentence vector.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(encoder.backbone)
+        self._first_block = f"{encoder.family.blocks}.0"
+        self.replaced = nn.Linear(encoder.width, 2)
+        nn.init.normal_(self.replaced.weight, std=0.02)
+        nn.init.zeros_(self.replaced.bias)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, vectors: Tensor) -> Tensor:
+        """Return logits (b, t, 2) of ids (b, t) under a mask (b, t), given vectors (b, d)."""
+
+        def place(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            hook.remove()  # blocks that share their weights are one module, which is called again
+            states: Tensor = inputs[0] if inputs else options.pop("hidden_states")
+            states = torch.cat([vectors.to(states.dtype).unsqueeze(1), states[:, 1:]], dim=1)
+            return (states, *inputs[1:]), options
+
+        block = self.backbone.get_submodule(self._first_block)
+        hook = block.register_forward_pre_hook(place, with_kwargs=True)
+        states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        logits: Tensor = self.replaced(states)
+        return logits
+
+
+def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
+    """Return the cross entropy in nats, mean over real tokens; 0-d.
+
+    Args:
+        logits: (b, t, 2).
+        replaced: (b, t) of 0 and 1.
+        mask: (b, t).
+        tokens: Number that the sum is divided by, for a part of a batch; by default the real tokens of `mask`.
+    """
+    terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
+    seen = mask.to(terms.dtype)
+    return (terms * seen).sum() / (seen.sum() if tokens is None else tokens)
+
+
+class DifferenceTexts(ContrastiveTexts):
+    """Raw texts for DiffCSE: equation 7 plus `weight` × `replaced_loss` of both copies of each text.
+
+    A frozen generator fills in hidden words of a text; a discriminator that is given the text's vector finds the
+    replaced words (Chuang et al. 2022). Other than there the generator is by default the model itself, there
+    DistilBERT; hidden words alone are replaced, at least one of each text, by the likeliest word; the loss is a mean
+    over real tokens.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        ids: list[Ids],
+        generator: Generator,
+        *,
+        temperature: float,
+        weight: float,
+        share: float,  # of the tokens that are hidden
+        group: Group = ALONE,
+    ) -> None:
+        super().__init__([ids, ids], temperature=temperature, group=group)
+        self._generator, self._weight, self._masker = generator, weight, Masker(encoder, share)
+        self.discriminator = Discriminator(encoder).to(encoder.device)
+        self.head: nn.Module | None = self.discriminator
+
+    def texts(self) -> None:
+        """Return None: any id of the vocabulary may replace a hidden token."""
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Return both losses of the texts at the given places."""
+        own = self._group.share(batch)
+        ids = [column[place] for column in self._columns for place in own]
+        vectors = encoded(encoder, ids)
+        loss = self._loss_of(vectors, len(batch))
+        seed = int(torch.randint(2**62, ()))  # from torch's own generator, which checkpoints keep
+        if not own:
+            return loss
+        inputs, hidden = self._masker(encoder, ids, torch.Generator().manual_seed(seed))
+        filled, replaced = self._generator.fill(inputs, hidden)
+        logits = self.discriminator(filled, inputs["attention_mask"], vectors)
+        tokens = sum(len(column[place]) for column in self._columns for place in batch)  # of all processes
+        return loss + self._weight * replaced_loss(logits, replaced, inputs["attention_mask"], tokens)

@@ -1,23 +1,27 @@
-"""Contrastive training of one model at one layer: every seed is a trial that is kept, and continues where it was."""
+"""Contrastive training of one model at one layer: each seed is a trial that is kept and can continue."""
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from truncate_kit.core.errors import DataError, DivergedError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.statistics import standard_deviation
+from truncate_kit.core.statistics import Span
 from truncate_kit.data.pairs import PairSet, PairSplits
 from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.data.triplets import TripletSet
-from truncate_kit.methods.contrast.diffcse import DifferenceTexts, Generator
-from truncate_kit.methods.contrast.model import BareEvaluator, poolable_encoder, remove_pooler
+from truncate_kit.methods.contrast.model import (
+    BareEvaluator,
+    DifferenceTexts,
+    Generator,
+    poolable_encoder,
+    remove_pooler,
+)
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models.encoder import Encoder
@@ -52,14 +56,14 @@ def finetune_contrastive(
         data: Graded pairs; dev is scored in training, test once per seed.
         out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
             continues after a kill.
-        settings: None is the defaults.
-        generator: Fills in the hidden words of `diffcse`, frozen; None takes `encoder` as it came.
+        settings: Of the run.
+        generator: Fills in the hidden words of `diffcse`, frozen; by default a copy of `encoder`.
         group: Processes that train together; only the leading one writes.
-        progress: True draws bars and logs; else what is called after each step.
-        stage_done: Is called after each look at dev, see `TrainingRun.train`.
+        progress: True draws bars and logs; a callable hears of every step.
+        stage_done: Called after each look at dev, see `TrainingRun.train`.
 
     Returns:
-        Scores of every seed trained so in `out`, by this call or before it, and which of them was saved.
+        Scores of all seeds trained in `out` with these settings, and the saved one.
 
     Raises:
         UsageError: Model and settings do not suit each other.
@@ -69,17 +73,21 @@ def finetune_contrastive(
         FileProblemError: `out` cannot be written, or another process writes there.
         DivergedError: Of one seed, after all others were run and kept.
     """
-    start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
-    settings = settings or ContrastiveSettings()
+    start, progress, settings = time.perf_counter(), reporter(progress), settings or ContrastiveSettings()
+    if data.dev is None:
+        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+    for pairs in filter(None, (data.dev, data.test)):
+        pairs.check_graded()
+        pairs.check_ranked()
     columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
     training = settings.training(encoder.family.recipe, encoder.width)
-    depth = poolable_encoder(encoder, settings, seed=0).depth
-    plain = settings.to_dict() | {"seeds": (), "layer": depth}
+    shape = poolable_encoder(encoder, settings, seed=0)
+    plain = settings.to_dict() | {"seeds": (), "layer": shape.depth}
     parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
     if OBJECTIVES[settings.objective].fills_words:
         parts += [encoder_digest(fills), masked_head_digest(fills)]
     store = RunStore(out / "trials", run_key(encoder, *parts), {"model": encoder.name, "contrastive": plain})
-    run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
+    run = _Run(encoder, fills, rows, columns, data, data.dev, settings, training, store, group, progress, stage_done)
     with contextlib.ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean"))
@@ -91,59 +99,50 @@ def finetune_contrastive(
             except DivergedError as error:
                 diverged.append((f"Seed {seed}", error))
         check_diverged(diverged)
-        # All that are finished: a shorter run takes no seed away.
+        # All finished ones: a shorter run takes no seed away.
         finished = store.all(Trial).values() if group.leads else ()
         trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
         best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
-        if not group.agree(store.has_weights(best.name)):  # because another seed's were kept before
+        if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
             run.trial(best.seed, again=True)
-        result = _result(run, rows, data, trials, best, time.perf_counter() - start)
+        parameters = (shape if settings.keep_pooler else remove_pooler(shape)).num_parameters
+        result = run.result(trials, best, parameters, time.perf_counter() - start)
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
-            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, rows.pairs()))
+            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(data.dev, rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
-            for place in (store.folder, out):  # what other data or settings gave stays in their own store
+            for place in (store.folder, out):  # results of other data or settings stay in their store
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})
     return result
 
 
-def _dev(data: PairSplits) -> PairSet:
-    """What chooses. Raises `DataError` where it is missing, or dev or test hold classes."""
-    if data.dev is None:
-        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
-    for pairs in (data.dev, data.test):
-        if pairs is not None:
-            pairs.check_graded()
-            pairs.check_ranked()
-    return data.dev
-
-
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
-    """Anchors, positives and, where the objective has them, negatives. Raises `DataError`."""
+    """Return anchors, positives and, if the objective has them, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
         problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
         raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
     columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
     if OBJECTIVES[settings.objective].data == "negatives":
-        without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)
-        if without is not None:
-            problem = f"{rows.name}: row {without} has no negative."
+        negatives = [row.negative for row in rows.rows if row.negative is not None]
+        if len(negatives) < len(rows):
+            problem = f"{rows.name}: {len(rows) - len(negatives):,} of {len(rows):,} rows have no negative."
             raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')
-        columns.append([row.negative or "" for row in rows.rows])
+        columns.append(negatives)
     return columns
 
 
 @dataclass(slots=True)
 class _Run:
-    """All that the trials of a run share."""
+    """The state shared by the trials of a run."""
 
     full: Encoder
     generator: Encoder
+    rows: TripletSet
     columns: Sequence[Sequence[str]]
+    data: PairSplits
     dev: PairSet
-    test: PairSet | None
     settings: ContrastiveSettings
     training: TrainingSettings
     store: RunStore
@@ -162,34 +161,31 @@ class _Run:
         return examples
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of this seed, from the store where it is finished, unless it is to be run again."""
+        """Return the trial of this seed, from the store if it is finished, unless it is to be run `again`."""
         settings, training, group = self.settings, self.training, self.group
         encoder = poolable_encoder(self.full, settings, seed=seed)
-        layer, name = encoder.depth, trial_name(encoder.depth, seed, training.epochs)
-        done = group.agree(self.store.read(name, Trial) if group.leads and not again else None)
-        if done is not None:
-            return done
+        name = trial_name(encoder.depth, seed, training.epochs)
+        known = group.agree(self.store.read(name, Trial) if group.leads and not again else None)
+        if known is not None:
+            return known
         reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
         examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
         on_dev = PairEvaluator(encoder, self.dev)
-        in_training = on_dev if settings.keep_pooler else BareEvaluator(on_dev)
-        every = settings.evaluate_every
-        state = TrainingRun(
-            encoder, examples, in_training, training, seed=seed, evaluate_every=every, group=group
-        ).train(
+        in_training, every = on_dev if settings.keep_pooler else BareEvaluator(on_dev), settings.evaluate_every
+        run = TrainingRun(encoder, examples, in_training, training, seed=seed, evaluate_every=every, group=group)
+        state = run.train(
             checkpoint=self.store.checkpoints.of(name),
             progress=self.progress,
             stage_done=self.stage_done,
-            task=f"{settings.objective}, {settings.pooling}, layer {layer}, seed {seed}",
+            task=f"{settings.objective}, {settings.pooling}, layer {encoder.depth}, seed {seed}",
         )
         if not settings.keep_pooler:
             remove_pooler(encoder)
         dev, dev_pearson = group.agree(on_dev.score(encoder))
-        test, test_pearson = None, None
-        if self.test is not None:
-            test, test_pearson = group.agree(PairEvaluator(encoder, self.test).score(encoder))
+        on_test = None if self.data.test is None else PairEvaluator(encoder, self.data.test)
+        test, test_pearson = (None, None) if on_test is None else group.agree(on_test.score(encoder))
         trial = Trial(
-            layer=layer,
+            layer=encoder.depth,
             seed=seed,
             epochs=training.epochs,
             steps=training.epochs * -(-len(examples) // training.batch_size),
@@ -202,44 +198,38 @@ class _Run:
             seconds=state.seconds,
         )
         if group.leads:
-            self.store.write_encoder(trial.name, trial, encoder)
+            self.store.write_encoder(name, trial, encoder)
         return trial
 
-
-def _result(
-    run: _Run, rows: TripletSet, data: PairSplits, trials: Sequence[Trial], best: Trial, seconds: float
-) -> ContrastiveResult:
-    encoder, settings, training = run.full, run.settings, run.training
-    saved = poolable_encoder(encoder, settings, seed=0)
-    if not settings.keep_pooler:
-        remove_pooler(saved)
-    assert training.learning_rate is not None  # `ContrastiveSettings.training` has filled it in
-    tests = [trial.test for trial in trials if trial.test is not None]
-    devs = [trial.dev for trial in trials]
-    test_texts = set(data.test.texts()) if data.test is not None else set()
-    return ContrastiveResult(
-        model=encoder.name,
-        rows=rows.note,
-        num_rows=len(rows),
-        rows_fingerprint=rows.fingerprint(),
-        data=data.name,
-        data_fingerprint=data.fingerprint(),
-        settings=settings,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        learning_rate=training.learning_rate,
-        layer=best.layer,
-        depth=encoder.depth,
-        parameters=saved.num_parameters,
-        trials=tuple(trials),
-        chosen_seed=best.seed,
-        dev=fmean(devs),
-        dev_std=standard_deviation(devs),
-        test=fmean(tests) if tests else None,
-        test_std=standard_deviation(tests),
-        test_texts=len(test_texts),
-        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
-        seen=len(test_texts.intersection(text for column in run.columns for text in column)),
-        processes=run.group.size,
-        seconds=seconds,
-    )
+    def result(self, trials: Sequence[Trial], best: Trial, parameters: int, seconds: float) -> ContrastiveResult:
+        """Return the scores over all finished seeds."""
+        encoder, training, rows, data = self.full, self.training, self.rows, self.data
+        tests = [trial.test for trial in trials if trial.test is not None]
+        dev, test = Span.of([trial.dev for trial in trials]), Span.of(tests) if tests else None
+        test_texts = set(data.test.texts()) if data.test is not None else set[str]()
+        return ContrastiveResult(
+            model=encoder.name,
+            rows=rows.note,
+            num_rows=len(rows),
+            rows_fingerprint=rows.fingerprint(),
+            data=data.name,
+            data_fingerprint=data.fingerprint(),
+            settings=self.settings,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            learning_rate=training.rate(encoder.width),
+            layer=best.layer,
+            depth=encoder.depth,
+            parameters=parameters,
+            trials=tuple(trials),
+            chosen_seed=best.seed,
+            dev=dev.mean,
+            dev_std=dev.std,
+            test=None if test is None else test.mean,
+            test_std=None if test is None else test.std,
+            test_texts=len(test_texts),
+            seen=len(test_texts.intersection(text for column in self.columns for text in column)),
+            seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
+            processes=self.group.size,
+            seconds=seconds,
+        )

@@ -1,4 +1,4 @@
-"""What a contrastive run is, checked once, and what it gives. Importing this imports no torch."""
+"""Settings and results of contrastive training. Importing this imports no torch."""
 
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -36,12 +36,12 @@ ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "co
 Over = Literal["both", "cls", "mean"]
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 MEANS = ("mean", "first-last", "mean-first-last")
-"""Those that read means of tokens alone, and no CLS state."""
+"""Poolings over means of tokens, without a CLS state."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPooling:
-    """A row of Table 2: a pooling, and for attention over layers whose states attend and what stands before them."""
+    """A row of Table 2: a pooling, and the parts of its attention over layers."""
 
     paper: str  # as the paper writes it
     pooling: ContrastivePooling
@@ -65,7 +65,7 @@ TABLE_2 = {
     "attention": NamedPooling("CLS_all + AVG_all attention", "layer-attention", last_cls=False),
     "layer-attention": NamedPooling("CLS_all + AVG_all attention, CLS_last", "layer-attention"),
 }
-"""By name. `over` and `last_cls` of the settings can also be combined in ways that the paper does not have."""
+"""By name. The settings also allow combinations of `over` and `last_cls` that the paper does not have."""
 
 
 LARGE_WIDTH = 1024
@@ -96,10 +96,10 @@ _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Result):
-    """One contrastive run; defaults are those of the authors of layer-wise attention pooling where they give any.
+    """One contrastive run; most defaults come from the authors of layer-wise attention pooling.
 
-    Not theirs: the objective; `hard_negative_weight` and `precision`, as said below; epochs of `dropout` (SimCSE's) and
-    of `diffcse`, `replaced_weight` and `masked_share` (DiffCSE's); the rates of models narrower than 768.
+    Others: the objective; `hard_negative_weight` and `precision`; epochs of `dropout` (SimCSE) and of `diffcse`,
+    `replaced_weight` and `masked_share` (DiffCSE); the rates of models narrower than 768.
 
     Attributes:
         objective: `in-batch` (equation 6), `dropout` (7, raw text), `hard-negatives` (8) or `diffcse`
@@ -107,131 +107,83 @@ class ContrastiveSettings(Result):
         pooling: `layer-attention`, `cls`, `mean`, `first-last` (mean over embeddings and last layer), `concat` (CLS and
             mean of the last layer) or `mean-first-last` (mean of the last layer, then `first-last`). `TABLE_2` has the
             rows of the paper.
-        over: Of the layer-wise attention, as the next two; see `LayerAttentionPooling`.
-        last_cls: See there.
-        literal: See there.
+        over: Of the layer-wise attention, see `LayerAttentionPooling`.
+        last_cls: Of the same.
+        literal: Of the same.
         mlp: A fresh linear layer and tanh after every pooling, d or 2d → d, as in the comparison of section 3.3.
-        keep_pooler: False trains with the pooler and then takes it and the MLP off: attention and `concat` leave the
-            CLS state of the top layer, a mean stays a mean.
-        layer: Where the model is cut; None keeps all.
+        keep_pooler: False takes pooler and MLP off after training: attention and `concat` leave the CLS state of the
+            top layer, a mean stays a mean.
+        layer: Cuts the model, by default at its last layer.
         temperature: Of the softmax.
-        hard_negative_weight: Of `hard-negatives`: added to the logit of an anchor's own negative. 0 is equation 8 as
-            printed; the authors' released code has 1.
+        hard_negative_weight: Added to the logit of an anchor's own negative. 0 is equation 8 as printed; the authors'
+            released code has 1.
         replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7; DiffCSE's.
         masked_share: Share of the tokens that the generator of `diffcse` fills in, at least one of a text; DiffCSE's.
-        epochs: None follows the objective.
-        batch_size: Rows of a step over all processes; None follows Table 4, see `default_budget`.
-        learning_rate: Peak rate; None likewise.
+        epochs: By default those of the objective.
+        batch_size: Rows of a step over all processes; by default as in Table 4, see `default_budget`.
+        learning_rate: Peak rate; by default as in Table 4.
         max_tokens: Of a training text.
-        evaluate_every: Steps between two looks at dev; None looks after each epoch.
-        dropout: Share of hidden states and attention weights that training drops, None for the model's own. Many models
-            have none, and `dropout` and `diffcse` tell a text from itself by nothing else.
-        chunk: Texts that are encoded at a time in training, None for the whole batch at once; it changes memory and
-            time only.
+        evaluate_every: Steps between two looks at dev; None is an epoch.
+        dropout: Share of hidden states and attention weights that training drops, by default the model's own. Many
+            models drop no unit, and `dropout` and `diffcse` need different copies of a text.
+        chunk: Texts that are encoded at a time in training, by default the whole batch; it changes memory and time.
         precision: Of training; the authors' code has 16 bits.
-        seeds: Each trains a model. The one best on dev is saved, of these and of those that were trained before with
-            the same settings.
+        seeds: Each trains a model. The best on dev is saved, also of seeds that were trained earlier.
 
     Raises:
-        UsageError: A value makes no sense.
+        UsageError: A value is out of bounds, or does not fit another.
     """
 
-    objective: str = setting(
-        "in-batch",
-        f"{described('contrast')}. Of an NLI set the k-th entailment of a premise goes with its k-th contradiction.",
-        TRAINING,
-        choices=_NAMES,
-    )
+    objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
         "both",
-        "Of layer-attention: both (CLS asks, means answer; the default), cls or mean.",
+        "Of layer-attention: both (CLS asks, means answer), cls or mean.",
         LAYERS,
         choices=get_args(Over),
         name="--attend",
         default=None,
     )
     last_cls: bool = setting(
-        True,
-        "Of layer-attention: put the last CLS before what it gives (the default).",
-        LAYERS,
-        default=None,
-        show_default=False,
+        True, "Of layer-attention: put the last CLS first (the default).", LAYERS, default=None, show_default=False
     )
     literal: bool = setting(
-        False, "Attention by the printed equations: one weight for each layer, no softmax.", LAYERS, name="--literal"
+        False, "Attention as printed: one weight for each layer, no softmax.", LAYERS, name="--literal"
     )
     mlp: bool = setting(True, "A fresh linear layer and tanh after the pooling.", LAYERS)
     keep_pooler: bool = setting(
         True,
-        "Use pooler and MLP in training only, then the top CLS (or mean) state.",
+        "Use pooler and MLP in training only.",
         LAYERS,
         name="--remove-pooler",
         default=False,
         parse=lambda removed: not removed,
     )
-    layer: int | None = setting(None, "Where the model is cut; by default at the last layer.", LAYERS, kind=int)
+    layer: int | None = setting(None, "Layer to cut the model at; by default the last.", LAYERS, kind=int)
     temperature: float = setting(0.05, "Of the softmax.", TRAINING, bounds=_TEMPERATURE)
     hard_negative_weight: float = setting(
-        0.0,
-        "Of hard-negatives: added to the logit of an anchor's own negative; the authors' code has 1.",
-        TRAINING,
-        bounds=WEIGHT,
+        0.0, "Added to the logit of a row's own negative; the authors' code: 1.", TRAINING, bounds=WEIGHT
     )
     replaced_weight: float = setting(
-        0.005,
-        "Of diffcse: weight of the loss over replaced words, a mean over real tokens; DiffCSE's, too.",
-        TRAINING,
-        bounds=_REPLACED,
+        0.005, "Of diffcse: weight of the loss over replaced words.", TRAINING, bounds=_REPLACED
     )
-    masked_share: float = setting(
-        0.3,
-        "Of diffcse: share of the tokens that are hidden, at least one of each text, and replaced by the likeliest "
-        "word, these alone; the default is DiffCSE's, the layer attention paper gives none.",
-        TRAINING,
-        bounds=_MASKED,
-    )
-    epochs: int | None = setting(
-        None,
-        f"By default {_USUAL_EPOCHS}; from the authors' code, SimCSE and DiffCSE, not the paper.",
-        TRAINING,
-        bounds=EPOCHS,
-        kind=int,
-    )
+    masked_share: float = setting(0.3, "Of diffcse: share of tokens that are replaced.", TRAINING, bounds=_MASKED)
+    epochs: int | None = setting(None, f"By default {_USUAL_EPOCHS}.", TRAINING, bounds=EPOCHS, kind=int)
     batch_size: int | None = setting(
-        None, f"Rows per step; by default {_USUAL_ROWS}; see --learning-rate.", TRAINING, bounds=_ROWS, kind=int
+        None, f"Rows per step; by default {_USUAL_ROWS}.", TRAINING, bounds=_ROWS, kind=int
     )
     learning_rate: float | None = setting(
-        None,
-        "Peak learning rate; by default that of the paper's Table 4 from width 768 on; of narrower models 2e-5 times "
-        "768 by the width, at most 1e-4. docs/papers/layer-attention.md has the table.",
-        TRAINING,
-        bounds=RATE,
-        kind=float,
+        None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", TRAINING, bounds=RATE, kind=float
     )
     max_tokens: int = setting(
-        64,
-        "Tokens per text; by default 64 of what is learned from, the model's limit elsewhere.",
-        DATA,
-        bounds=_TOKENS,
-        name="--max-length",
-        default=None,
+        64, "Tokens per text; by default 64 in training.", DATA, bounds=_TOKENS, name="--max-length", default=None
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
     dropout: float | None = setting(
-        None,
-        "Share of the units dropped in training, such as 0.1; by default the model's own.",
-        TRAINING,
-        bounds=_DROPPED,
-        kind=float,
+        None, "Share of units dropped in training; by default the model's own.", TRAINING, bounds=_DROPPED, kind=float
     )
     chunk: int | None = setting(
-        None,
-        "Texts encoded at a time; any batch in little memory.",
-        TRAINING,
-        bounds=BATCH,
-        kind=int,
-        name="--chunk-size",
+        None, "Texts encoded at a time, to save memory.", TRAINING, bounds=BATCH, kind=int, name="--chunk-size"
     )
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0.")
@@ -239,10 +191,11 @@ class ContrastiveSettings(Result):
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        attends, top = self.pooling == "layer-attention", 'Use `pooling="layer-attention"`.'
+        attends, bare = self.pooling == "layer-attention", self.pooling in ("cls", "mean", "first-last")
         if not attends and (self.over, self.last_cls, self.literal) != ("both", True, False):
-            raise UsageError(f"{self.pooling} pooling has no attention to set up.", hint=top)
-        if not self.keep_pooler and not self.mlp and self.pooling in ("cls", "mean", "first-last"):
+            problem = f"{self.pooling} pooling has no attention to set up."
+            raise UsageError(problem, hint='Use `pooling="layer-attention"`.')
+        if not self.keep_pooler and not self.mlp and bare:
             problem = f"{self.pooling} pooling without an MLP has no pooler that could be removed."
             raise UsageError(problem, hint="Keep the pooler.")
         if not self.keep_pooler and attends and self.over == "mean" and not self.last_cls:
@@ -253,13 +206,11 @@ class ContrastiveSettings(Result):
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default and not OBJECTIVES[self.objective].goes_with(field.name):
-                given = f"`{field.name}={value!r}`"
-                having = " or ".join(f'`objective="{one}"`' for one in _NAMES if OBJECTIVES[one].goes_with(field.name))
-                problem = f"The objective {self.objective} does not go with {given}."
-                raise UsageError(problem, hint=f"Leave {given} out, or use {having}.")
+                problem = f"The objective {self.objective} does not go with `{field.name}={value!r}`."
+                raise UsageError(problem, hint=f"Leave `{field.name}` out, or use another `objective`.")
 
     def training(self, recipe: str, width: int) -> TrainingSettings:
-        """Return the loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay."""
+        """Return the loop's settings: random batches, no warm-up, no weight decay."""
         rate, attention_rate, batch_size = default_budget(self.objective, recipe, width)
         return TrainingSettings(
             objective=self.objective,
@@ -269,17 +220,17 @@ class ContrastiveSettings(Result):
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
-            buckets=False,  # like lengths would make some rows easier to distinguish than chance does
+            buckets=False,  # rows of like length would be easier to tell apart
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveResult(Result):
-    """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds (…_std: None with one)."""
+    """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds."""
 
     model: str
-    rows: str  # what was learned from, in words
-    num_rows: int  # how many
+    rows: str  # the training rows, in words
+    num_rows: int
     rows_fingerprint: str
     data: str  # the graded pairs of dev and test
     data_fingerprint: str
@@ -289,19 +240,19 @@ class ContrastiveResult(Result):
     learning_rate: float
     layer: int  # blocks that are kept, of `depth`
     depth: int
-    parameters: int  # all that is saved
-    # One per seed, of all that were trained with these settings; their dev_scores are the looks at dev.
+    parameters: int  # of the saved model
+    # By seed, also of earlier calls with these settings; `dev_scores` are the looks at dev.
     trials: tuple[Trial, ...]
     chosen_seed: int  # best on dev; its weights were saved
     dev: float
     dev_std: float | None
-    test: float | None  # None where the data has no test split
+    test: float | None  # None without a test split
     test_std: float | None
     test_texts: int  # distinct texts of test
     seen: int  # how many of them are among the training texts
     processes: int  # that trained together
     seconds: float  # of all seeds
-    seen_before: str = ""  # that the model had seen test pairs before, in words; nothing where it had not
+    seen_before: str = ""  # that the model had seen test pairs before, in words
 
     @property
     def chosen(self) -> Trial:

@@ -102,7 +102,7 @@ class StateExamples:
         return [1] * self._count
 
     def texts(self) -> None:
-        """Return None: there are no token ids."""
+        """Return no token ids."""
 
 
 class BlockAutoencoders(nn.Module):
@@ -294,7 +294,7 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Make untrained heads of a step, in units of the training `pairs`; those of `AUTOENCODER` copy its encoders."""
+    """Make untrained heads of a step, in units of the training `pairs`; the step `AUTOENCODER` copies its encoders."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)

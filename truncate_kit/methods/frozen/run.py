@@ -75,7 +75,7 @@ def finetune_frozen(
         data: Train, dev and test pairs with scores.
         out: Gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call
             continues after a kill.
-        settings: None for the defaults.
+        settings: Steps, blocks and training.
         raw: Sentences for the step `autoencoder`; sentences of dev and test are left out.
         nli: Pairs with the classes entailment, neutral and contradiction, on which heads are trained first.
         progress: True draws bars and logs; a callable hears of every step.
@@ -132,7 +132,7 @@ def finetune_frozen(
         model.seen = merged(encoder.seen, keys_of(splits["train"], splits["dev"], *inferred.values()))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
         save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model, origin), origin=origin)
-        for folder in (store.folder, file.parent):  # what other settings left in theirs stays
+        for folder in (store.folder, file.parent):  # results of other settings stay in their store
             report.write(folder / file.name)
         store.forget_weights({_name(chosen.step, chosen.layer, chosen.seed), _AUTOENCODERS})
     return report
@@ -254,7 +254,7 @@ class _Run:
         self.pairs, self.notes = dict[str, StatePairs](), list[str]()
 
     def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
-        """Read the states of all distinct texts, from the cache or computed; sets that share texts stand together."""
+        """Read the states of all distinct texts, cached or computed; sets of one dictionary share an entry."""
 
         def states(texts: Sequence[str]) -> Rows:
             norm = self.settings.final_norm

@@ -1,4 +1,4 @@
-"""How frozen heads are trained, and what that found. Importing this imports no torch."""
+"""Settings and results of frozen heads. Importing this imports no torch."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSe
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
-SCORES = ("exp", "sigmoid")  # those of `PairScore`, whose module imports torch
+SCORES = ("exp", "sigmoid")  # as `PairScore`, which imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's codes of 256 and 512 are a quarter and a half of its model's 1,024
 _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
@@ -45,27 +45,26 @@ def _code_widths(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSettings(Result):
-    """Which steps are taken on which blocks, and how each is trained.
+    """Steps, blocks and training of frozen heads.
 
-    The FREEZE report gives no epochs, batch size, learning rate, number of hidden units or seeds: those are ours, as is
-    `exp`. In the step `autoencoder` the encoders go on learning on the pairs, of which it says nothing.
+    The FREEZE report gives no epochs, batch size, learning rate, number of hidden units or seeds: these are ours, as is
+    `exp`, and that the encoders go on learning on the pairs in the step `autoencoder`.
 
     Attributes:
-        layers: `auto` for all blocks, or how many of the lowest to try, as text ("6", "3,6,9", "1..6", `all`).
+        layers: `auto` for all blocks, or numbers of the lowest ones, as text ("6", "3,6,9", "1..6", `all`).
         steps: Some of `STEPS`, always in their order.
         score: `exp` or `sigmoid` (the paper's), see `PairScore`.
-        loss: Of the pairs: `mse`, with which the paper trained all but its last model, or `log-variance`,
-            log Var(ŷ − y).
+        loss: Of the pairs: `mse`, as for all but the paper's last model, or `log-variance`, log Var(ŷ − y).
         hidden: Units of the score's layer.
-        codes: Code widths of the blocks in the lower and in the upper half of the model; None takes a quarter and a
-            half of the states' width. Twice the same number is one width everywhere.
-        depth: Layers of each block's network, and of what leads back from its codes. The report gives no number;
-            deeper ones gained nothing there.
-        final_norm: Whether the states of a model that ends in a norm have it applied. Without it they are what the
-            blocks give, after the residual connection.
-        raw_sentences: How many are drawn for the autoencoders; the report has as many of GenericsKB.
+        codes: Code widths of the blocks in the lower and in the upper half of the model; by default a quarter and a
+            half of the states' width.
+        depth: Layers of each block's network, and of the way back from its codes. The report gives no number, and no
+            gain by deeper ones.
+        final_norm: Apply the final norm of a model that has one. Without it states are those after the residual
+            connection of each block.
+        raw_sentences: Number drawn for the autoencoders, as the report draws from GenericsKB.
         epochs: Of the pairs; the one with the best dev Spearman is kept.
-        nli_epochs: Of the NLI pairs before them, where there are some.
+        nli_epochs: Of the NLI pairs before them.
         pretraining_epochs: Of the raw sentences.
         batch_size: Pairs, or sentences, of a step.
         learning_rate: Peak rate of all of them.
@@ -73,7 +72,7 @@ class FrozenSettings(Result):
         seeds: Of the heads; the first one also draws sentences and trains the autoencoders.
 
     Raises:
-        UsageError: A value makes no sense.
+        UsageError: A value is out of bounds.
     """
 
     layers: str = setting(
@@ -110,7 +109,7 @@ class FrozenSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
 
     def training(self, epochs: int) -> TrainingSettings:
-        """Return the loop's part: random batches, as log Var depends on them; no block's gradient scales another's."""
+        """Return the loop's settings: random batches, as log Var needs, and no common clipping of blocks."""
         return TrainingSettings(
             epochs=epochs,
             batch_size=self.batch_size,
@@ -121,7 +120,7 @@ class FrozenSettings(Result):
         )
 
     def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
-        """Return the width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
+        """Return the code width of each block of a model with `blocks` blocks and states of `width`."""
         lower, upper = self.codes or (max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE))
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))
 
@@ -163,8 +162,8 @@ class FrozenReport(Result):
     chosen_step: str
     chosen_layer: int
     chosen_seed: int
-    reconstruction: Reconstruction | None  # None without autoencoders
-    test_sentences_in_nli: int | None  # distinct test sentences that the NLI pairs hold; None without such pairs
+    reconstruction: Reconstruction | None  # with autoencoders
+    test_sentences_in_nli: int | None  # distinct test sentences that NLI pairs hold
     # Test pairs with the largest errors: both texts, target and predicted score from 0 to 1, and the error, which is
     # predicted − target − the mean difference on dev.
     worst: tuple[tuple[str, str, float, float, float], ...]
@@ -179,7 +178,7 @@ class FrozenReport(Result):
 
     @property
     def chosen(self) -> FrozenTrial:
-        """Return the trial whose heads were saved."""
+        """Return the saved trial."""
         seeds = self.groups[self.chosen_step, self.chosen_layer]
         return next(trial for trial in seeds if trial.seed == self.chosen_seed)
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.results import Result
 from truncate_kit.data.tables import opened_text
-from truncate_kit.methods.tmft.choosing import Picker
 from truncate_kit.methods.tmft.result import LayerScores
+from truncate_kit.methods.tmft.settings import picker
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0
@@ -108,7 +108,7 @@ def summaries(result: StudyResult) -> list[Summary]:
             rows = {row.scores.layer: row for row in result.of(model, task)}
             if not rows:
                 continue
-            best = rows[Picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
+            best = rows[picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
             last, drop, drops = rows.get(best.depth), None, False
             if last is not None:
                 others = (row.scores for row in rows.values() if row is not last)

@@ -35,8 +35,7 @@ from truncate_kit.methods.study.result import (
     StudyRow,
     read_published,
 )
-from truncate_kit.methods.tmft.result import scores_by_layer
-from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named
+from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named, scores_by_layer
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.store import RunStore, run_key

@@ -1,62 +1,208 @@
-"""Trials of one model on one task: cut, train, score; read from the store if they are there, else run by an engine."""
+"""Trials of one model on one task: cut, train, score; read from the store, else run by an engine.
 
-import dataclasses
+Cheap rankings of all layers stand beside them: layers trained together, or probed on frozen states.
+"""
+
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from functools import partial
+from statistics import fmean
+from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
 from truncate_kit.core.errors import DivergedError, UsageError
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher
 from truncate_kit.core.settings import numbers_named
+from truncate_kit.core.hardware import in_halves
+from truncate_kit.core.naming import numbers_named
+from truncate_kit.core.parallel import Engine, Send, Steps
+from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
+from truncate_kit.core.statistics import Span
 from truncate_kit.core.wording import counted
-from truncate_kit.data.seen import Keys
-from truncate_kit.methods.tmft.ranking import RankingOrder, Scores, rank
-from truncate_kit.methods.tmft.result import Ranking
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.methods.priors import WordPrior
+from truncate_kit.methods.tmft.result import LayerScores
+from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.layer_pooling import ConcatPooling
 from truncate_kit.models.store import Checkpoints, RunStore
-from truncate_kit.models.truncation import keep, layers_held, truncate, truncated_config
-from truncate_kit.training.examples import PairEvaluator
+from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
+from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name
 from truncate_kit.training.tasks import Task
 
-
-class Prior(Protocol):
-    """What the encoder of a trial is trained on before its task."""
-
-    def fingerprint(self) -> str:
-        """Return a text that is equal exactly when the same prior training would come out."""
-
-    def learned(self, seed: int) -> Keys:
-        """Return keys of the labelled pairs that a trial of this seed learns from or is chosen by."""
-
-    def train(self, encoder: Encoder, seed: int, *, checkpoint: Path | None, progress: Progress) -> float:
-        """Train the truncated encoder in place; returns the score it reached."""
+PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
+PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 13 layers × 768
+Scores = dict[int, float]
+Ranked = Literal["probe", "multi-exit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
+    """Return the vectors (b, out) of the encoder truncated at each of `layers` for a batch, in one pass."""
+    states = encoder.hidden_states(batch)
+    return [encoder.from_states(states[layer], batch["attention_mask"]) for layer in layers]
+
+
+@torch.inference_mode()
+def exit_vectors_of(
+    encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int], batch_size: int = 64, progress: Progress = silent
+) -> Tensor:
+    """Return `exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
+    batches, parts = length_batches([len(row) for row in ids], batch_size), list[Tensor]()
+
+    def read(places: Sequence[int]) -> Tensor:
+        vectors = exit_vectors(encoder, encoder.pad([ids[place] for place in places]), layers)
+        return torch.stack([one.float().cpu() for one in vectors])
+
+    with evaluating(encoder):
+        for done, batch in enumerate(batches, 1):
+            parts += in_halves(read, batch)
+            progress("ranking layers by their frozen states", done, len(batches))
+    return torch.cat(parts, dim=1)[:, original_order(batches)]
+
+
+class MultiExit:
+    """Examples and evaluator of several layers at once, each as if the model ended there: the mean over the exits.
+
+    Args:
+        exits: The same pairs for each layer, each with its own head if the objective has one.
+        held_out: The same held-out pairs for each layer.
+    """
+
+    def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, VectorEvaluator]) -> None:
+        self._exits, self._held_out, self._any = exits, held_out, next(iter(exits.values()))
+        self.separable = self._any.separable
+        heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
+        self.head: nn.Module | None = nn.ModuleList(heads) if heads else None
+
+    def __len__(self) -> int:
+        return len(self._any)
+
+    def lengths(self) -> list[int]:
+        """Return the tokens of the longer text of each pair."""
+        return self._any.lengths()
+
+    def texts(self) -> list[Ids]:
+        """Return the token ids of all texts that are learned or held out."""
+        return [*self._any.texts(), *next(iter(self._held_out.values())).texts()]
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Return the mean of the losses of the layers."""
+        vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
+        losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
+        return torch.stack(losses).mean()
+
+    def by_layer(self, encoder: Encoder) -> Scores:
+        """Return the main score of each exit on the held-out pairs, in points."""
+        texts = next(iter(self._held_out.values())).texts()
+        vectors = exit_vectors_of(encoder, texts, list(self._held_out))
+        rows = zip(self._held_out.items(), vectors, strict=True)
+        return {layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in rows}
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Return the mean over the exits; no Pearson."""
+        return fmean(self.by_layer(encoder).values()), None
+
+
+def probe_layers(
+    encoder: Encoder,
+    exits: Mapping[int, Pairs],
+    held_out: Mapping[int, VectorEvaluator],
+    seed: int,
+    progress: Progress = silent,
+) -> Scores:
+    """Return the best dev score, in points, of one linear map per layer over the frozen states.
+
+    Args:
+        encoder: The full model, which is not changed.
+        exits: As for `MultiExit`.
+        held_out: As for `MultiExit`.
+        seed: Draws the pairs, and the order in which they are learned.
+        progress: Called as the work goes on.
+    """
+    layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
+    generator = torch.Generator().manual_seed(seed)
+    texts, count = pairs[0].texts(), len(pairs[0])
+    drawn = count > PROBE_PAIRS
+    kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS] if drawn else torch.arange(count)
+    both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
+    # The states are computed once; the maps (out × out, from the identity) and the heads are trained on them together.
+    train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
+    dev = exit_vectors_of(encoder, evaluators[0].texts(), layers)
+    centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1
+    train, dev = train - centre, dev - centre
+    heads = [head.cpu() for head in (part.head for part in pairs) if head is not None]
+    maps = nn.Parameter(torch.eye(train.shape[-1]).repeat(len(layers), 1, 1))
+    optimiser = torch.optim.Adam([maps, *nn.ModuleList(heads).parameters()], lr=PROBE_RATE)
+
+    def scores(states: Tensor) -> list[float]:
+        return [evaluator.score_of(layer)[0] for evaluator, layer in zip(evaluators, states, strict=True)]
+
+    best = scores(dev)
+    for _ in range(PROBE_EPOCHS):
+        for places in torch.split(torch.randperm(len(kept), generator=generator), PROBE_BATCH):
+            both = torch.cat([places, places + len(kept)])
+            vectors = torch.bmm(train[:, both], maps)
+            which = kept[places].tolist()
+            loss = torch.stack([part.loss_of(layer, which) for part, layer in zip(pairs, vectors, strict=True)]).sum()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            optimiser.step()
+        best = [max(pair) for pair in zip(best, scores(torch.bmm(dev, maps.detach())), strict=True)]
+    return dict(zip(layers, best, strict=True))
+
+
+def rank(
+    full: Encoder,
+    task: Task,
+    settings: TrainingSettings,
+    name: Ranked,
+    layers: Sequence[int],
+    seed: int,
+    progress: Progress = silent,
+) -> Scores:
+    """Return the dev score of each layer, in points: probed, or after one epoch with the loss on all of them.
+
+    Raises `UsageError` for a task without pairs.
+    """
+    encoder = full if name == "probe" else truncate(full, max(layers))
+    examples, dev = dict[int, Pairs](), dict[int, VectorEvaluator]()
+    for layer in layers:  # each has a head of its own if the objective has one
+        pairs, evaluator, _ = task.trial(encoder, seed)
+        if not isinstance(pairs, Pairs):
+            raise UsageError(
+                f"The strategy {name} ranks layers by labelled pairs, which this objective does not have.",
+                hint='Use `strategy="guided"`.',
+            )
+        examples[layer], dev[layer] = pairs, evaluator
+    if name == "probe":
+        return probe_layers(encoder, examples, dev, seed, progress)
+    exits = MultiExit(examples, dev)
+    run = TrainingRun(encoder, exits, exits, replace(settings, epochs=1), seed=seed)
+    run.train(progress=progress, task="ranking layers, all trained at once")
+    return exits.by_layer(encoder)
+
+
+@dataclass(frozen=True, slots=True)
 class TrialOrder:
     """A trial to be run."""
 
     layer: int
     seed: int
     epochs: int  # of the whole trial
-    searching: bool  # whether it never sees the test set
-    keep_weights: bool  # whether weights come back with the scores
-    stop_after: int | None = None  # number of epochs after which its checkpoint waits, None for all
+    stop_after: int | None  # epochs after which its checkpoint waits, by default all
+    searching: bool  # without a score on the test set
+    keep_weights: bool  # return weights with the scores
 
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"
 
     @property
     def name(self) -> str:
-        """Name the whole trial, whose checkpoint this is."""
+        """Name the whole trial, which its checkpoint is of."""
         return trial_name(self.layer, self.seed, self.epochs)
 
     @property
@@ -65,28 +211,28 @@ class TrialOrder:
         return f"{self}, {counted(self.epochs, 'epoch')}"
 
 
-@dataclass(frozen=True, slots=True)
-class TrialWork:
-    """What the trials and rankings of one model on one task share."""
+RankingOrder = tuple[Ranked, tuple[int, ...], int]
+"""A ranking to be made: its name, layers and seed."""
 
-    full: Encoder
-    task: Task
-    settings: TrainingSettings
-    prior: Prior | None
-    checkpoints: Checkpoints  # a trial that is begun again continues only if a worker sees their folder
+
+class TrialWork:
+    """The state shared by the trials and rankings of one model on one task; it is sent to workers."""
+
+    def __init__(
+        self, full: Encoder, task: Task, settings: TrainingSettings, prior: WordPrior | None, checkpoints: Checkpoints
+    ) -> None:
+        self.full, self.task, self.settings, self.prior, self.checkpoints = full, task, settings, prior, checkpoints
 
     def move(self, device: str) -> None:
-        """Move to another device: task and prior read texts with the same encoder, and hold nothing on a device."""
+        """Move to another device; task and prior hold no tensors there."""
         self.full.to(device)
 
-    def perform(
-        self, order: TrialOrder | RankingOrder, send: Send
-    ) -> tuple[Trial | DivergedError, bytes | None] | Scores:
+    def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
         """Run one trial, or rank; sends `Steps` and, after each epoch of a trial, a `TrialEvent`.
 
         Returns:
-            Of a ranking its scores. Of a trial what it gave, and its weights as `torch.save` writes them if they were
-            asked for. One that diverges ends alone.
+            For a ranking its scores. For a trial its record, or the error if it diverged, and its weights as
+            `torch.save` writes them if they were asked for.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -94,8 +240,8 @@ class TrialWork:
                 total = max(1, total * order.stop_after // order.epochs)
             send(Steps(task, done, total))
 
-        if isinstance(order, RankingOrder):
-            return rank(self.full, self.task, self.settings, order, progress)
+        if not isinstance(order, TrialOrder):
+            return rank(self.full, self.task, self.settings, *order, progress)
         encoder = truncate(self.full, order.layer)
         try:
             trial = self._run(encoder, order, send, progress)
@@ -110,8 +256,7 @@ class TrialWork:
     def _run(self, encoder: Encoder, order: TrialOrder, send: Send, progress: Progress) -> Trial:
         layer, seed, budget, stop_after = order.layer, order.seed, order.epochs, order.stop_after
         if self.prior is not None:
-            checkpoint = self.checkpoints.of(order.name, "prior")
-            self.prior.train(encoder, seed, checkpoint=checkpoint, progress=progress)
+            self.prior.train(encoder, seed, checkpoint=self.checkpoints.of(order.name, "prior"), progress=progress)
         examples, dev, test = self.task.trial(encoder, seed)
         state = TrainingRun(encoder, examples, dev, replace(self.settings, epochs=budget), seed=seed).train(
             checkpoint=self.checkpoints.of(order.name),
@@ -122,10 +267,8 @@ class TrialWork:
         )
         scores = tuple(state.scores[:stop_after])  # the checkpoint of a killed run may be further
         dev_score, dev_pearson = dev.score(encoder) if stop_after is None else (max(scores), None)
-        draws: tuple[float, ...] = ()
-        if isinstance(dev, PairEvaluator) and not order.searching:
-            draws = dev.resampled(encoder.encode_ids(dev.texts()))
         test_score, test_pearson = (None, None) if order.searching else test.score(encoder)
+        resampled = dev if isinstance(dev, PairEvaluator) and not order.searching else None
         return Trial(
             layer=layer,
             seed=seed,
@@ -139,12 +282,23 @@ class TrialWork:
             test_pearson=test_pearson,
             seconds=state.seconds,
             stopped_after=stop_after,
-            dev_draws=draws,
+            dev_draws=resampled.resampled(encoder.encode_ids(dev.texts())) if resampled else (),
         )
 
 
 class TrialRunner:
-    """Runs trials of one model on one task with one set of training settings, and alone writes their store."""
+    """Runs trials of one model on one task with one set of training settings, and alone writes their store.
+
+    Args:
+        full: The model that trials cut at a layer.
+        task: Its examples and evaluators.
+        settings: Of every trial.
+        store: Gets records, checkpoints and weights.
+        prior: Training before the task.
+        watcher: Hears of every epoch and trial.
+        engine: By default runs one trial after another here.
+        keeps_weights: Keep those of every trial with the full budget.
+    """
 
     def __init__(
         self,
@@ -152,33 +306,28 @@ class TrialRunner:
         task: Task,
         settings: TrainingSettings,
         store: RunStore,
-        prior: Prior | None = None,
+        prior: WordPrior | None = None,
         watcher: TrialWatcher | None = None,
         engine: Engine | None = None,
         *,
-        keeps_weights: bool = False,  # of every trial with the full budget
+        keeps_weights: bool = False,
     ) -> None:
         self.full, self.task, self.settings, self.store, self.prior = full, task, settings, store, prior
-        self.watcher, self._keeps_weights = watcher or TrialWatcher(), keeps_weights
-        self._engine = engine or Engine()
+        self.watcher, self._engine, self._keeps_weights = (
+            watcher or TrialWatcher(),
+            engine or Engine(),
+            keeps_weights,
+        )
         self._work = TrialWork(full, task, settings, prior, store.checkpoints)
 
     def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
-        """Return the trial of this layer and seed, see `run_all`."""
+        """Return the trial of this layer and seed, see `as_finished`."""
         return self.run_all([(layer, seed)], keep_weights=keep_weights)[0]
 
-    def run_all(
-        self,
-        places: Iterable[tuple[int, int]],
-        *,
-        epochs: int | None = None,
-        stop_after: int | None = None,
-        keep_weights: bool = False,
-    ) -> tuple[Trial, ...]:
+    def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
         """Return the trials of these layers and seeds, in this order, see `as_finished`."""
         places = tuple(places)
-        found = self.as_finished(places, epochs=epochs, stop_after=stop_after, keep_weights=keep_weights)
-        done = {(trial.layer, trial.seed): trial for trial in found}
+        done = {(trial.layer, trial.seed): trial for trial in self.as_finished(places, **options)}
         return tuple(done[place] for place in places)
 
     def as_finished(
@@ -191,62 +340,59 @@ class TrialRunner:
     ) -> Iterator[Trial]:
         """Yield each of these trials once: first those that are in the store, then the others as they finish.
 
-        What is not there goes to the engine as one batch, and is stored before it is given. If trials diverge the
-        others are run and kept; then `DivergedError` says which did.
+        Missing trials go to the engine as one batch, and are stored before they are yielded. If trials diverge the
+        others are run and kept; then `DivergedError` names the first.
 
         Args:
             places: Layers and seeds; repeats count once.
-            epochs: Of shorter search runs, which never see the test set; None is the full budget.
+            epochs: Of shorter search runs, without a score on the test set; by default the full budget.
             stop_after: Epochs of each trial that are run, without the test set; it may go on later.
-            keep_weights: Run a finished trial again whose weights are gone; its first record stays.
+            keep_weights: Run a finished trial again if its weights are gone; its first record stays.
         """
-        budget, orders = epochs or self.settings.epochs, []
+        budget, orders = epochs or self.settings.epochs, list[TrialOrder]()
         searching = budget < self.settings.epochs or stop_after is not None
+        keep = keep_weights or (self._keeps_weights and not searching)
         for layer, seed in dict.fromkeys(places):
-            trial = self.stored(layer, seed, epochs=budget, stop_after=stop_after)
-            if trial is not None and (not keep_weights or self.store.has_weights(trial.name)):
-                yield self._told(trial)
+            known = self.stored(layer, seed, epochs=budget, stop_after=stop_after)
+            if known is not None and (not keep_weights or self.store.has_weights(known.name)):
+                yield self._told(known)
                 continue
-            orders.append(
-                TrialOrder(
-                    layer=layer,
-                    seed=seed,
-                    epochs=budget,
-                    searching=searching,
-                    keep_weights=keep_weights or (self._keeps_weights and not searching),
-                    stop_after=stop_after,
-                )
-            )
-        # Deep layers take longest and begin first: else one worker has the last of them while the others have nothing.
+            orders.append(TrialOrder(layer, seed, budget, stop_after, searching, keep))
+        # Deep layers take longest and begin first: else one worker ends with the last of them while the others wait.
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned({one.task: max(1, one.layer) for one in orders})
         diverged = list[tuple[str, DivergedError]]()
-        for order, outcome in self._engine.run(self._work, orders, self._pass_on):
-            assert isinstance(outcome, tuple)
-            found, weights = outcome
-            if isinstance(found, DivergedError):
-                diverged.append((f"Layer {order.layer}, seed {order.seed}", found))
+        for order, (trial, weights) in self._engine.run(self._work, orders, self._pass_on):
+            if isinstance(trial, DivergedError):
+                diverged.append((f"Layer {order.layer}, seed {order.seed}", trial))
                 self.store.checkpoints.remove(order.name)
                 continue
             encoder = None
             if weights is not None:
                 encoder = truncate(self.full, order.layer)
-                held = torch.load(io.BytesIO(weights), map_location=self.full.device, weights_only=True)
-                encoder.load_state_dict(held)
-            self.store.write_encoder(found.name, found, encoder)
-            yield self._told(found)
+                encoder.load_state_dict(torch.load(io.BytesIO(weights), self.full.device, weights_only=True))
+            self.store.write_encoder(trial.name, trial, encoder)
+            yield self._told(trial)
         check_diverged(diverged)
 
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
     ) -> Trial | None:
-        """Return the finished trial, or what its first epochs gave, also if it ended there; None if there is none."""
+        """Return the kept trial, or its first epochs if it ended there; None if it is missing."""
         budget = epochs or self.settings.epochs
         whole = self.store.read(trial_name(layer, seed, budget), Trial)
         if stop_after is None:
             return whole
         return whole.first(stop_after) if whole else self.store.read(trial_name(layer, seed, budget, stop_after), Trial)
+
+    def finished(self) -> list[Trial]:
+        """Return the trials in the store that had the full budget, by layer and seed."""
+        whole = (
+            trial for name, trial in self.store.all(Trial).items() if name == trial.name and not trial.stopped_after
+        )
+        trials = [trial for trial in whole if trial.epochs == self.settings.epochs and trial.test is not None]
+        return sorted(trials, key=lambda trial: (trial.layer, trial.seed))
 
     def _told(self, trial: Trial) -> Trial:
         kind: Literal["finished", "stopped"] = "finished" if trial.stopped_after is None else "stopped"
@@ -267,58 +413,72 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """Return what the models trained at their last layer give at each of `layers`, untrained there, by seed.
+        """Score the models trained at their last layer at each of `layers`, untrained there, by seed.
 
         Raises `UsageError` for an objective with a classifier, which would be the last layer's.
         """
         if self.task.trial(self.full, seeds[0])[0].head is not None:
             hint = "Read earlier layers with another objective."
             raise UsageError("A classifier that was trained at the last layer does not fit an earlier one.", hint=hint)
+
+        def read(layer: int, seed: int) -> Trial | None:
+            return self.store.read(_earlier(layer, seed), Trial)
+
         places = [(layer, seed) for seed in seeds for layer in layers]
-        missing = [place for place in places if self.store.read(_earlier(*place), Trial) is None]
+        missing = [place for place in places if read(*place) is None]
         new = sorted({seed for _, seed in missing})
         for trial in self.run_all([(self.full.depth, seed) for seed in new], keep_weights=True):
             trained = self.store.encoder(trial.name, self.full.device)
             _, dev, test = self.task.trial(trained, trial.seed)
             for layer in (layer for layer, seed in missing if seed == trial.seed):
                 encoder = truncate(trained, layer, copy_weights=False)
-                (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
-                read = dataclasses.replace(
-                    trial,
-                    layer=layer,
-                    dev_scores=(dev_score,),
-                    best_epoch=1,
-                    dev_draws=(),
-                    dev=dev_score,
-                    dev_pearson=dev_pearson,
-                    test=test_score,
-                    test_pearson=test_pearson,
-                )
-                self.store.write(_earlier(layer, trial.seed), read)
+                (on_dev, dev_pearson), (on_test, test_pearson) = dev.score(encoder), test.score(encoder)
+                scores: dict[str, Any] = {"dev": on_dev, "dev_pearson": dev_pearson, "test": on_test}
+                scores |= {"test_pearson": test_pearson, "dev_scores": (on_dev,), "best_epoch": 1, "dev_draws": ()}
+                record = replace(trial, layer=layer, **scores)
+                self.store.write(_earlier(layer, trial.seed), record)
         if missing:
             self.store.forget_weights(())
-        found = (self.store.read(_earlier(*place), Trial) for place in places)
-        return tuple(trial for trial in found if trial is not None)
+        return tuple(filter(None, (read(*place) for place in places)))
 
-    def rank(self, names: Sequence[Literal["multi-exit", "probe"]], layers: Sequence[int], seed: int) -> list[Scores]:
+    def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
         """Return the rankings of these names, from the store or run as one batch: a score of every layer, in points."""
-        orders = [RankingOrder(name=name, layers=tuple(layers), seed=seed) for name in names]
-        kept = {order: self.store.read(order.record, Ranking) for order in orders}
-        found = {o: dict(zip(r.layers, r.scores, strict=True)) for o, r in kept.items() if r is not None}
-        missing = [order for order in orders if order not in found]
-        for order, scores in self._engine.run(self._work, missing, self._pass_on):
-            assert isinstance(scores, dict)
-            self.store.write(order.record, Ranking(layers=tuple(scores), scores=tuple(scores.values())))
-            found[order] = scores
-        return [found[order] for order in orders]
+
+        def kept(name: str) -> str:
+            return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
+
+        found = {name: self.store.read_tensor(kept(name)) for name in names}
+        missing: list[RankingOrder] = [(name, tuple(layers), seed) for name in names if found[name] is None]
+        for (name, *_), scores in self._engine.run(self._work, missing, self._pass_on):
+            found[name] = self.store.tensor(
+                kept(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
+            )
+        return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in found.values() if tensor is not None]
 
 
 def _earlier(layer: int, seed: int) -> str:
     return f"earlier-layer{layer:02d}-seed{seed}"
 
 
+def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
+    """Return mean and sample standard deviation over the seeds of each layer."""
+    kept = parameters_kept(encoder.backbone.config)
+    above = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]
+    others = sum(parameter.numel() for module in above for parameter in module.parameters())
+    rows = []
+    for layer in sorted({trial.layer for trial in trials}):
+        by_seed = {trial.seed: trial for trial in trials if trial.layer == layer}
+        seeds, scores = tuple(sorted(by_seed)), dict[str, Any]()
+        for name in ("dev", "test", "test_pearson", "dev_pearson"):
+            values = [value for seed in seeds if (value := getattr(by_seed[seed], name)) is not None]
+            span = Span.of(values) if values else None
+            scores[name], scores[f"{name}_std"] = (span.mean, span.std) if span else (None, None)
+        rows.append(LayerScores(layer=layer, parameters=(kept[layer] or 0) + others, seeds=seeds, **scores))
+    return tuple(rows)
+
+
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Keep these blocks only, to be trained. Raises what `keep` raises, `UsageError` if the others are needed."""
+    """Keep these blocks only, to be trained. Raises as `keep`, and `UsageError` if the others are needed."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
             f"The vectors of {encoder.name} are made of the states of all its layers: no blocks can be left out.",
@@ -337,7 +497,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Tell if the token that is pooled is the same for every text at layer 0: the first, or an end without a place."""
+    """Return whether the pooled token is the same for every text at layer 0: the first, or an end without a place."""
     if encoder.pooling == "cls":
         return not isinstance(encoder.pooler, ConcatPooling)
     if encoder.pooling != "last" or encoder.tokenizer is None:
@@ -349,7 +509,7 @@ def _alike_at_0(encoder: Encoder) -> bool:
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """Return the layers that "auto" or a text as in `parse_layers` names for this encoder. Raises `UsageError`."""
+    """Return the layers that "auto" or a text for `parse_layers` names. Raises `UsageError`."""
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
@@ -357,12 +517,12 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
     if 0 in layers and _alike_at_0(encoder):
         token = "first" if encoder.pooling == "cls" else "last"
         raise UsageError(
-            f"At layer 0 the {token} token is the same for every text: pooled so, there is nothing to train.",
+            f"At layer 0 the {token} token is the same for every text: it cannot be trained.",
             hint="Name layers from 1 on, or use mean pooling.",
         )
     if encoder.pools_over_layers and layers != held:
         raise UsageError(
-            f"The vectors of {encoder.name} are made of several layers: it cannot be trained at another than its last.",
+            f"The vectors of {encoder.name} are made of several layers: it can be trained at its last one only.",
             hint=f"Use `layers={encoder.depth}`, or name the model it was made from.",
         )
     return layers
