@@ -12,10 +12,8 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import WatchOption, watcher_of
-from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized, place_in_words
 from truncate_kit.core.progress import TrialWatcher, WatchOption, watcher_of
-from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
+from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_before

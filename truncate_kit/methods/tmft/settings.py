@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import LAYERS, Bounds, as_text, check_seeds, check_settings, seeds_setting, setting
-from truncate_kit.methods.tmft.choosing import DEFAULT_RULE, PICK_RULES, STRATEGIES
-from truncate_kit.core.settings import LAYERS, Bounds, check_seeds, check_settings, seeds_setting, setting
 from truncate_kit.core.wording import in_points
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")

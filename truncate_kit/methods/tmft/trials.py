@@ -14,13 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.core.errors import DivergedError, UsageError
-from truncate_kit.core.parallel import Engine, Send, Steps
-from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher
-from truncate_kit.core.settings import numbers_named
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.naming import numbers_named
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
+from truncate_kit.core.settings import numbers_named
 from truncate_kit.core.statistics import Span
 from truncate_kit.core.wording import counted
 from truncate_kit.methods.priors import WordPrior
