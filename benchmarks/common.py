@@ -106,7 +106,7 @@ def measured_once(path: Path, name: str, measure: Callable[[], Any], *, again: b
 
 def machine(threads: int | None = None, others_busy: float | None = None, device: str = "cpu") -> dict[str, Any]:
     """Processor and versions, as results state them. others_busy: the share of other processes, 0 … 1."""
-    return describe_machine(torch.device(device), threads or torch.get_num_threads(), others_busy).to_dict()
+    return describe_machine(torch.device(device), threads or torch.get_num_threads(), others_busy)
 
 
 def whole_axis(axes: Axes, along: str = LAYERS) -> None:

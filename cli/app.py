@@ -142,7 +142,7 @@ def _write(lines: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None
 def result_kinds() -> dict[str, list[type[Any]]]:
     """Return the classes of what each command prints with --json; `demo` has no --json."""
     from truncate_kit.analysis.result import LayerProfile
-    from truncate_kit.bench.bench_report import BenchReport
+    from truncate_kit.bench.result import BenchReport
     from truncate_kit.core.workspace import Contents
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.evaluation.suite import SuiteReport

@@ -37,8 +37,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-    from truncate_kit.bench.backends import BenchSettings
-    from truncate_kit.bench.bench_report import BenchReport
+    from truncate_kit.bench.result import BenchReport, BenchSettings
     from truncate_kit.data.pairs import PairSet, PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.runtime import OnnxEncoder
@@ -438,7 +437,7 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
-    from truncate_kit.bench.backends import QUICK, BenchSettings
+    from truncate_kit.bench.result import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
     from truncate_kit.core.hardware import select_device
 

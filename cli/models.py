@@ -34,7 +34,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
-    from truncate_kit.export.settings import ExportSettings
+    from truncate_kit.export.record import ExportSettings
     from truncate_kit.training.cutting import CutResult
 
 
@@ -111,7 +111,7 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
-    from truncate_kit.export.settings import ExportSettings
+    from truncate_kit.export.record import ExportSettings
 
     kept = options.kept(layer, blocks)
     if not onnx:

@@ -333,8 +333,8 @@ class Push:
             return None
         from truncate_kit.export.pushing import push_folder
 
-        done = push_folder(folder, self.push_to, public=self.public)
-        return f"Pushed: {done.url} ({'private' if done.private else 'public'}), commit {done.commit}."
+        address, commit, private = push_folder(folder, self.push_to, public=self.public)
+        return f"Pushed: {address} ({'private' if private else 'public'}), commit {commit}."
 
 
 def given(**values: Any) -> dict[str, Any]:

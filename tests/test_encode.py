@@ -17,8 +17,8 @@ from truncate_kit.core.files import run_lock
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.export.encode import EncodedFile, encode_file
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -72,7 +72,7 @@ def test_row_n_is_the_vector_of_text_n(encoder, source, tmp_path):
     for place in (0, 6, 7, 199):
         torch.testing.assert_close(torch.from_numpy(stored[place : place + 1]), encoder.vectors([texts[place]]))
     assert left_over(out) == []
-    assert EncodedFile.from_dict(result.to_dict()).job == result.job
+    assert EncodedFile.from_dict(result.to_dict()) == result
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
@@ -147,7 +147,7 @@ def test_an_output_that_was_changed_is_not_called_done(encoder, source, tmp_path
     content = out.read_bytes()
     for changed in (content[:-1000], content[:-1] + bytes([content[-1] ^ 1])):
         out.write_bytes(changed)
-        with pytest.raises(UsageError, match="was changed after it was written"):
+        with pytest.raises(UsageError, match="or was changed since"):
             encode_file(encoder, source, out)
         assert out.read_bytes() == changed  # nothing is thrown away unasked
 
@@ -177,11 +177,11 @@ def test_an_output_of_something_else_is_left_alone(encoder, tiny_folder, source,
         lambda: encode_file(load_encoder(tiny_folder("bert")), source, out),
         lambda: encode_file(encoder, source, out, form=VectorFormat(precision="int8")),
     ):
-        with pytest.raises(UsageError, match="made from something else"):
+        with pytest.raises(UsageError, match="made from another input"):
             changed()
     assert out.read_bytes() == before
     out.with_suffix(".npy.json").unlink()  # a file of somebody else
-    with pytest.raises(UsageError, match="made from something else"):
+    with pytest.raises(UsageError, match="made from another input"):
         encode_file(encoder, source, out)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.commands import fails
 from truncate_kit.analysis.result import AnalysisSettings
-from truncate_kit.bench.backends import BenchSettings
+from truncate_kit.bench.result import BenchSettings
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.parallel import Processes
 from truncate_kit.core.settings import Bounds, first_seeds, shown
 from truncate_kit.evaluation.transfer import TransferSettings
-from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings

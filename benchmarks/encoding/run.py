@@ -37,9 +37,8 @@ from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.record import ExportReport
+from truncate_kit.export.record import ExportReport, ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder, token_batches
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.tokenizer import padded

@@ -18,8 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator
 
 from benchmarks.common import new_parser
-from truncate_kit.bench.backends import BACKENDS, Backend
-from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.bench.result import BACKENDS, Backend, BenchReport
 
 HERE = Path(__file__).parent
 KINDS = ("ours", "torch", "others")

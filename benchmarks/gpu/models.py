@@ -12,7 +12,7 @@ from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedC
 from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.core.precisions import GRAPH_FILES, Precision
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder

@@ -34,7 +34,7 @@ import torch
 
 from benchmarks.common import machine, names, new_parser, numbers
 from benchmarks.gpu.models import Models, sentences, shapes
-from truncate_kit.bench.backends import BACKENDS, BenchSettings
+from truncate_kit.bench.result import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
 from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, make_runner
 from truncate_kit.bench.timing import interleaved

@@ -21,8 +21,8 @@ from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import graph_files
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.frontier import PRECISIONS, own_pairs, side_by_side
 from truncate_kit.models.loading import load_encoder
 

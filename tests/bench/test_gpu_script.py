@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import figure
-from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
-from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.core.hardware import INSTRUCTIONS, bf16_instructions
-from truncate_kit.models.loading import load_encoder
+from truncate_kit.bench.result import BenchReport
+from truncate_kit.core.hardware import bf16_instructions
 
 FEW = {
     "device": "cpu", "width": "32", "layers": "2", "models": "bert-base", "cuts": "6", "lengths": "8",
@@ -41,15 +39,6 @@ def test_each_part_has_its_raw_seconds(folders):
     assert [(row["texts"], row["few_shapes"], len(row["seconds"])) for row in first["rows"]] == [
         (texts, few, 2) for few in (False, True) for texts in ("all", "one by one")
     ]
-
-
-def test_the_step_of_precision_needs_its_instructions(folders, monkeypatch):
-    work, out, options = folders
-    options = gpu.parsed([f"--work={work}", f"--out={out}", *options])
-    models = gpu.Models(work, gpu.shapes(options.width, options.layers), options.device, ("fp32",))
-    for flags, shown in (("avx2", False), ("avx2 avx512_bf16", True)):
-        monkeypatch.setenv(INSTRUCTIONS, flags)
-        assert ("+ precision: bf16" in gpu.steps(options, models)["seconds"]) == shown
 
 
 def test_what_is_there_is_not_measured_again_and_what_fails_is_written_down(folders, monkeypatch, capsys):
@@ -83,32 +72,6 @@ def test_models_and_graphs_are_made_beforehand(folders, tmp_path, capfd):
     stamps = {name: (tmp_path / name).stat().st_mtime_ns for name in made}
     gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
     assert {name: (tmp_path / name).stat().st_mtime_ns for name in made} == stamps
-
-
-def test_graphs_that_no_row_runs_are_not_made():
-    def precisions(*more):
-        options = gpu.parsed(["--work=x", *more])
-        return gpu.precisions_of(options)
-
-    assert precisions("--quick") == ("fp16",)
-    assert precisions("--backends=onnx-fp32") == precisions() == ("fp16", "fp32")
-    assert precisions("--device=cpu") == ("fp32",)
-
-
-def test_quick_gives_way_to_what_is_named():
-    options = gpu.parsed(["--work=x", "--quick", "--repeats=3"])
-    assert (options.repeats, options.memory, options.models) == (3, False, gpu.QUICK["models"])
-    assert set(options.backends) <= set(gpu.BACKENDS)
-
-
-def test_a_model_whose_graph_cannot_be_made_is_there_without_it(tmp_path, monkeypatch, capsys):
-    def refused(*_, **__):
-        raise random_models.TruncateKitError("too old.", hint="Upgrade it.")
-
-    monkeypatch.setattr(random_models, "export_onnx", refused)
-    folder = gpu.Models(tmp_path, gpu.shapes(32, 2), "cpu", ("fp32",)).folder("bert-base", 1)
-    assert load_encoder(folder).depth == 1
-    assert "bert-base-1 has no fp32 graph: too old. Upgrade it." in capsys.readouterr().out
 
 
 def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):

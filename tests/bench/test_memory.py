@@ -9,11 +9,10 @@ import torch
 from transformers import BertConfig
 
 from tests.support.processes import Program
-from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.memory import peak_memory
+from truncate_kit.bench.result import BACKENDS
 from truncate_kit.bench.runners import PeerRunner
-from truncate_kit.export.graph import GRAPH_FILE, save_graph
-from truncate_kit.export.trace import build_graph
+from truncate_kit.export.graph import GRAPH_FILE, build_graph, save_graph
 from truncate_kit.models.loading import load_encoder, random_encoder
 
 _MEBI = 2**20

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truncate_kit.bench.bench_report import ScoredPairs
-from truncate_kit.bench.quality import PairsEvaluator, quality_difference
+from tests.support.made_results import a_bench
+from truncate_kit.bench.run import quality_difference
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.statistics import draw_counts
-from truncate_kit.data.pairs import TextPair
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.report.measuring import quality_sentence
 
@@ -38,37 +37,36 @@ def _pairs(count, seed=3):
 
 def test_interval_is_the_percentiles_of_the_paired_differences():
     lean, full, targets = _pairs(30)
-    result = quality_difference("torch-fp32", lean, full, targets, resamples=200, level=0.9, seed=5)
+    result = quality_difference(lean, full, targets, resamples=200, level=0.9, seed=5)
     differences = []
     for row in draw_counts(30, 200, seed=5):
         drawn = np.repeat(np.arange(30), row)
         score = [stats.spearmanr(np.array(x)[drawn], np.array(targets)[drawn]).statistic for x in (lean, full)]
         differences.append(100 * (score[0] - score[1]))
     cuts = statistics.quantiles(differences, n=20, method="inclusive")
-    assert (result.low, result.high) == pytest.approx((cuts[0], cuts[-1]))
-    assert result.difference == pytest.approx(100 * (_spearman(lean, targets) - _spearman(full, targets)))
-    assert (result.resamples, result.num_pairs, result.seed, result.level) == (200, 30, 5, 0.9)
+    assert (result["low"], result["high"]) == pytest.approx((cuts[0], cuts[-1]))
+    assert result["difference"] == pytest.approx(100 * (_spearman(lean, targets) - _spearman(full, targets)))
+    assert (result["resamples"], result["num_pairs"], result["level"]) == (200, 30, 0.9)
+    monotone = [value**3 for value in lean]  # the same ranks in every resample, so no difference in any
+    alike = quality_difference(lean, monotone, targets, resamples=200)
+    assert (alike["difference"], alike["low"], alike["high"]) == pytest.approx((0, 0, 0), abs=1e-9)
 
 
 def test_rows_that_repeat_a_pair_are_no_further_evidence():
     lean, full, targets = _pairs(15)
-    once = quality_difference("torch-fp32", lean, full, targets)
+    once = quality_difference(lean, full, targets)
     texts = [(f"a{number}", f"b{number}") for number in range(15)]
     numbers = numbers_of([*texts, *((second, first) for first, second in texts)])
     assert numbers.tolist() == [*range(15), *range(15)]
-    again = quality_difference("torch-fp32", 2 * lean, 2 * full, 2 * targets, numbers=numbers)
-    assert (again.low, again.high, again.num_pairs) == (once.low, once.high, 15)
-    assert again.difference == pytest.approx(once.difference)
-    twice = [TextPair(first, second, target) for (first, second), target in zip(2 * texts, 2 * targets, strict=True)]
-    scores = [(0.0, np.array(2 * values)) for values in (lean, full)]
-    found = PairsEvaluator(twice).difference("torch-fp32", *scores, seed=0)
-    assert (found.low, found.high, found.num_pairs) == (once.low, once.high, 15)
+    again = quality_difference(2 * lean, 2 * full, 2 * targets, numbers=numbers)
+    assert (again["low"], again["high"], again["num_pairs"]) == (once["low"], once["high"], 15)
+    assert again["difference"] == pytest.approx(once["difference"])
 
 
 def test_interval_agrees_with_a_bootstrap_of_other_random_draws():
     lean, full, targets = _pairs(60)
-    result = quality_difference("torch-fp32", lean, full, targets)
-    assert result.resamples >= 2000
+    result = quality_difference(lean, full, targets)
+    assert result["resamples"] >= 2000
     generator = random.Random(11)
     differences = []
     for _ in range(1000):
@@ -77,37 +75,23 @@ def test_interval_agrees_with_a_bootstrap_of_other_random_draws():
         differences.append(100 * (score[0] - score[1]))
     cuts = statistics.quantiles(differences, n=40, method="inclusive")
     width = cuts[-1] - cuts[0]
-    assert result.low == pytest.approx(cuts[0], abs=0.12 * width)
-    assert result.high == pytest.approx(cuts[-1], abs=0.12 * width)
-
-
-def test_pairs_are_drawn_alike_for_both_models():
-    lean, _, targets = _pairs(40)
-    monotone = [value**3 for value in lean]  # the same ranks in every resample, so no difference in any
-    result = quality_difference("torch-fp32", lean, monotone, targets, resamples=300)
-    assert (result.difference, result.low, result.high) == pytest.approx((0, 0, 0), abs=1e-9)
-
-
-def test_same_seed_same_interval():
-    lean, full, targets = _pairs(20)
-    results = [quality_difference("torch-fp32", lean, full, targets, resamples=100, seed=seed) for seed in (1, 1, 2)]
-    assert results[0] == results[1]
-    assert (results[0].low, results[0].high) != (results[2].low, results[2].high)
+    assert result["low"] == pytest.approx(cuts[0], abs=0.12 * width)
+    assert result["high"] == pytest.approx(cuts[-1], abs=0.12 * width)
 
 
 def test_resamples_without_a_correlation_are_left_out_and_counted():
-    result = quality_difference("torch-fp32", [0.1, 0.2, 0.9], [0.2, 0.1, 0.9], [0, 0, 5], resamples=500)
-    assert result.resamples < 500  # many draws of three pairs hold one target only
-    assert result.low <= result.high
+    result = quality_difference([0.1, 0.2, 0.9], [0.2, 0.1, 0.9], [0, 0, 5], resamples=500)
+    assert result["resamples"] < 500  # many draws of three pairs hold one target only
+    assert result["low"] <= result["high"]
 
 
 @pytest.mark.parametrize("count", [3, 19, 20])
 def test_few_pairs_give_no_verdict(count):
     """One model has the order of the targets and the other its reverse, so every resample says the same."""
     targets = list(range(count))
-    found = quality_difference("torch-fp32", targets, targets[::-1], targets)
-    assert (found.low, found.high) == pytest.approx((200, 200))
-    said = quality_sentence(found, ScoredPairs(name="set", fingerprint="", num_pairs=count, bundled=False))
+    found = quality_difference(targets, targets[::-1], targets)
+    assert (found["low"], found["high"]) == pytest.approx((200, 200))
+    said = quality_sentence(a_bench(), found)
     if count < 20:
         assert said.endswith(f": +200.00 points; {count} pairs are too few for an interval to say which is better.")
     else:
@@ -116,4 +100,4 @@ def test_few_pairs_give_no_verdict(count):
 
 def test_constant_similarities_are_an_error():
     with pytest.raises(DataError):
-        quality_difference("torch-fp32", [0.5] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5])
+        quality_difference([0.5] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5])

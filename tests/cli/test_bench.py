@@ -6,7 +6,7 @@ import matplotlib.image
 import pytest
 import torch
 
-from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.bench.result import BenchReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import origin_of, save_encoder
 from truncate_kit.models.truncation import truncate
@@ -60,7 +60,7 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32"):
         assert row in out
     assert "paired bootstrap over 21 pairs, 2,000 resamples" in out
-    assert "Left out: torch.compile" in out
+    assert "What the cut gained" in out
     assert "Warning: nothing says" not in out
     report = BenchReport.read(workspace / "bench.json")
     assert {(row.batch_size, row.length) for row in report.timings} == {(1, 4), (2, 4), (None, None)}
@@ -95,8 +95,8 @@ def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pa
     assert code == 0, err
     report = BenchReport.read(tmp_path / "exported" / "bench.json")
     assert [row.layer for row in report.models] == [1, 3]
-    assert [row.spearman for row in report.contestants] == [None, None]
-    assert "there are no scores" in out
+    assert [row.score for row in report.contestants] == [None, None]
+    assert "peak MB" not in out
     assert "(no figure without scores)" in out
     assert not (tmp_path / "exported" / "bench.png").exists()
 

@@ -9,7 +9,7 @@ from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.bench.result import BenchReport
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
@@ -90,7 +90,7 @@ def test_bench_compares_the_blocks_with_all_of_the_model(model, kept, tmp_path, 
     expected = evaluate(kept, pairs).spearman
     for row in report.contestants:
         if row.role == "lean":
-            assert row.spearman == pytest.approx(expected, abs=1e-3), row.backend
+            assert row.score == pytest.approx(expected, abs=1e-3), row.backend
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
     config = model / "config.json"
     fast = ("--backends", "torch-fp32", *fast[2:])

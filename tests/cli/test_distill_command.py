@@ -177,12 +177,12 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     model = tiny_folder("bert")
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
     out = run(capfd, "export", "--onnx", "--precision", "int8", "--json")
-    task = json.loads(out)["task"]
-    assert (task["data"], task["num_pairs"]) == (f"cosines of {model}/test", 21)
+    graph = json.loads(out)
+    assert (graph["scored_on"], graph["num_pairs"]) == (f"cosines of {model}/test", 21)
     full, lean, store = load_encoder(model), load_encoder("exported/lean"), TextStore(texts.parent / "exported" / TEXTS)
     report = np.random.default_rng(0).permutation(len(store))[:42][21:]
     pairs = own_pairs(full, store.read(report)).pairs
-    assert task["spearman_before"] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
+    assert graph["spearman"][0] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
     _, err = run_both(capfd, "export", "--onnx")
     assert "cosines of the full model between texts that were held out stand for them." in " ".join(err.split())
     pairs = texts.parent / "pairs.csv"

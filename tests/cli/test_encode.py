@@ -83,7 +83,6 @@ def test_json_and_options(workspace, capsys):
     assert (code, err) == (0, "")
     result = json.loads(out)
     assert (result["shape"], result["dtype"], result["resumed_at"]) == ([2, 4], "int8", 0)
-    assert result["job"]["form"] == {"precision": "int8", "dimensions": 4, "normalize": True}
     assert np.load("v.npy").shape == (2, 4)
 
 

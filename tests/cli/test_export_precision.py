@@ -41,7 +41,7 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     divided = complete_splits(load_pairs(data, scale=(-1, 1)))
     assert report["quantization"]["searched_on"] == divided.dev.name
     assert report["quantization"]["num_pairs"] == len(divided.dev)
-    assert (report["task"]["data"], report["task"]["num_pairs"]) == (divided.test.name, len(divided.test))
+    assert (report["scored_on"], report["num_pairs"]) == (divided.test.name, len(divided.test))
     assert (report["precision"], report["target"], report["file"]) == ("int8", "cpu", "model_int8.onnx")
     assert (out / "lean/model.onnx").read_bytes() == exact
     record = json.loads((out / "lean/export.json").read_text())

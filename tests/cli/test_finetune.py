@@ -86,7 +86,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
         assert said in " ".join(run(*arguments, "--data", changed)[2].split())
 
     code, out, err = run("export", "--onnx", "--json")
-    assert json.loads(out)["task"]["num_pairs"] == held_out, err
+    assert json.loads(out)["num_pairs"] == held_out, err
     few = ("--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1, "--workspace", "another")
     code, out, err = run("bench", tiny_folder("bert"), "--full", "exported/full", "--data", changed, *few, "--json")
     assert json.loads(out)["scored"]["num_pairs"] == held_out, err

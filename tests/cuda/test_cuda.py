@@ -13,8 +13,8 @@ import torch
 from tests.support.families import TEXTS, TINY_CONFIGS
 from tests.support.pair_runs import pair_run
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.models.loading import load_encoder

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from tests.support.families import WORDS
-from truncate_kit.export.graph import save_graph
-from truncate_kit.export.int8 import Rounding, best_zero, calibrate, divisor_of, quantize, quantized_inputs
-from truncate_kit.export.trace import build_graph
+from truncate_kit.export.graph import build_graph, save_graph
+from truncate_kit.export.int8 import best_zero, calibrate, divisor_of, quantize, quantized_inputs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
@@ -71,7 +70,7 @@ def test_weights_that_layers_share_stay_shared(tiny_folder):
     tied = [name for name, weights in quantized_inputs(graph).items() if weights is None]
     assert tied
     found = calibrate(graph, feeds(encoder))
-    assert all(found[name].divisor is None for name in tied)
+    assert all(found[name][1] is None for name in tied)
     names = [name for name in quantize(graph, roundings=found).graph.initializers if name.endswith("_int8")]
     plain = [name for name in quantize(graph).graph.initializers if name.endswith("_int8")]
     assert sorted(names) == sorted(plain)
@@ -86,7 +85,7 @@ def test_outlying_channels_cost_less_with_divisors(bert, tmp_path):
             block.intermediate.dense.weight[:, :2] /= 40
     graph = build_graph(encoder)
     found = calibrate(graph, feeds(encoder))
-    assert any(rounding.divisor is not None for rounding in found.values())
+    assert any(divisor is not None for _, divisor in found.values())
     exact = encoder.vectors(TEXTS).numpy()
 
     def error(roundings):
@@ -95,4 +94,4 @@ def test_outlying_channels_cost_less_with_divisors(bert, tmp_path):
         vectors = np.concatenate([session.run(None, batch)[0] for batch in feeds(encoder)])
         return np.square(vectors - exact).sum()
 
-    assert error(found) < error({name: Rounding(zero=rounding.zero) for name, rounding in found.items()}) / 2
+    assert error(found) < error({name: (zero, None) for name, (zero, _) in found.items()}) / 2

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph import fuse_embeddings, save_graph
-from truncate_kit.export.trace import build_graph
+from truncate_kit.export.graph import build_graph, fuse_embeddings, save_graph
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 

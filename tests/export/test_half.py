@@ -11,10 +11,9 @@ from onnx import TensorProto
 
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph import save_graph, set_mask
+from truncate_kit.export.graph import build_graph, save_graph, set_mask
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.trace import build_graph
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize
 from truncate_kit.models.truncation import truncate
@@ -68,13 +67,6 @@ def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, layer, pool
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)  # 5e-4 where a length is taken in float16
 
 
-def test_pooling_that_ends_the_graph_is_exported(tiny_folder, tmp_path):
-    encoder = truncate(load_encoder(tiny_folder("camembert"), pooling="cls"), 1)
-    export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
-    graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
-    assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT] * 2
-
-
 def test_a_value_beyond_float16_is_found_in_float32(tiny_folder, tmp_path):
     """The CPU provider keeps such values in float32 between nodes, so running the float16 graph would not show it."""
     encoder = copy.deepcopy(truncate(load_encoder(tiny_folder("bert")), 1))
@@ -121,13 +113,6 @@ def test_every_form_of_the_mask_gives_the_same_vectors(tiny_folder, tmp_path):
         for form in forms:
             found = sessions[form].run(None, {"input_ids": ids, "attention_mask": mask})[0]
             np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), err_msg=form)
-
-
-def test_a_graph_without_fused_attention_keeps_its_mask(tiny_folder):
-    graph = build_graph(truncate(load_encoder(tiny_folder("mpnet")), 1))
-    before = [node.name for node in graph.graph]
-    assert set_mask(graph, "lengths") == "unfused"
-    assert [node.name for node in graph.graph] == before
 
 
 def test_cuda_and_cpu_graphs_in_fp32_give_the_same(tiny_folder, tmp_path):

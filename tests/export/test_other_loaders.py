@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 

@@ -12,12 +12,11 @@ from tests.support.heads import with_heads
 from truncate_kit.core.errors import ModelError
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.check import check_scores
-from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.exporting import check_graph, export_onnx
+from truncate_kit.export.graph import build_graph
 from truncate_kit.export.int8 import Trials
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.trace import build_graph
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.tokenizer import padded
 
@@ -65,8 +64,9 @@ def test_pair_to_score(exported, count):
 def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
     encoder, _, _ = exported
     graph = build_graph(encoder, "cpu")
-    by_heads = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False, heads=encoder.heads)
-    by_cosine = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False)
+    without = copy.deepcopy(encoder)
+    without.heads = None
+    by_heads, by_cosine = (Trials(graph, one, GRADED, tmp_path, narrow=False) for one in (encoder, without))
     assert by_heads.base == pytest.approx(evaluate(encoder, PAIRS).spearman)
     first, second = encoder.vectors(FIRST), encoder.vectors(SECOND)
     cosines = torch.nn.functional.cosine_similarity(first, second)
@@ -94,7 +94,7 @@ def test_a_limit_is_kept_and_without_one_only_numbers_pass(exported):
         other = copy.deepcopy(encoder)
         other.heads.score.out.data.add_(shift)
         if passes:
-            assert max(check_scores(session_of(folder), other, limit).values()) > 2e-2
+            assert max(check_graph(folder / "model.onnx", other, precision="int8").values()) > 2e-2
         else:
-            with pytest.raises(ModelError, match=r"a difference of|NaN or infinity"):
-                check_scores(session_of(folder), other, limit)
+            with pytest.raises(ModelError, match=r"score of .*(a difference of|NaN or infinity)"):
+                check_graph(folder / "model.onnx", other, precision="int8" if limit is None else "fp16")

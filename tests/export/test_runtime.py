@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
-from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import (
     OnnxEncoder,
@@ -17,7 +16,6 @@ from truncate_kit.export.runtime import (
     cuda_providers,
     load_text_encoder,
     open_session,
-    run_bound,
     stepped,
     token_batches,
 )
@@ -69,11 +67,15 @@ MANY = [f"{text} {number}" for number in range(20) for text in TEXTS[:4]]
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_path, away):
+def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_path, away, monkeypatch):
     """Many texts run on another session than few: it is not opened from what has taken the folder's place."""
     encoder, folder = prompted
     place = shutil.copytree(folder, tmp_path / "served")
-    loaded = OnnxEncoder.load(place, threads=2, batch_tokens=20)
+    monkeypatch.chdir(tmp_path)
+    loaded, elsewhere = (OnnxEncoder.load("served", threads=2, batch_tokens=20) for _ in range(2))
+    monkeypatch.chdir(folder)
+    torch.testing.assert_close(elsewhere.vectors(MANY), encoder.vectors(MANY), atol=1e-5, rtol=1e-4)
+    assert elsewhere._on_one_core() is not None
     few = loaded.vectors(TEXTS[:1])
     shutil.rmtree(place)
     if not away:
@@ -82,17 +84,6 @@ def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_p
     assert torch.equal(loaded.vectors(TEXTS[:1]), few)
     with pytest.raises(ModelError, match="was changed while it was read"):
         loaded.digest()
-
-
-def test_a_loaded_graph_is_found_again_from_elsewhere(prompted, tmp_path, monkeypatch):
-    encoder, folder = prompted
-    monkeypatch.chdir(folder.parent)
-    loaded = OnnxEncoder.load(folder.name, threads=2, batch_tokens=20)
-    digest = OnnxEncoder.load(folder).digest()
-    monkeypatch.chdir(tmp_path)
-    torch.testing.assert_close(loaded.vectors(MANY), encoder.vectors(MANY), atol=1e-5, rtol=1e-4)
-    assert loaded._on_one_core() is not None
-    assert loaded.digest() == digest
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 20])
@@ -125,11 +116,11 @@ def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeyp
     loaded.few_shapes = True  # as on CUDA
     shapes = set()
 
-    def seen(session, feeds, **more):
+    def seen(feeds, session=None):
         shapes.add(feeds["input_ids"].shape)
-        return run_bound(session, feeds, **more)
+        return OnnxEncoder.run(loaded, feeds, session)
 
-    monkeypatch.setattr(runtime, "run_bound", seen)
+    monkeypatch.setattr(loaded, "run", seen)
     draw = np.random.default_rng(0)
     for number in (1, 2, 3, 5, 8, 13, 40, 200):
         ids = [[2, *draw.integers(5, 20, length - 2), 3] for length in draw.integers(3, encoder.max_length + 1, number)]
@@ -148,6 +139,10 @@ def test_steps_of_lengths_add_at_most_an_eighth():
         assert length <= step <= length * 9 / 8
     assert stepped(510, 511) == 511  # no more than the graph takes
     assert stepped(510, None) == 510
+    lengths = [3, 50, 1, 7, 7, 200, 2, 9]
+    batches = list(token_batches(lengths, 60))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    assert all(len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 60 for batch in batches)
 
 
 def test_what_a_session_is_told_on_cuda():
@@ -158,20 +153,6 @@ def test_what_a_session_is_told_on_cuda():
     first, second = cuda_providers(0, tensorrt={"trt_fp16_enable": True})
     assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
     assert second[0] == "CUDAExecutionProvider"
-
-
-def test_batches_hold_every_text_once_and_few_tokens():
-    lengths = [3, 50, 1, 7, 7, 200, 2, 9]
-    batches = list(token_batches(lengths, 60))
-    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 60
-
-
-def test_a_folder_without_a_graph_says_how_to_make_one(tiny_folder):
-    with pytest.raises(ModelError, match=r"no exported graph .*model\.onnx") as problem:
-        OnnxEncoder.load(tiny_folder("bert"))
-    assert "export_onnx()" in problem.value.hint
 
 
 def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):

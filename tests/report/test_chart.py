@@ -15,7 +15,7 @@ from tests.support.made_results import (
     a_sweep,
     some_heads,
 )
-from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.result import BACKENDS
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.methods.contrast.settings import LayerWeights
 from truncate_kit.report.chart import inline_svg, write_figures, write_plots
@@ -54,7 +54,7 @@ def test_every_plot_is_drawn_as_file_and_in_a_page(case, tmp_path):
 
 def test_a_figure_follows_the_numbers(tmp_path):
     report = a_bench()
-    worse = replace(report, contestants=(replace(report.contestants[0], spearman=70.0), *report.contestants[1:]))
+    worse = replace(report, contestants=(replace(report.contestants[0], score=70.0), *report.contestants[1:]))
     pictures = [image.imread(write_figures(view_of(one), tmp_path)[0]) for one in (report, worse, report)]
     assert not np.array_equal(pictures[0], pictures[1])
     assert np.array_equal(pictures[0], pictures[2])

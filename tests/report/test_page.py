@@ -105,10 +105,10 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
 
 def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     bench = bench_of(a_quality(1, 3))
-    bundled = replace(bench.scored, name="bundled/test", bundled=True)
+    bundled = replace(bench, scored_on="bundled/test", bundled=True)
     cases = {
-        "few": (replace(bench, quality=replace(bench.quality, num_pairs=3)), "3 pairs are too few"),
-        "bundled": (replace(bench, scored=bundled), "alone, which say little of your task"),
+        "few": (replace(bench, quality=bench.quality | {"num_pairs": 3}), "3 pairs are too few"),
+        "bundled": (bundled, "alone, which say little of your task"),
         "none": (replace(bench, quality=None), "Speed: 6.0 ×"),
     }
     for name, (report, ground) in cases.items():
@@ -118,7 +118,7 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     alone = write_page(write_run(tmp_path / "alone", lean, bench=None))
     assert "its speed was not compared" in alone.recommendations[0]
     miniature = replace(a_sweep(), model="mini-bert")  # for which the bundled pairs were made
-    run = write_run(tmp_path / "mini", lean, bench=replace(bench, scored=bundled), sweep=miniature)
+    run = write_run(tmp_path / "mini", lean, bench=bundled, sweep=miniature)
     assert write_page(run).recommendations[0].startswith("Take the lean model")
 
 
@@ -148,7 +148,7 @@ def test_a_distilled_model_is_judged_by_its_own_scores(lean, tmp_path, low, high
 
 def test_other_work_and_few_seeds_are_named(lean, tmp_path):
     bench = bench_of(a_quality(1, 3))
-    bench = replace(bench, machine=replace(bench.machine, others_busy=0.5))
+    bench = replace(bench, others_busy=0.5)
     grounds = " ".join(write_page(write_run(tmp_path / "run", lean, bench=bench)).grounds[0])
     assert "took 50% of this machine" in grounds
     assert f"Seeds: {len(a_sweep().lean.seeds)}" in grounds
@@ -217,7 +217,7 @@ def test_benches_of_other_weights_and_damaged_ones_are_left_out(lean, tmp_path):
     grounds = write_page(run).grounds[0]
     assert "bench.json measured other weights than those here, so it is left out. Run bench again." in grounds
     assert "bench-2.json cannot be read and is left out." in grounds
-    own = replace(bench, scored=replace(bench.scored, bundled=True))
+    own = replace(bench, bundled=True)
     own.write(run / "bench.json")
     bench.write(run / "bench-2.json")
     assert read_run(run).bench == bench  # on pairs of the user's own
@@ -252,12 +252,12 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     bench = bench_of(a_quality(1, 3))
     bench = replace(
         bench,
-        machine=replace(bench.machine, processor=EVIL),
+        processor=EVIL,
         notes=(EVIL,),
         contestants=tuple(replace(row, absent=row.absent and EVIL) for row in bench.contestants),
     )
     sweep = replace(a_sweep(), model=EVIL, data=EVIL, choice=EVIL, metric=f"{EVIL} $\\frac{{$")
-    graph = replace(an_export(), task=replace(an_export().task, data=EVIL))
+    graph = replace(an_export(), scored_on=EVIL)
     seen = replace(looked_at, model=EVIL, reference=EVIL)
     page = page_of(write_run(tmp_path / "run", lean, bench=bench, sweep=sweep, profile=seen, graph=graph))
     assert page.of("img") == []
@@ -287,8 +287,7 @@ def test_a_cell_of_a_notebook_has_tables_and_plots_without_a_script(drawn):
 def test_two_runs_stand_side_by_side_and_what_differs_is_named(lean, tmp_path):
     first = write_run(tmp_path / "a", lean, bench=bench_of(a_quality(1, 3)))
     bench = bench_of(a_quality(-3, -1))
-    other = replace(bench.scored, name="other/test", fingerprint="fedcba")
-    bench = replace(bench, machine=replace(bench.machine, processor="Another"), scored=other, num_texts=9)
+    bench = replace(bench, processor="Another", scored_on="other/test", fingerprint="fedcba", num_texts=9)
     second = write_run(tmp_path / "b", lean, bench=bench)
     found = write_page(first, second)
     assert found.page == str(first / "comparison.html")

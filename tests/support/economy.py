@@ -18,7 +18,7 @@ from transformers.utils import logging
 from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import timing
-from truncate_kit.export import check, runtime
+from truncate_kit.export import exporting, runtime
 from truncate_kit.methods.distill import distilling
 from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.report import chart
@@ -93,7 +93,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(chart, "_settle", lambda *_: None)
         patch.setattr(chart, "inline_svg", _undrawn)
-        for module in (check, runtime):
+        for module in (exporting, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))

@@ -5,23 +5,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.bench.bench_report import (
-    BenchedModel,
-    BenchReport,
-    Contestant,
-    Key,
-    Machine,
-    QualityDifference,
-    Role,
-    Scenario,
-    ScoredPairs,
-    Timing,
-)
+from truncate_kit.bench.result import BenchedModel, BenchReport, Contestant, Key, Role, Scenario, Timing
 from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.core.results import Result
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
 from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
+from truncate_kit.export.record import REPORT_FILE, ExportReport, record_with
+from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.distill.result import (
     Agreement,
@@ -41,11 +33,16 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings, Trial
 
-MACHINE = Machine(
-    processor="Test", cores=2, threads=2, device="cpu", bf16_instructions=None, python="3", torch="2",
-    transformers="5", onnxruntime=None, others_busy=None,
-)  # fmt: skip
-SCORED = ScoredPairs(name="set/test", fingerprint="0123456789abcdef", num_pairs=500, bundled=False)
+MACHINE: dict[str, Any] = {
+    "processor": "Test", "cores": 2, "threads": 2, "device": "cpu", "bf16_instructions": None, "others_busy": None,
+    "versions": {"python": "3", "torch": "2", "transformers": "5"},
+}  # fmt: skip
+SCORED: dict[str, Any] = {
+    "scored_on": "set/test",
+    "fingerprint": "0123456789abcdef",
+    "num_scored": 500,
+    "bundled": False,
+}
 
 # The last layers of the two models of `a_sweep`.
 MODELS: dict[Role, int] = {"lean": 5, "full": 8}
@@ -70,14 +67,14 @@ def a_bench() -> BenchReport:
     }
     absent = Contestant(role="lean", backend="torch-bf16", absent="this processor has no bf16 instructions")
     return BenchReport(
-        machine=MACHINE, scored=SCORED, quality=None, num_texts=50, seconds=1.0,
+        **MACHINE, **SCORED, num_texts=50, seconds=1.0,
         models=tuple(
-            BenchedModel(role=role, name=role, layer=layer, width=4, parameters=1000 * layer, max_length=8,
+            BenchedModel(role=role, name=role, layer=layer, width=4, parameters=1000 * layer,
                          weights_bytes=4000 * layer, fine_tuned=True)
             for role, layer in MODELS.items()
         ),
         contestants=(
-            *(Contestant(role=key[0], backend=key[1], absent=None, spearman=row[1]) for key, row in places.items()),
+            *(Contestant(role=key[0], backend=key[1], absent=None, score=row[1]) for key, row in places.items()),
             absent,
         ),
         timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
@@ -162,21 +159,20 @@ def an_export() -> ExportReport:
     return ExportReport(
         model="mini", encoder="", precision="fp32", target="cpu", family="bert", layers=2, width=16, pooling="mean",
         normalized=False, max_length=64, file="model.onnx", file_bytes=5_000_000, opset=20,
-        versions={"torch": "2", "onnxruntime": "1.31"}, fused_attention_expected=2, fused_attention_found=2,
-        fused_nodes={"Attention": 2}, mask="tokens", sha256="", model_sha256={},
+        versions={"torch": "2", "onnxruntime": "1.31"}, fused_nodes={"Attention": 2}, mask="tokens",
+        graph_sha256={}, model_sha256={},
         checks={"padding": 1e-7, "length 2": 1e-7},
-        task=TaskScore(data="stsb/test", num_pairs=49, spearman_before=57.6, spearman_after=57.6, pearson_before=57.0,
-                       pearson_after=57.0),
+        spearman=(57.6, 57.6), pearson=(57.0, 57.0), scored_on="stsb/test",
     )  # fmt: skip
 
 
-def a_quality(low: float, high: float) -> QualityDifference:
+def a_quality(low: float, high: float) -> dict[str, float]:
     """Lean less full with this interval around its middle; full has 80."""
     middle = (low + high) / 2
-    return QualityDifference(
-        backend="torch-fp32", lean=80 + middle, full=80.0, difference=middle, low=low, high=high, level=0.95,
-        resamples=2000, seed=0, num_pairs=500,
-    )  # fmt: skip
+    return {
+        "lean": 80 + middle, "full": 80.0, "difference": middle, "low": low, "high": high, "level": 0.95,
+        "resamples": 2000, "num_pairs": 500,
+    }  # fmt: skip
 
 
 RESULTS = ("cut", "distilled", "sweep", "contrast", "heads", "combined")

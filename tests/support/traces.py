@@ -22,7 +22,7 @@ from torch import Tensor
 from tests.support.exporters import spare_exporters
 from truncate_kit.core.precisions import Target
 from truncate_kit.export import exporting
-from truncate_kit.export import trace as tracing
+from truncate_kit.export import graph as tracing
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import encoder_digest
 

@@ -1,4 +1,4 @@
-"""Measure the peak memory of each contestant in a process of its own, which is this module.
+"""Measure the peak memory of one contestant in a process of its own, which is this module.
 
 It imports no torch by itself: a process that runs a graph shows what ONNX Runtime needs without it. Nor is it forked
 from one that has imported everything: a fork does not count the pages of libraries that its parent touched.
@@ -12,45 +12,12 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.core.progress import Progress
-
-if TYPE_CHECKING:
-    from truncate_kit.bench.run import Contestants
+from truncate_kit.bench.result import BACKENDS
 
 _PATIENCE = 600  # seconds; a compiled model on a slow processor takes its time
-
-
-def measure_memory(contestants: "Contestants", shape: tuple[int, int], progress: Progress) -> None:
-    """Write the peak memory at one batch size and length into the row of every contestant."""
-    subjects = {subject.role: subject for subject in contestants.subjects}
-    models = {role: str(subject.for_worker()) for role, subject in subjects.items()}
-    requests = {
-        (role, name): {
-            "model": models[role],
-            "backend": name,
-            "graph": str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None,
-            "device": str(contestants.device),
-            "threads": contestants.threads,
-            "batch_size": shape[0],
-            "length": shape[1],
-        }
-        for role, name in contestants.runners
-    }
-    # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
-    at_once = 1 if contestants.device.type == "cuda" else min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        results = pool.map(peak_memory, requests.values())
-        for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
-            progress("Measuring memory", done, len(requests))
-            if isinstance(result, int):
-                contestants.update(key, peak_bytes=result)
-            else:
-                contestants.notes.append(f"No peak memory for {key[0]} in {BACKENDS[key[1]].title}: {result}.")
 
 
 def peak_memory(request: Mapping[str, Any]) -> int | str:
@@ -69,8 +36,7 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
         return f"its process failed: {error}"
     if done.returncode == 0:
         return int(done.stdout)
-    lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"its process ended with {done.returncode}"
+    return (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
@@ -93,14 +59,14 @@ def measure_here(request: Mapping[str, Any]) -> int:
 
 
 def _free_on_gpu(device: str) -> int:
-    """Bytes that the GPU can hand out, as its driver counts, while all others rest: allocators keep what they took."""
+    """Return the bytes that the GPU's driver can hand out: allocators keep what they took."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _highest() -> int:
-    """Bytes of memory that this process held at most since it was told to forget that; from the start but on Linux."""
+    """Return the most bytes that this process held since `clear_refs`; elsewhere than on Linux from its start."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

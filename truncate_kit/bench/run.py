@@ -1,64 +1,65 @@
-"""One bench from end to end: two models, several runtimes, one run."""
+"""One bench from end to end: two models, several runtimes, their speed, memory and scores."""
 
 import contextlib
 import functools
 import os
 import platform
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from truncate_kit.bench.backends import BACKENDS, Backend, BenchSettings, select_backends
-from truncate_kit.bench.bench_report import (
+from truncate_kit.bench.memory import peak_memory
+from truncate_kit.bench.result import (
+    BACKENDS,
+    Backend,
     BenchedModel,
     BenchReport,
+    BenchSettings,
     Comparison,
     Contestant,
     Key,
-    Machine,
-    QualityDifference,
     Role,
     Timing,
+    select_backends,
 )
-from truncate_kit.bench.memory import measure_memory
-from truncate_kit.bench.quality import PairsEvaluator, QueriesEvaluator, Score
-from truncate_kit.bench.runners import (
-    AbsentError,
-    ContestantError,
-    Runner,
-    failure_reason,
-    guarded,
-    make_runner,
-    random_ids,
-)
+from truncate_kit.bench.runners import AbsentError, Runner, guarded, make_runner, random_ids
 from truncate_kit.bench.timing import spread, time_shape, time_texts
-from truncate_kit.core.errors import MissingExtraError, ModelError, TruncateKitError, UsageError
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import OtherWork, bf16_instructions, processor_name, select_device
 from truncate_kit.core.origin import read_origin, was_trained
 from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.data.pairs import PairSet, TextPair
-from truncate_kit.data.retrieval import RetrievalSet
+from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
+from truncate_kit.core.wording import counted
+from truncate_kit.data.pairs import PairSet, TextPair, is_bundled, pairs_fingerprint
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
+from truncate_kit.data.seen import numbers_of
 from truncate_kit.doctor import installed_version
+from truncate_kit.evaluation.graded import evaluate, paired_difference
+from truncate_kit.evaluation.searching import estimated
 from truncate_kit.export.exporting import export_graph
-from truncate_kit.export.graph import GRAPH_FILE, graph_files, save_graph
+from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
-from truncate_kit.export.trace import build_graph
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
 from truncate_kit.models.pipeline import encoder_digest, save_encoder
 from truncate_kit.models.truncation import keep
+from truncate_kit.training.examples import RetrievalEvaluator
 
 Found = TypeVar("Found")
+Score = tuple[float, Array]
+"""Of one contestant: its score in points, and the similarity of each pair or the score of each query."""
 LENGTHS = (16, 128)
 _MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
 _DEFAULTS = BenchSettings()
@@ -76,24 +77,24 @@ def bench(
 ) -> BenchReport:
     """Measure the lean model against the full one in every runtime, in turns, so that drift affects all alike.
 
-    What this machine lacks is a row with its reason, and so is what fails while it runs. Nothing is written into the
-    folders of the models.
+    A runtime that this machine lacks, or that fails while it runs, is a row with its reason. The folders of the models
+    stay as they are.
 
     Args:
-        lean: a folder or a name, or an encoder in memory, which goes to the device and stays there.
-        full: the same for the model to compare with; None measures lean alone, with `settings.blocks` beside its whole.
-        settings: what is measured, and how often.
-        pairs: for Spearman and the paired bootstrap interval; a `PairSet` says in the report what it is called. Or a
-            retrieval set, for nDCG@10 (or the metric that it names) by query.
-        texts: the real set; None leaves it out.
-        graphs: folder in which the graphs that models lack are kept for the next bench; None keeps none.
-        progress: is called as the work goes on.
+        lean: A folder or a name, or an encoder in memory, which goes to the device and stays there.
+        full: The model to compare with; without it lean is measured alone, with `settings.blocks` beside its whole.
+        settings: What is measured, and how often.
+        pairs: For Spearman and the paired bootstrap interval; or a retrieval set, for nDCG@10 (or the metric that it
+            names) by query.
+        texts: The real set.
+        graphs: Folder that keeps the graphs that models lack for the next bench.
+        progress: Called as the work goes on.
 
     Raises:
         DeviceError: CUDA was asked for and is not active.
-        UsageError: an unknown backend, a length that the models cannot take, or no runtime that could be measured.
-        ModelError: a model that cannot be loaded, whose export.json is damaged, or that has no such blocks.
-        DataError: pairs whose correlation is not defined.
+        UsageError: An unknown backend, a length that the models cannot take, or no runtime could be measured.
+        ModelError: A model cannot be loaded, has a damaged export.json, or has no such blocks.
+        DataError: Pairs without a defined correlation.
     """
     begin, device = time.perf_counter(), select_device(settings.device)
     models: dict[Role, Path | Encoder] = {"lean": lean}
@@ -131,7 +132,7 @@ def _measure(
     texts: Sequence[str],
     progress: Progress,
 ) -> BenchReport:
-    subjects, encoders, rounds = contestants.subjects, contestants.encoders, settings.repeats
+    encoders, rounds, device = contestants.encoders, settings.repeats, contestants.device
     random = any(encoder.tokenizer is None for encoder in encoders.values())
     limit = min(encoder.max_length for encoder in encoders.values())
     lengths = sorted(set(settings.lengths or [min(length, limit) for length in LENGTHS]))
@@ -142,20 +143,12 @@ def _measure(
         )
     largest = max(settings.batch_sizes), lengths[-1]
     contestants.start(largest, progress)
-    scored = quality = comparison = None
-    if pairs is not None and not random:
-        evaluator = QueriesEvaluator(pairs) if isinstance(pairs, RetrievalSet) else PairsEvaluator(pairs)
-        scored, scores = evaluator.of, _score_all(contestants, evaluator, progress)
-        if len(subjects) == 2:
-            comparison = compare_training(*subjects)
-            quality = _difference(contestants, evaluator, scores, settings.seed) if comparison != "unfair" else None
+    scores = {} if pairs is None or random else score_all(contestants, pairs, settings.seed, progress)
     others = OtherWork()
     shapes = [(size, length) for size in sorted({1, *settings.batch_sizes}) for length in lengths]
     timings: list[Timing] = []
     for done, shape in enumerate(shapes, start=1):
-        measure = functools.partial(
-            time_shape, contestants.runners, encoders, shape, rounds=rounds, device=contestants.device
-        )
+        measure = functools.partial(time_shape, contestants.runners, encoders, shape, rounds=rounds, device=device)
         timings += contestants.surviving(f"at {shape[0]} × {shape[1]} tokens", measure)
         progress("Timing fixed shapes", done, len(shapes))
     chosen = spread(texts, settings.max_texts)
@@ -174,77 +167,126 @@ def _measure(
         progress("Timing real sentences", done, 2)
     busy = others.share()
     if settings.memory:
-        measure_memory(contestants, largest, progress)
+        contestants.measure_memory(largest, progress)
     return BenchReport(
-        machine=describe_machine(contestants.device, contestants.threads, busy),
-        models=tuple(subject.facts() for subject in subjects),
+        **describe_machine(device, contestants.threads, busy),
+        models=tuple(subject.facts() for subject in contestants.subjects),
         contestants=tuple(contestants.rows.values()),
         timings=tuple(timings),
-        quality=quality,
-        scored=scored,
-        comparison=comparison,
         num_texts=len(chosen),
         distinct_texts=len(set(texts)),
         random_ids=random,
         seconds=0.0,  # of the whole bench, loading included: `bench` knows them
-        exported={subject.role: subject.exported for subject in subjects if subject.exported is not None},
+        exported={subject.role: subject.exported for subject in contestants.subjects if subject.exported is not None},
         notes=tuple(contestants.notes),
+        **scores,
     )
 
 
-def _score_all(
-    contestants: "Contestants", evaluator: PairsEvaluator | QueriesEvaluator, progress: Progress
-) -> dict[Key, Score]:
-    """Write its score into every contestant's row, and return the scores."""
+def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
+    """Return what the figures depend on, as fields of the report; no name of the machine itself."""
+    packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
+    installed = {name: version for name in packages if (version := installed_version(name)) is not None}
+    return {
+        "processor": processor_name(),
+        "cores": os.cpu_count() or 1,
+        "threads": threads,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "bf16_instructions": bf16_instructions(device),
+        "others_busy": others_busy,
+        "versions": {"python": platform.python_version()} | installed,
+    }
+
+
+# Scores
+
+
+def score_all(
+    contestants: "Contestants", pairs: PairSet | Sequence[TextPair] | RetrievalSet, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """Write the score of every contestant into its row; return the fields of the report on scores.
+
+    Both models are compared in the first runtime that scored both.
+    """
+    fields, compute = scored_fields(pairs), query_scores if isinstance(pairs, RetrievalSet) else pair_scores
 
     def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
         for done, (key, runner) in enumerate(readers.items(), start=1):
-            scores[key] = guarded(key, evaluator.score)(runner, contestants.encoders[key[0]])
-            progress(f"Scoring the {evaluator.of.unit[1]}", done, len(readers))
+            scores[key] = guarded(key, compute)(pairs, runner, contestants.encoders[key[0]])
+            progress("Scoring the models", done, len(readers))
         return scores
 
-    found = contestants.surviving("while scoring", score_each)
-    for key, score in found.items():
-        contestants.update(key, **{evaluator.of.field: score[0]})
-    return found
+    scores = contestants.surviving("while scoring", score_each)
+    for key, (mean, _) in scores.items():
+        contestants.update(key, score=mean)
+    if len(contestants.subjects) < 2:
+        return fields
+    fields["comparison"] = compare_training(*contestants.subjects)
+    shared = [row.name for row in contestants.backends if {("lean", row.name), ("full", row.name)} <= scores.keys()]
+    if shared and fields["comparison"] != "unfair":
+        (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
+        if isinstance(pairs, RetrievalSet):
+            difference, (low, high) = estimated(ours - theirs, seed=seed)
+            quality = {"lean": lean, "full": full, "difference": difference, "low": low, "high": high}
+            quality |= {"level": LEVEL, "resamples": RESAMPLES, "num_pairs": len(ours)}
+        else:
+            numbers = numbers_of((pair.first, pair.second) for pair in pairs)
+            targets = [pair.target for pair in pairs]
+            quality = quality_difference(ours.tolist(), theirs.tolist(), targets, numbers=numbers, seed=seed)
+        fields |= {"quality": quality, "quality_backend": shared[0]}
+    return fields
 
 
-def _difference(
-    contestants: "Contestants", evaluator: PairsEvaluator | QueriesEvaluator, scores: dict[Key, Score], seed: int
-) -> QualityDifference | None:
-    """Compare both models in the first runtime that scored both."""
-    for backend in contestants.backends:
-        ours, theirs = scores.get(("lean", backend.name)), scores.get(("full", backend.name))
-        if ours is not None and theirs is not None:
-            return evaluator.difference(backend.name, ours, theirs, seed=seed)
-    return None
+def scored_fields(pairs: PairSet | Sequence[TextPair] | RetrievalSet) -> dict[str, Any]:
+    """Return the fields of the report on graded pairs or queries."""
+    if isinstance(pairs, RetrievalSet):
+        fields = {"scored_on": pairs.name, "fingerprint": pairs.fingerprint(), "num_scored": len(pairs.queries)}
+        return fields | {"metric": SEARCH_METRICS[pairs.metric]}
+    fields = {"scored_on": "", "fingerprint": pairs_fingerprint(pairs), "num_scored": len(pairs)}
+    return fields | ({"scored_on": pairs.name, "bundled": is_bundled(pairs)} if isinstance(pairs, PairSet) else {})
 
 
-def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> Machine:
-    """Say what the figures depend on; no name of the machine itself."""
-    loaded = sys.modules.get("onnxruntime")  # two distributions install it
-    wheel = installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
-    return Machine(
-        processor=processor_name(),
-        cores=os.cpu_count() or 1,
-        threads=threads,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        bf16_instructions=bf16_instructions(device),
-        python=platform.python_version(),
-        torch=str(torch.__version__),  # a subclass of str
-        transformers=str(installed_version("transformers")),
-        onnxruntime=wheel if loaded is None else str(loaded.__version__),
-        others_busy=others_busy,
+def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> Score:
+    """Return the Spearman × 100 of similarities with graded scores. Raises `DataError` if it is not defined."""
+    evaluation = evaluate(runner, tuple(pairs))
+    return evaluation.spearman, np.array(evaluation.cosines)
+
+
+def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
+    """Return the set's metric × 100, nDCG@10 by default; all documents are compared, with the prompts of the model."""
+    own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
+    vectors = runner.encode_ids(own.texts()).float().cpu()
+    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice
+        raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
+    single = own.scores(vectors, vectors)
+    return float(single.mean()), single
+
+
+def quality_difference(
+    lean: Sequence[float],
+    full: Sequence[float],
+    targets: Sequence[float],
+    *,
+    numbers: NDArray[np.int64] | None = None,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Compare the similarities of both models by `paired_difference`; return `BenchReport.quality`."""
+    (ours, theirs), (low, high), drawn, num_pairs = paired_difference(
+        lean, full, targets, numbers=numbers, resamples=resamples, level=level, seed=seed
     )
+    quality = {"lean": ours, "full": theirs, "difference": ours - theirs, "low": low, "high": high}
+    return quality | {"level": level, "resamples": drawn, "num_pairs": num_pairs}
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
-    """Say how far the scores of two models may be compared, by how they were trained.
+    """Return how far the scores of two models may be compared, by how they were trained.
 
     `unfair`: one was fine-tuned, the other one was not nor was it made of that one. `part`: lean is a part of another
     model and was not trained since. `untuned`: neither was fine-tuned. `unknown budget`: only one call of `finetune`
-    gives two models the same budget for certain. `fair`: nothing to add.
+    gives two models the same budget for certain. `fair`: they may be compared.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
@@ -259,12 +301,20 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
     return "fair" if ours is not None and theirs is not None and ours.has_budget_of(theirs) else "unknown budget"
 
 
-class Subject:
-    """One of the two models, from its folder or in memory; nothing is written into its own folder.
+# Models and runtimes
 
-    scratch: folder for what is made only for this bench. graphs: folder in which an exported graph is kept under the
-    digest of its model; None keeps none, and neither are those of random weights. blocks: those that are kept of the
-    source; None for all. target: what graphs are made for.
+
+class Subject:
+    """One of the two models, from its folder, which stays as it is, or in memory.
+
+    Args:
+        role: Of the model.
+        source: Its folder or name, or the encoder.
+        scratch: Folder for files that are made only for this bench.
+        graphs: Folder in which an exported graph is kept under the digest of its model, unless its weights
+            are random.
+        blocks: Keep these of the source.
+        target: Of graphs.
     """
 
     def __init__(
@@ -276,15 +326,13 @@ class Subject:
         blocks: tuple[int, ...] | None = None,
         target: Target = "cpu",
     ) -> None:
-        self.role, self.target = role, target
-        self.blocks = blocks
+        self.role, self.target, self.blocks, self.scratch = role, target, blocks, scratch / role
         self.folder = None if isinstance(source, Encoder) else resolve(source)
         self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown of one in memory
         self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
-        if blocks is not None:  # what else the folder holds is not of these blocks
+        if blocks is not None:  # other files of the folder do not describe these blocks
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
-        self.scratch = scratch / role
         self.exported: str | None = None  # the graph that was made here and stays
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
@@ -292,11 +340,11 @@ class Subject:
 
     @cached_property
     def digest(self) -> str:
-        """Of the model, see `encoder_digest`."""
+        """Return the digest of the model, see `encoder_digest`."""
         return encoder_digest(self.encoder)
 
     def facts(self) -> BenchedModel:
-        """What the report says about this model."""
+        """Describe this model for the report."""
         weights = list(self.folder.rglob("*.safetensors")) if self.folder else []
         kept = None if self.origin is None else self.origin.blocks
         main = self.folder and self.folder / "model.safetensors"
@@ -306,7 +354,6 @@ class Subject:
             layer=self.encoder.depth,
             width=self.encoder.vector_width,
             parameters=self.encoder.num_parameters,
-            max_length=self.encoder.max_length,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
             fine_tuned=self.fine_tuned,
             blocks=self.blocks or (None if kept is None or kept == tuple(range(1, len(kept) + 1)) else kept),
@@ -314,31 +361,30 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return the ONNX graph that a backend runs; one in fp32 is exported where the model's folder has none.
+        """Return the ONNX graph that a backend runs; one in fp32 is exported if the model's folder lacks it.
 
-        Raises `AbsentError`, and `ModelError` where the folder's export.json is damaged or describes another model.
+        Raises `AbsentError`, and `ModelError` if the folder's export.json is damaged or describes another model.
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:
-            make = self._trace if backend.tensorrt else functools.partial(self._find_or_export, backend.precision)
-            self._graphs[name] = make()
+            self._graphs[name] = self._plain() if backend.tensorrt else self._fused(backend.precision)
         return self._graphs[name]
 
-    def _trace(self) -> Path:
+    def _plain(self) -> Path:
         """Write the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
-        folder = self.scratch / "plain"
-        folder.mkdir(parents=True)
+        file = self.scratch / "plain" / GRAPH_FILE
+        file.parent.mkdir(parents=True)
         try:
-            save_graph(build_graph(self.encoder, fused=False), folder / GRAPH_FILE)
+            save_graph(build_graph(self.encoder, fused=False), file)
         except TruncateKitError as error:
-            raise AbsentError(f"not traced: {str(error).rstrip('.')}") from error
-        return folder / GRAPH_FILE
+            raise AbsentError(error) from error
+        return file
 
-    def _find_or_export(self, precision: Precision) -> Path:
+    def _fused(self, precision: Precision) -> Path:
         """Return the graph of the model's folder, else the one kept under the model's digest, else a new one."""
         name = GRAPH_FILES[precision]
         if self.folder is not None:
-            read_exports(self.folder)  # raises where it is damaged: that is no trait of this machine
+            read_exports(self.folder)  # raises if it is damaged, which is no trait of this machine
             graph = self.folder / name
             if graph.is_file():
                 report = check_record(graph)
@@ -350,8 +396,8 @@ class Subject:
                 if report is not None and report.target != self.target:
                     self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
                 return graph
-        if precision != "fp32":
-            where = "" if self.folder is None or self.role == "lean" else f" in {self.folder}"
+        if precision != "fp32":  # it needs pairs, or a GPU's kernels
+            where = "" if self.folder is None else f" in {self.folder}"
             raise AbsentError(f"no {name}{where}: make it with {export_call(precision)}")
         place = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
         graph = (self._kept or self.scratch) / place / name
@@ -359,13 +405,12 @@ class Subject:
             try:
                 export_graph(self.encoder, graph.parent, self.target)
             except TruncateKitError as error:
-                lacking = isinstance(error, MissingExtraError)
-                raise AbsentError(error if lacking else f"not exported: {error}") from error
+                raise AbsentError(error) from error
             self.exported = None if self._kept is None else str(graph)
         return graph
 
     def for_worker(self) -> Path:
-        """What a process of its own loads: the folder, or a configuration where the weights are random anyway."""
+        """Return what a process of its own loads: the folder, or a configuration for random weights."""
         if self.folder is not None:
             return self.folder
         if self.encoder.tokenizer is not None:
@@ -377,22 +422,19 @@ class Subject:
 
 
 class Contestants:
-    """The runners of all models, and what is known of each; one that cannot start or fails leaves with its reason."""
+    """The runners of all models, and the row of each; one that cannot start or fails leaves with its reason."""
 
     def __init__(
         self, subjects: Sequence[Subject], backends: Sequence[Backend], *, device: torch.device, threads: int
     ) -> None:
-        self.subjects = subjects
+        self.subjects, self.backends, self.device, self.threads = subjects, backends, device, threads
         self.encoders = {subject.role: subject.encoder for subject in subjects}
-        self.backends = backends
-        self.device = device
-        self.threads = threads
         self.runners: dict[Key, Runner] = {}  # those that take part
         self.rows: dict[Key, Contestant] = {}  # for the report, with those that left
         self.notes: list[str] = []  # for the user
 
     def reading_texts(self) -> dict[Key, Runner]:
-        """The runners that take texts of any length."""
+        """Return the runners that take texts of any length."""
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
 
     def update(self, key: Key, **values: Any) -> None:
@@ -402,67 +444,79 @@ class Contestants:
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
         """Bring every model up in every runtime, first calls up to this batch size and length included.
 
-        Raises `UsageError` where none can start, `ModelError` for a damaged model.
+        Raises `UsageError` if not a single one can start, `ModelError` for a damaged model.
         """
-        pairs = [(subject, backend) for backend in self.backends for subject in self.subjects]
-        for done, (subject, backend) in enumerate(pairs, start=1):
+        places = [(subject, backend) for backend in self.backends for subject in self.subjects]
+        for done, (subject, backend) in enumerate(places, start=1):
+            key = subject.role, backend.name
+            self.rows[key] = Contestant(role=subject.role, backend=backend.name, absent=None)
             try:
-                row = self._start(subject, backend, shape)
+                self.update(key, **self._start(subject, backend, shape))
             except AbsentError as error:
-                row = Contestant(role=subject.role, backend=backend.name, absent=str(error))
-            self.rows[row.role, row.backend] = row
-            progress("Starting the runtimes", done, len(pairs))
+                self.update(key, absent=str(error))
+            progress("Starting the runtimes", done, len(places))
         self.notes += [note for subject in self.subjects for note in subject.notes]
         self._require_some()
 
-    def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> Contestant:
+    def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
+        """Start a runner and return fields of its row."""
         graph = functools.partial(subject.graph, backend)
-        if backend.runtime == "onnx":
-            graph()  # exporting is no part of starting
-        begin = time.perf_counter()
+        files = graph_files(graph()) if backend.runtime == "onnx" else []  # exporting is no part of starting
+        begin, key = time.perf_counter(), (subject.role, backend.name)
         vocabulary, (batch_size, length) = subject.encoder.backbone.config.vocab_size, shape
-        shapes = sorted({(1, min(length, 16)), (1, length), (batch_size, length)})
-        try:
-            runner = make_runner(
-                backend,
-                subject.encoder,
-                graph=graph,
-                folder=subject.for_worker,
-                device=self.device,
-                threads=self.threads,
-            )
-            for call in [runner.prepare(random_ids([width] * size, vocabulary)) for size, width in shapes]:
-                for _ in range(2):  # whatever compiles or tunes itself has done so afterwards
-                    call()
-        except TruncateKitError:
-            raise
-        except Exception as error:
-            raise AbsentError(failure_reason(backend, error)) from error
-        self.runners[subject.role, backend.name] = runner
-        files = graph_files(graph()) if backend.runtime == "onnx" else []
-        return Contestant(
-            role=subject.role,
-            backend=backend.name,
-            absent=None,
-            detail=runner.detail,
-            prepare_seconds=time.perf_counter() - begin,
-            file_bytes=sum(file.stat().st_size for file in files) if files else subject.facts().weights_bytes,
+        runner = guarded(key, make_runner)(
+            backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device, threads=self.threads
         )
+        for size, width in sorted({(1, min(length, 16)), (1, length), (batch_size, length)}):
+            call = guarded(key, guarded(key, runner.prepare)(random_ids([width] * size, vocabulary)))
+            for _ in range(2):  # whatever compiles or tunes itself has done so afterwards
+                call()
+        self.runners[key] = runner
+        loaded = sum(file.stat().st_size for file in files) if files else subject.facts().weights_bytes
+        return {"prepare_seconds": time.perf_counter() - begin, "file_bytes": loaded}
 
     def _require_some(self) -> None:
         if not self.runners:
-            found = (f"{BACKENDS[row.backend].title}: {row.absent}" for row in self.rows.values())
-            reasons = "; ".join(dict.fromkeys(found))
-            raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to `backends`.")
+            reasons = dict.fromkeys(f"{BACKENDS[row.backend].title}: {row.absent}" for row in self.rows.values())
+            raise UsageError(
+                f"No runtime could be measured: {'; '.join(reasons)}.", hint="Add torch-fp32 to `backends`."
+            )
 
-    def surviving(self, what: str, measure: Callable[[], Found]) -> Found:
-        """What `measure` returns once no contestant fails in it; one that does leaves, and the others measure again."""
+    def surviving(self, task: str, measure: Callable[[], Found]) -> Found:
+        """Return the result of `measure` without contestants that fail in it: the others measure again."""
         while True:
             try:
                 return measure()
-            except ContestantError as error:
+            except AbsentError as error:
+                if error.key is None:
+                    raise
                 del self.runners[error.key]
-                self.update(error.key, absent=f"{what}: {error}")
+                self.update(error.key, absent=f"{task}: {error}")
                 self._require_some()
-            with contextlib.suppress(RuntimeError):  # what a GPU says again after a fault of its own
-                torch.cuda.empty_cache()  # once the error and what its frames hold are gone; nothing without a GPU
+            with contextlib.suppress(RuntimeError):  # a GPU repeats a fault of its own
+                torch.cuda.empty_cache()  # once the error and its frames are gone
+
+    def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
+        """Write the peak memory at one batch size and length into the row of every contestant."""
+        models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
+        subjects = {subject.role: subject for subject in self.subjects}
+        requests = [
+            {
+                "model": models[role],
+                "backend": name,
+                "graph": str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None,
+                "device": str(self.device),
+                "threads": self.threads,
+                "batch_size": shape[0],
+                "length": shape[1],
+            }
+            for role, name in self.runners
+        ]
+        # Side by side on the CPU, since timing has ended; a GPU counts what all its processes hold.
+        with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:
+            for done, (key, result) in enumerate(zip(self.runners, pool.map(peak_memory, requests), strict=True), 1):
+                progress("Measuring memory", done, len(requests))
+                if isinstance(result, int):
+                    self.update(key, peak_bytes=result)
+                else:
+                    self.notes.append(f"No peak memory for {key[0]} in {BACKENDS[key[1]].title}: {result}.")

@@ -1,22 +1,26 @@
-"""One model in one runtime: torch, an exported graph, or sentence-transformers."""
+"""One model in one runtime: torch, an exported graph, or sentence-transformers.
+
+Each runner has the same four methods. `prepare(ids)` makes a call that runs one batch of ids, with inputs ready on the
+device, and waits for it; `encode_ids(ids)` and `encode(texts)` give vectors (n, d) of texts, sorted by length and cut
+into batches; `similarities(first, second)` scores texts row by row, (n,), by the model's own measure.
+"""
 
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import BACKENDS, Backend
-from truncate_kit.bench.bench_report import Key
+from truncate_kit.bench.result import BACKENDS, Backend, Key
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
-from truncate_kit.core.hardware import bf16_instructions, check_precision, is_out_of_memory
+from truncate_kit.core.hardware import check_precision, is_out_of_memory
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, bound_to, cuda_providers, open_session, repeated
+from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, cuda_providers, open_session
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
 from truncate_kit.models.tokenizer import padded
 
@@ -34,78 +38,21 @@ _TENSORRT_SHAPES = {
 
 
 class AbsentError(TruncateKitError):
-    """A runtime that cannot be measured here; the bench writes the reason into its row and goes on."""
+    """A contestant that cannot be measured here; the bench writes the reason into its row and goes on.
 
-    def __init__(self, reason: str | TruncateKitError) -> None:
-        """Take the reason; of an error its message and its hint."""
-        said = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
-        super().__init__(said, hint="Leave it out of `backends`.")
+    Args:
+        reason: In words, or an error with its hint.
+        key: Role and backend of a contestant that failed while it ran.
+    """
 
-
-class ContestantError(Exception):
-    """One contestant failed; `key`, its role and backend, says which, the message why."""
-
-    def __init__(self, key: Key, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str | TruncateKitError, key: Key | None = None) -> None:
+        message = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
+        super().__init__(message, hint="Leave it out of `backends`.")
         self.key = key
 
 
-class Runner(Protocol):
-    """One model in one runtime."""
-
-    detail: str
-
-    def prepare(self, ids: Ids) -> Callable[[], object]:
-        """Make a call that runs one batch of ids, whose inputs are ready on the device, and waits for it."""
-
-    def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode texts that are already ids, sorted by length and cut into batches: vectors (n, d)."""
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """Encode texts, tokeniser included: vectors (n, d)."""
-
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Score how alike the texts of each row are, (n,), from their vectors (n, d), by the model's own measure."""
-
-
-def make_runner(
-    backend: Backend,
-    encoder: Encoder,
-    *,
-    graph: Callable[[], Path],
-    folder: Callable[[], Path],
-    device: torch.device,
-    threads: int,
-) -> Runner:
-    """Make `encoder` run in `backend`.
-
-    Args:
-        backend: what runs it.
-        encoder: the encoder that is run.
-        graph: gives its ONNX graph, exporting it where needed.
-        folder: gives its folder.
-        device: on which it runs.
-        threads: CPU cores that it takes.
-
-    Raises:
-        AbsentError: this machine or this environment cannot.
-    """
-    if backend.on_cuda and device.type != "cuda":
-        raise AbsentError("it needs a GPU")
-    try:
-        check_precision(backend.precision, device)
-    except DeviceError as error:
-        message = str(error)
-        raise AbsentError(f"{message[0].lower()}{message[1:].rstrip('.')}") from error
-    if backend.runtime == "onnx":
-        return OnnxRunner(backend, encoder, graph(), device=device, threads=threads)
-    if backend.runtime == "sentence-transformers":
-        return PeerRunner(backend, encoder, folder, device=device)
-    return TorchRunner(backend, encoder, device=device)
-
-
 def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
-    """Draw ids of texts of the given lengths evenly from the vocabulary but its first tenth (special tokens)."""
+    """Draw ids of texts of these lengths evenly from the vocabulary without its first tenth (special tokens)."""
     generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
@@ -118,15 +65,22 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     return vectors[original_order(chunks)]
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was given; the CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """Make a call without gradients that waits until the device has done all it was given."""
+
+    def run() -> Tensor:
+        with torch.inference_mode():
+            vectors = call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return vectors
+
+    return run
 
 
 @contextlib.contextmanager
 def _products_in(precision: str) -> Iterator[None]:
-    """How torch multiplies matrices of float32 inside the block: `highest`, or `high` for TF32."""
+    """Multiply float32 matrices of torch as `highest`, or as `high` for TF32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -148,51 +102,44 @@ class TorchRunner:
                 model.backbone.set_attn_implementation(backend.attention)
             except (ImportError, ValueError) as error:
                 raise AbsentError(f"{backend.attention} cannot be used: {first_line(error)}") from error
-        self.detail = f"{model.backbone.config._attn_implementation} attention"
-        if backend.precision == "bf16":
-            self.detail += f", {bf16_instructions(device)}"
         if backend.compiled:
             model = copy.copy(model)  # compiling marks the module; the eager row shares the weights, not the mark
             model.compile(dynamic=not backend.static, mode="reduce-overhead" if backend.captured else None)
-            shapes = "static" if backend.static else "dynamic"
-            self.detail += ", CUDA graphs of fixed shapes" if backend.captured else f", {shapes} shapes"
-        if not backend.fixed_shapes:
-            self.detail += f", {ENCODE_BATCH[device.type]} texts per batch of a set"
         self.model = model.to(device).eval()
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
-        """See `Runner`."""
+        """Prepare one batch."""
         with torch.inference_mode():  # tensors made outside would let a compiled model compile once more
             batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
 
         def call() -> Tensor:
-            with torch.inference_mode(), _products_in(self.products):
+            with _products_in(self.products):
                 vectors: Tensor = self.model(**batch)
-            synchronize(self.device)
             return vectors
 
-        return call
+        return _waiting(call, self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """See `Runner`; the vectors come to the CPU, so nothing is left to wait for."""
+        """Encode ids; the vectors come to the CPU, so there is no work left to wait for."""
         with _products_in(self.products):
             return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """See `Runner`."""
+        """Encode texts."""
         return self.encode_ids(self.model.token_ids(texts))
 
 
 class OnnxRunner:
     """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own.
 
-    Raises `AbsentError` where this machine cannot run it, `ModelError` where the graph or its export.json is damaged.
+    Raises `AbsentError` if this machine cannot run it, `ModelError` if the graph or its export.json is damaged.
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
-        reader = encoder.reader if encoder.tokenizer is not None else None
-        # On torch's current stream, so that one clock on the device sees both; its default, 0, is none to ONNX Runtime.
+        self.reader = encoder.reader if encoder.tokenizer is not None else None
+        # On torch's current stream, so that one clock on the device sees both; ONNX Runtime takes its default, 0, for
+        # no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
         on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
@@ -201,41 +148,36 @@ class OnnxRunner:
             check_runnable(graph, device.type)
             self.model = OnnxEncoder(
                 graph,
-                reader,
+                self.reader,
                 threads=threads,
                 device=str(device),
                 heads=encoder.heads,
                 buckets=backend.captured,
                 on_cuda=on_cuda,
             )
-            self.session = open_session(graph, device=device, threads=threads, on_cuda=on_cuda)
+            session = open_session(graph, device=device, threads=threads, on_cuda=on_cuda)
         except TruncateKitError as error:
             if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT does not build every graph
                 raise
             raise AbsentError(error) from error
-        self.fixed = FixedShapes(self.session, device, self.model.width) if backend.captured else None
-        self.device = device
-        self.padding = reader.padding_id if reader is not None else 0
-        self.detail = f"{self.session.get_providers()[0]}, {self.model.batch_tokens} tokens per batch of a set"
+        self.shapes = FixedShapes(session, device, self.model.width)
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
-        """See `Runner`: inputs and outputs stay on the device, as they do for torch."""
-        if self.fixed is not None:
-            return self.fixed.bound(padded(ids, self.padding))
-        return repeated(self.session, bound_to(self.session, padded(ids, self.padding), self.device))
+        """Prepare one batch: inputs and outputs stay on the device, as they do for torch."""
+        return self.shapes.bound(padded(ids, 0 if self.reader is None else self.reader.padding_id))
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """See `Runner`."""
+        """Encode ids."""
         if self.most_texts is None:
             return self.model.encode_ids(ids)
         return encode_in_chunks(ids, self.most_texts, self.model.encode_ids)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """See `Runner`."""
-        if self.most_texts is None or self.model.reader is None:
+        """Encode texts."""
+        if self.most_texts is None or self.reader is None:
             return self.model.vectors(texts)
-        return self.encode_ids(self.model.reader.token_ids(texts))
+        return self.encode_ids(self.reader.token_ids(texts))
 
 
 class PeerRunner:
@@ -248,71 +190,88 @@ class PeerRunner:
             peer = require("sentence_transformers", extra="st")
         except TruncateKitError as error:
             raise AbsentError(error) from error
-        self.device = device
-        self.encoder = encoder
-        self.batch_size = ENCODE_BATCH[device.type]
-        wanted = {} if backend.attention is None else {"attn_implementation": backend.attention}
+        self.device, self.encoder, self.batch_size = device, encoder, ENCODE_BATCH[device.type]
+        options = {} if backend.attention is None else {"attn_implementation": backend.attention}
         try:
             model = peer.SentenceTransformer(
-                str(folder()), device=str(device), local_files_only=True, model_kwargs=wanted
+                str(folder()), device=str(device), local_files_only=True, model_kwargs=options
             )
-        except Exception as error:  # a module of its own, an old version: whatever its loader raises
+        except Exception as error:  # a module of its own, an old version: its loader raises anything
             raise AbsentError(f"sentence-transformers does not load it: {first_line(error)}") from error
         self.model = model if backend.dtype is None else model.to(backend.dtype)
-        self.detail = f"{peer.__version__}, {self.batch_size} texts per batch of a set"
-        if backend.attention is not None:
-            self.detail += ", without padding where it encodes texts"
+        self.similarities = encoder.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], Tensor]:
-        """See `Runner`: its modules without its tokenizer."""
-        model, device = self.model, self.device  # not self: where memory is measured, the other model goes with it
-        batch = {name: value.to(device) for name, value in self.encoder.padded(ids).items()}
-
-        def call() -> Tensor:
-            with torch.inference_mode():
-                vectors: Tensor = model(dict(batch))["sentence_embedding"]
-            synchronize(device)
-            return vectors
-
-        return call
+        """Prepare one batch for its modules, without its tokenizer."""
+        model = self.model  # not self: its memory is measured without the other model
+        batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
+        return _waiting(lambda: model(dict(batch))["sentence_embedding"], self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """See `Runner`: its modules on batches as this package cuts them, because its encode takes texts only."""
+        """Encode ids by its modules on batches as this package cuts them, because its encode takes texts only."""
         return encode_in_chunks(ids, self.batch_size, lambda part: self.prepare(part)().float().cpu())
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """See `Runner`."""
+        """Encode texts."""
         vectors: Tensor = self.model.encode(
             list(texts), batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
         )
         return vectors.float().cpu()
 
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """See `Runner`."""
-        return self.encoder.similarities(first, second)
+
+Runner = TorchRunner | OnnxRunner | PeerRunner
 
 
-def failure_reason(backend: Backend, error: Exception) -> str:
-    """Say in one line why a runtime failed: runtimes and compilers raise classes of their own, many plain ones."""
-    if is_out_of_memory(error):
-        return "the GPU's memory does not hold it"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = lines[0].rstrip(".") if lines else type(error).__name__
-    return f"{'torch.compile' if backend.compiled else backend.title} failed: {found}"
+def make_runner(
+    backend: Backend,
+    encoder: Encoder,
+    *,
+    graph: Callable[[], Path],
+    folder: Callable[[], Path],
+    device: torch.device,
+    threads: int,
+) -> Runner:
+    """Make `encoder` run in `backend`.
+
+    Args:
+        backend: Runs it.
+        encoder: Is run.
+        graph: Gives its ONNX graph, exporting it if needed.
+        folder: Gives its folder.
+        device: On which it runs.
+        threads: CPU cores that it takes.
+
+    Raises:
+        AbsentError: This machine or this environment cannot.
+    """
+    if backend.on_cuda and device.type != "cuda":
+        raise AbsentError("it needs a GPU")
+    try:
+        check_precision(backend.precision, device)
+    except DeviceError as error:
+        raise AbsentError(str(error)) from error
+    if backend.runtime == "onnx":
+        return OnnxRunner(backend, encoder, graph(), device=device, threads=threads)
+    if backend.runtime == "sentence-transformers":
+        return PeerRunner(backend, encoder, folder, device=device)
+    return TorchRunner(backend, encoder, device=device)
 
 
 def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
-    """Make a call whose failures are `ContestantError`, but for `TruncateKitError`, which the user can mend.
+    """Make a call with failures as `AbsentError` with a key, except `TruncateKitError`, which the user can mend.
 
     A contestant that fails while it runs must not take the others' figures with it.
     """
 
-    def guard(*arguments: Any) -> Found:
+    def guard(*arguments: Any, **options: Any) -> Found:
         try:
-            return call(*arguments)
+            return call(*arguments, **options)
         except TruncateKitError:
             raise
-        except Exception as error:
-            raise ContestantError(key, failure_reason(BACKENDS[key[1]], error)) from error
+        except Exception as error:  # runtimes and compilers raise classes of their own
+            backend = BACKENDS[key[1]]
+            reason = "the GPU's memory does not hold it" if is_out_of_memory(error) else first_line(error)
+            runtime = "torch.compile" if backend.compiled else backend.title
+            raise AbsentError(f"{runtime} failed: {reason}", key) from error
 
     return guard

@@ -3,12 +3,13 @@
 import itertools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from truncate_kit.bench.bench_report import Key, Role, Timing
+from truncate_kit.bench.result import Key, Role, Scenario, Timing
 from truncate_kit.bench.runners import Runner, guarded, random_ids
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.kernels import linear, onednn_pays
@@ -38,12 +39,11 @@ def interleaved(
     call that is not timed. A call has to wait for its own device before it returns.
 
     Args:
-        calls: what is timed, of each contestant.
-        rounds: each visits all contestants.
-        calls_per_round: timed calls of each contestant in a round.
-        warm_up: the call of each visit that is not timed; None for the call itself.
-        on_device: gets the seconds between two events of the GPU around each call, on torch's current stream; None
-            where there is no GPU.
+        calls: Timed, by contestant.
+        rounds: Each visits all contestants.
+        calls_per_round: Timed calls of each contestant in a round.
+        warm_up: The untimed call of each visit, by default the call itself.
+        on_device: Gets the seconds between two events of the GPU around each call, on torch's current stream.
     """
     seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
@@ -58,7 +58,6 @@ def interleaved(
                     calls[key]()
                     seconds[key].append(time.perf_counter() - begin)
                     continue
-                # torch leaves events untyped
                 first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # in torch
                 first.record()
                 begin = time.perf_counter()
@@ -86,19 +85,31 @@ def time_shape(
         calls_per_round=LATENCY_CALLS if batch_size == 1 else 1,
         on_device=on_device if device.type == "cuda" else None,
     )
+    tokens = dict.fromkeys(encoders, batch_size * length)
+    return _timings(seconds, "latency" if batch_size == 1 else "throughput", batch_size, tokens, shape, on_device)
+
+
+def _timings(
+    seconds: Mapping[Key, tuple[float, ...]],
+    scenario: Scenario,
+    sentences: int,
+    tokens: Mapping[Role, int],
+    shape: tuple[int, int] | tuple[None, None] = (None, None),
+    on_device: Mapping[Key, list[float]] = MappingProxyType({}),
+) -> list[Timing]:
     return [
         Timing(
-            role=key[0],
-            backend=key[1],
-            scenario="latency" if batch_size == 1 else "throughput",
-            batch_size=batch_size,
-            length=length,
-            sentences=batch_size,
-            tokens=batch_size * length,
-            seconds=seconds[key],
-            device_seconds=tuple(on_device.get(key, ())),
+            role=role,
+            backend=backend,
+            scenario=scenario,
+            batch_size=shape[0],
+            length=shape[1],
+            sentences=sentences,
+            tokens=tokens[role],
+            seconds=values,
+            device_seconds=tuple(on_device.get((role, backend), ())),
         )
-        for key in runners
+        for (role, backend), values in seconds.items()
     ]
 
 
@@ -141,23 +152,12 @@ def time_texts(
         warm_up=None if singly else {key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
     )
     count = len(texts) if singly else 1  # of the calls that these texts took
-    return [
-        Timing(
-            role=role,
-            backend=backend,
-            scenario="one sentence" if singly else "real set",
-            batch_size=None,
-            length=None,
-            sentences=len(texts) // count,
-            tokens=round(sum(map(len, ids[role])) / count),
-            seconds=seconds[role, backend],
-        )
-        for role, backend in runners
-    ]
+    tokens = {role: round(sum(map(len, rows)) / count) for role, rows in ids.items()}
+    return _timings(seconds, "one sentence" if singly else "real set", len(texts) // count, tokens)
 
 
 def slower_in_bf16() -> str:
-    """Say that the CPU multiplies matrices in bfloat16 slower than in float32; empty where it does not.
+    """Warn if the CPU multiplies matrices in bfloat16 slower than in float32; empty otherwise.
 
     Instructions of its own do not make it the faster one (benchmarks/training).
     """

@@ -1,4 +1,4 @@
-"""A file of texts to a file of vectors: any size in flat memory, and nothing lost when it is killed.
+"""A file of texts to a file of vectors: any size in flat memory, and complete after a kill.
 
 The rows grow in a hidden folder beside the output, chunk by chunk, each with a checksum; a resumed run makes those that
 are missing and ends with the same bytes.
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from truncate_kit.core.errors import DataError, ModelError, UsageError, cannot_write
+from truncate_kit.core.errors import DataError, UsageError, cannot_write
 from truncate_kit.core.files import digest_of, local_path, run_lock, write_json
 from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
@@ -26,29 +26,14 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.settings import STEPS, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_rows
-from truncate_kit.export.graph import graph_files
+from truncate_kit.export.graph import ends_normalized, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.trace import ends_normalized
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
 from truncate_kit.models.store import StoredRows
 
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
-_ROWS = "vectors.npy"
 _STEP = 100_000  # texts between two messages while they are counted
-_SETTINGS = (".json", ".jinja", ".model", ".txt")  # of model, modules and tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodingJob(Result):
-    """All that the bytes of the output depend on."""
-
-    model: str  # SHA-256 of the encoder
-    texts: str  # SHA-256 of the texts in order
-    num_texts: int
-    width: int  # of the model's own vectors
-    form: VectorFormat
-    chunk: int  # rows that are encoded together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +42,18 @@ class EncodedFile(Result):
 
     file: str
     source: str
-    graph: str | None  # the file that ran in ONNX Runtime, None in torch
+    graph: str | None  # the file that ran in ONNX Runtime
     shape: tuple[int, ...]  # of the stored array
     dtype: str
     file_bytes: int
     resumed_at: int  # rows that an earlier run had left
     seconds: float  # of this run, counting and encoding
-    job: EncodingJob
-    num_cut: int | None = None  # encoded texts that are longer than the model takes; None if nothing was encoded
+    num_cut: int | None = None  # texts encoded by this run that are longer than the model takes
 
     @property
     def rate(self) -> float:
-        """Texts per second of this run; 0 if there was nothing left to do."""
-        return (self.shape[0] - self.resumed_at) / self.seconds if self.resumed_at < self.shape[0] else 0.0
+        """Return the texts per second of this run."""
+        return (self.shape[0] - self.resumed_at) / self.seconds
 
 
 def encode_file(
@@ -85,18 +69,17 @@ def encode_file(
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns), row n for text n.
 
-    A run that was killed continues with the same arguments and ends with the same bytes; one that had ended does
-    nothing. Beside `out` stands NAME.json, which says what it was made from.
+    A run that was killed continues with the same arguments and ends with the same bytes; one that had ended changes
+    no file. Beside `out`, NAME.json holds what it was made from.
 
     Args:
         encoder: The model.
         source: A .txt file with one text a line, or a .csv, .tsv, .jsonl or .parquet file with the texts in `column`.
         out: The .npy file.
         column: Of the texts.
-        form: Precision and dimensions of the stored vectors; None is float32, all of them, as the model gives them.
+        form: Precision and dimensions of the stored vectors; by default float32, as the model gives them.
         chunk: Rows that are encoded together.
-        engine: Where chunks are encoded, None is one after another here; the bytes do not depend on it on processors
-            and threads alike.
+        engine: Encodes the chunks, by default one after another here; the bytes depend on processor and threads only.
         progress: Called after each chunk.
 
     Raises:
@@ -104,39 +87,51 @@ def encode_file(
         UsageError: `out` was made from something else.
         FileProblemError: `out` cannot be written.
     """
-    progress = reporter(progress)
-    begin = time.perf_counter()
+    progress, begin = reporter(progress), time.perf_counter()
     source, out, form = local_path(source), local_path(out), form or VectorFormat()
     if out.suffix != ".npy":
         raise UsageError(f"{out} does not end in .npy.", hint="Name it like vectors.npy.")
-    count, digest = 0, Digest()
-    for count, text in enumerate(iter_rows(source, column=column), start=1):
-        digest.add(text)
-        if count % _STEP == 0:
-            progress("Counting texts", count, count + 1)  # the total is what this finds out
-    progress("Counting texts", count, count)
-    job = EncodingJob(
-        model=encoder.digest() if isinstance(encoder, OnnxEncoder) else encoder_digest(encoder),
-        texts=digest.hexdigest(),
-        num_texts=count,
-        width=int(encoder.encode(["a"]).shape[1]),
-        form=form,
-        chunk=check_number("chunk", chunk, STEPS),
-    )
-    resumed, cut = count, None
-    if not _is_done(out, job):
-        resumed, cut = _encode(encoder, iter_rows(source, column=column), out, job, engine or Engine(), progress)
-    shutil.rmtree(_work_folder(out), ignore_errors=True)
+    count, digest = _counted(iter_rows(source, column=column), progress)
+    width = int(encoder.encode(["a"]).shape[1])
+    job = {
+        "model": encoder.digest() if isinstance(encoder, OnnxEncoder) else encoder_digest(encoder),
+        "texts": digest,
+        "num_texts": count,
+        "width": width,
+        "form": form.to_dict(),
+        "chunk": check_number("chunk", chunk, STEPS),
+    }
+    work, note, resumed, cut = out.with_name(f".{out.name}.part"), out.with_name(f"{out.name}.json"), count, None
+    if not _is_done(out, note, job):
+        with run_lock(work):
+            stored = _rows_of(work, job, form)
+            resumed = count - sum(min(chunk, count - start) for start in stored.missing)
+            texts, seen = iter_rows(source, column=column), Digest()
+            missing, cut, done = set(stored.missing), 0, resumed
+            chunks = (part for part in _chunks(texts, job, seen) if part.start in missing)
+            for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, _ignore):
+                stored.write(part.start, rows)
+                cut, done = cut + num_cut, done + len(part.texts)
+                progress("Encoding", done, count)
+            if seen.hexdigest() != job["texts"]:
+                shutil.rmtree(work, ignore_errors=True)  # rows of other texts than those that were counted
+                raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
+            # Before the rename: the output never stands without its note.
+            write_json(note, {"job": job, "sha256": digest_of(stored.file)})
+            try:
+                stored.file.replace(out)
+            except OSError as error:
+                raise cannot_write(out, error) from error
+    shutil.rmtree(work, ignore_errors=True)
     return EncodedFile(
         file=str(out),
         source=str(source),
         graph=encoder.file.name if isinstance(encoder, OnnxEncoder) else None,
-        shape=(count, form.columns(job.width)),
+        shape=(count, form.columns(width)),
         dtype=str(form.dtype),
         file_bytes=out.stat().st_size,
         resumed_at=resumed,
         seconds=time.perf_counter() - begin,
-        job=job,
         num_cut=cut,
     )
 
@@ -151,123 +146,93 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
     return bool(tail) and isinstance(tail[-1], Normalize)
 
 
-def _is_done(out: Path, job: EncodingJob) -> bool:
+def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
+    """Return the number of texts and their SHA-256."""
+    count, digest = 0, Digest()
+    for count, text in enumerate(texts, start=1):
+        digest.add(text)
+        if count % _STEP == 0:
+            progress("Counting texts", count, count + 1)  # the total is what this finds out
+    progress("Counting texts", count, count)
+    return count, digest.hexdigest()
+
+
+def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
     """Return whether `out` is what this job would give. Raises `UsageError` if it is something else."""
-    hint, file = "Name another file as `out`, or remove this one.", _note_file(out)
-    try:
-        note = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        note = {}
     if not out.exists():
-        if file.exists() and "job" not in note:
-            raise UsageError(f"{file} is there already, and is no note on {out.name}.", hint=hint)
         return False
-    if note.get("job") != json.loads(job.to_json()):
+    try:
+        values = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        values = {}
+    if values != {"job": job, "sha256": digest_of(out)}:
         raise UsageError(
-            f"{out} is there already and was made from something else: another input, model or option.", hint=hint
+            f"{out} is there already: it was made from another input, model or option, or was changed since.",
+            hint="Name another file as `out`, or remove this one.",
         )
-    if note.get("sha256") != digest_of(out):
-        raise UsageError(f"{out} was changed after it was written.", hint=hint)
     return True
 
 
-def _work_folder(out: Path) -> Path:
-    """Return where rows are written before all are there."""
-    return out.with_name(f".{out.name}.part")
+def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
+    """Open the rows that are there, or begin them."""
+    header, width, count = io.BytesIO(), job["width"], job["num_texts"]
+    descr, shape = np.lib.format.dtype_to_descr(form.dtype), (count, form.columns(width))
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return StoredRows(
+        work / "vectors.npy",
+        job,
+        num_rows=count,
+        row_bytes=form.bytes_per_vector(width),
+        chunk=job["chunk"],
+        header=header.getvalue(),
+    )
 
 
-def _note_file(out: Path) -> Path:
-    """Return where it is noted what an output was made from, with the SHA-256 of its bytes."""
-    return out.with_name(f"{out.name}.json")
+def _ignore(message: Any) -> None:
+    """Take a message of the engine."""
 
 
-def _encode(
-    encoder: Encoder | OnnxEncoder,
-    texts: Iterator[str],
-    out: Path,
-    job: EncodingJob,
-    engine: Engine,
-    progress: Progress,
-) -> tuple[int, int]:
-    """Write what is missing of the output; return the number of rows that were there already, and of texts cut."""
-    work = _work_folder(out)
-    with run_lock(work):
-        header = io.BytesIO()
-        descr, shape = np.lib.format.dtype_to_descr(job.form.dtype), (job.num_texts, job.form.columns(job.width))
-        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-        stored = StoredRows(
-            work / _ROWS,
-            job.to_dict(),
-            num_rows=job.num_texts,
-            row_bytes=job.form.bytes_per_vector(job.width),
-            chunk=job.chunk,
-            header=header.getvalue(),
-        )
-        missing = set(stored.missing)
-        resumed = done = job.num_texts - sum(min(job.chunk, job.num_texts - start) for start in missing)
-        seen, cut = Digest(), 0
-        chunks = (chunk for chunk in _chunks(texts, job, seen) if chunk.start in missing)
-        for chunk, (rows, num_cut) in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
-            stored.write(chunk.start, rows)
-            cut += num_cut
-            done += len(chunk.texts)
-            progress("Encoding", done, job.num_texts)
-        if done < job.num_texts or seen.hexdigest() != job.texts:
-            shutil.rmtree(work, ignore_errors=True)  # rows of other texts than those that were counted
-            raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-        # Before the rename: the output never stands without its note.
-        write_json(_note_file(out), {"job": job.to_dict(), "sha256": digest_of(stored.file)})
-        try:
-            stored.file.replace(out)
-        except OSError as error:
-            raise cannot_write(out, error) from error
-    return resumed, cut
+class Chunk:
+    """Texts that are encoded together; start: number of texts before them."""
 
-
-class Chunk(NamedTuple):
-    """Texts that are encoded together."""
-
-    start: int  # number of texts before them
-    texts: list[str]
+    def __init__(self, start: int, texts: list[Any]) -> None:
+        self.start, self.texts = start, texts
 
     def __str__(self) -> str:
         return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
 
 
-def _chunks(texts: Iterator[str], job: EncodingJob, digest: Digest) -> Iterator[Chunk]:
-    """Yield the texts in chunks, none beyond those that were counted; each is added to `digest`."""
-    for start in range(0, job.num_texts, job.chunk):
-        wanted = min(job.chunk, job.num_texts - start)
-        chunk = list(islice(texts, wanted))
-        digest.add(*chunk)
-        if len(chunk) == wanted:
-            yield Chunk(start, chunk)
+def _chunks(texts: Iterator[str], job: dict[str, Any], digest: Digest) -> Iterator[Chunk]:
+    """Yield the counted texts in whole chunks, and add each to `digest`."""
+    for start in range(0, job["num_texts"], job["chunk"]):
+        wanted = min(job["chunk"], job["num_texts"] - start)
+        chunk = Chunk(start, list(islice(texts, wanted)))
+        digest.add(*chunk.texts)
+        if len(chunk.texts) == wanted:
+            yield chunk
 
 
 class EncodingWork:
     """Encoding as work for an engine: the encoder and the form of its stored vectors.
 
-    A graph travels as the files of its folder, by their places in it; it is opened where it arrives.
+    A graph travels as its files, beside what reads its texts and scores its vectors; it is opened where it arrives.
     """
 
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
         self._encoder: Any = encoder
         self._form = form
-        self._graph: tuple[str, dict[str, bytes]] | None = None
+        self._graph: tuple[str, dict[str, bytes], Any, Any] | None = None
         self._home: tempfile.TemporaryDirectory[str] | None = None
 
     def move(self, device: str) -> None:
         """Go to another device."""
         if self._graph is not None:
-            name, files = self._graph
+            name, files, reader, heads = self._graph
             self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
-            folder = Path(self._home.name)
             for place, content in files.items():
-                if not (folder / place).resolve().is_relative_to(folder.resolve()):
-                    raise ModelError(f"The file {place!r} leads out of the model's folder.", hint="Use another model.")
-                (folder / place).parent.mkdir(parents=True, exist_ok=True)
-                (folder / place).write_bytes(content)
-            self._encoder = OnnxEncoder.load(folder / name, threads=torch.get_num_threads(), device=device)
+                Path(self._home.name, place).write_bytes(content)
+            file, threads = Path(self._home.name, name), torch.get_num_threads()
+            self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
@@ -280,10 +245,7 @@ class EncodingWork:
     def __getstate__(self) -> dict[str, Any]:
         if not isinstance(self._encoder, OnnxEncoder):
             return self.__dict__
-        graph, folder = self._encoder.file, self._encoder.file.parent
-        found = [*graph_files(graph), *(file for file in folder.iterdir() if file.suffix in _SETTINGS)]
-        for place in read_pipeline(folder).folders:
-            found += [file for file in place.rglob("*") if place != folder]
-        files = {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()}
-        self._encoder.check_unreplaced()
-        return self.__dict__ | {"_encoder": None, "_graph": (graph.name, files)}
+        encoder = self._encoder
+        files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
+        encoder.check_unreplaced()
+        return self.__dict__ | {"_encoder": None, "_graph": (encoder.file.name, files, encoder.reader, encoder.heads)}

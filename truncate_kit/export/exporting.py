@@ -1,4 +1,4 @@
-"""Export: a saved folder with a checked graph in it, or nothing new at all."""
+"""Export a saved folder with a graph that was checked against the encoder; a failure leaves the folder as it was."""
 
 import tempfile
 from dataclasses import replace
@@ -6,36 +6,60 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, failed_check, require
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, failed_check, first_line, require
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
-from truncate_kit.core.hardware import without_autocast
-from truncate_kit.core.origin import model_digests
-from truncate_kit.core.precisions import GRAPH_FILES, Target
+from truncate_kit.core.hardware import usable_cores, without_autocast
+from truncate_kit.core.origin import model_digests, versions
+from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, Precision, Target
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.results import VERSION
-from truncate_kit.data.pairs import PairSet
-from truncate_kit.export.check import check_graph, check_score, measure_invariance, odd_inputs
+from truncate_kit.core.wording import counted
+from truncate_kit.data.pairs import PairSet, PlacedPairs
+from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import (
-    FUSED_ATTENTION,
     GRAPH_FILE,
+    INPUTS,
+    OUTPUT,
+    SCORE,
+    STATES,
+    Feeds,
+    Traced,
+    build_graph,
     count_fused_nodes,
+    ends_normalized,
+    fold_constants,
     fuse_embeddings,
     save_graph,
     set_mask,
     strip_notes,
+    with_normalization,
 )
 from truncate_kit.export.half import store_half, to_half
 from truncate_kit.export.int8 import search_layers
-from truncate_kit.export.record import REPORT_FILE, ExportReport, read_exports, record_with
-from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.trace import build_graph, ends_normalized, fold_constants, with_normalization
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.export.record import (
+    REPORT_FILE,
+    ExportReport,
+    ExportSettings,
+    fused_attention,
+    read_exports,
+    record_with,
+)
+from truncate_kit.export.runtime import OnnxEncoder, open_session
+from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest, load_by_any_runtime, origin_of, save_encoder
+from truncate_kit.models.tokenizer import padded
 
-_VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
+_EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
+_BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
+# At lengths of thousands a batch of 17 needs tens of GB if attention is not fused: such lengths run alone.
+_MOST_SCORES = 17 * 512**2
+_MOST_PAIRS = 200
 
 
 @without_autocast()
@@ -51,38 +75,37 @@ def export_onnx(
     """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
 
     Args:
-        encoder: what the graph computes.
-        folder: if it holds this very encoder, only the graph and export.json are added, beside graphs of other
+        encoder: Model of the graph.
+        folder: If it holds this very encoder, only the graph and export.json are added, beside graphs of other
             precisions, and a setting that loaders of graphs refuse is taken out; otherwise it is written anew, as by
             `save_encoder` (without a tokenizer it holds the configuration only).
-        settings: precision, target and the end of the graph.
-        pairs: graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
-        search_pairs: other graded pairs on which int8 decides which layers stay in float; int8 needs them.
-        progress: True draws bars and logs; else what is called as the work goes on.
+        settings: Precision, target and the end of the graph.
+        pairs: Graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
+        search_pairs: Other graded pairs on which int8 decides which layers stay in float; int8 needs them.
+        progress: True draws bars and logs; else called as the work goes on.
 
     Raises:
-        UsageError: int8 without `search_pairs`, pairs that are no set, or a model that is none that was loaded.
-        MissingExtraError: no ONNX Runtime or exporter is installed.
-        FileProblemError: the folder cannot be written.
-        ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
-            another model took the encoder's place in the folder meanwhile. The folder is then as it was.
+        UsageError: int8 without `search_pairs`.
+        MissingExtraError: ONNX Runtime or the exporter is not installed.
+        FileProblemError: The folder cannot be written.
+        ModelError: The encoder cannot be exported, the graph fails a check, or the folder's export.json is damaged. The
+            folder is then as it was.
     """
-    _check_able(settings, search_pairs)
-    folder, digest = local_path(folder), encoder_digest(encoder)
-    given: dict[str, Any] = {"pairs": pairs, "search_pairs": search_pairs, "progress": reporter(progress)}
-    if _saved_digest(folder) == digest:
-        try:
-            return _export_into(encoder, digest, folder, settings, **given, beside_model=True)
-        except TruncateKitError:
-            _check_unreplaced(encoder, digest, folder)  # a folder that was replaced takes half-written files along
-            raise
+    if settings.precision == "int8" and search_pairs is None:
+        raise UsageError(
+            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
+            hint='Give `search_pairs`, or use `precision="fp32"`.',
+        )
+    folder, digest, progress = local_path(folder), encoder_digest(encoder), reporter(progress)
+    if _holds(folder, digest):
+        return _export_into(encoder, digest, folder, settings, pairs, search_pairs, progress)
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
             save_encoder(encoder, place, origin=origin_of("copy", encoder, encoder))
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)
-        return _export_into(encoder, digest, place, settings, **given)
+        return _export_into(encoder, digest, place, settings, pairs, search_pairs, progress)
 
 
 @without_autocast()
@@ -91,77 +114,16 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
 
     `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
     """
-    _check_able(_DEFAULTS)
     with replacing(local_path(folder)) as place:
         place.mkdir()
         return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target))
 
 
-def _check_able(settings: ExportSettings, search_pairs: PairSet | None = None) -> None:
-    if settings.precision == "int8" and search_pairs is None:
-        raise UsageError(
-            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
-            hint='Give `search_pairs`, or use `precision="fp32"`.',
-        )
-    for module in ("onnxruntime", "onnxscript"):
-        require(module, extra="cpu")
-
-
-def _saved_digest(folder: Path) -> str | None:
-    if not (folder / "config.json").is_file():
-        return None
+def _holds(folder: Path, digest: str) -> bool:
     try:
-        return encoder_digest(load_encoder(folder))
+        return (folder / "config.json").is_file() and encoder_digest(load_encoder(folder)) == digest
     except TruncateKitError:
-        return None
-
-
-def _check_unreplaced(encoder: Encoder, digest: str, folder: Path) -> None:
-    if _saved_digest(folder) != digest:
-        raise ModelError(
-            f"Another model took the place of {encoder.name} in {folder} while its graph was made.",
-            hint="Export the model that is there now.",
-        )
-
-
-def _make(
-    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
-) -> tuple[Any, dict[str, Any]]:
-    """Trace, fuse, set the mask, and bring the graph into its precision; with what the report says of that."""
-    progress("Exporting", 0, 1)
-    graph = build_graph(encoder, settings.target)
-    progress("Exporting", 1, 1)
-    expected, found = encoder.depth if encoder.family.fused_attention else 0, _fused_attention(graph)
-    if expected != found:
-        raise failed_check(f"{found} attentions are fused, where {expected} were expected")
-    mask = set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")
-    facts: dict[str, Any] = {"fused_attention_expected": expected, "mask": mask}
-    fuse_embeddings(graph, encoder.family, settings.precision)
-    computed = fold_constants(graph) if settings.precision != "fp32" else set()
-    if settings.precision == "fp16":
-        graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
-    elif search_pairs is not None and settings.precision == "int8":
-        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-            exact = Path(scratch) / GRAPH_FILE
-            save_graph(graph, exact, embed_limit=settings.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
-            graph, facts["quantization"] = search_layers(
-                graph,
-                encoder.reader,
-                search_pairs,
-                Path(scratch),
-                budget=settings.budget,
-                heads=encoder.heads,
-                progress=progress,
-            )
-    store_half(graph, computed)
-    strip_notes(graph)
-    return graph, facts
-
-
-def _fused_attention(graph: Any) -> int:
-    fused = count_fused_nodes(graph)
-    return sum(fused.get(name, 0) for name in FUSED_ATTENTION)
+        return False
 
 
 def _export_into(
@@ -169,26 +131,27 @@ def _export_into(
     digest: str,
     folder: Path,
     settings: ExportSettings,
-    *,
     pairs: PairSet | None = None,
     search_pairs: PairSet | None = None,
     progress: Progress = silent,
-    beside_model: bool = False,
 ) -> ExportReport:
-    """Make, write and check a graph and its record.
-
-    digest: of the encoder. beside_model: the folder holds the encoder already, and others may write to it.
-    """
-    read_exports(folder)  # replacing a damaged one would lose what it says of the other graphs
-    traced, precision = with_normalization(encoder, settings.normalize), settings.precision
+    """Make, write and check a graph and its record; digest: of the encoder."""
+    runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
+    require("onnxscript", extra="cpu")
+    read_exports(folder)  # replacing a damaged one would lose the reports on the other graphs
+    traced = with_normalization(encoder, settings.normalize)
     graph, facts = _make(traced, settings, search_pairs, progress)
     path = folder / GRAPH_FILES[precision]
-    # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
+    # Both are written before either is renamed: on a full disk the old graph keeps its old record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as file:
         data = save_graph(graph, file, embed_limit=settings.embed_limit)
+        files = [file, *([] if data is None else [data])]
         checks = check_graph(file, traced, precision=precision, progress=progress)
         exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
-        some = search_pairs or pairs
+        if pairs is not None:
+            facts |= check_score(traced, exported, pairs, precision=precision)
+        if precision != "fp32" and (measured := search_pairs or pairs) is not None:  # checks show it of fp32
+            facts |= {"invariance": measure_invariance(exported, measured), "invariant_on": measured.name}
         report = ExportReport(
             model=name_without_folders(encoder.name),
             encoder=digest,
@@ -201,31 +164,215 @@ def _export_into(
             normalized=ends_normalized(traced),
             max_length=encoder.max_length,
             file=path.name,
-            file_bytes=sum(part.stat().st_size for part in (file, data) if part is not None),
+            file_bytes=sum(part.stat().st_size for part in files),
             opset=int(graph.opset_imports[""]),
             # The GPU build of ONNX Runtime has a name of its own.
-            versions={"truncate-kit": VERSION}
-            | {name: version(name) for name in _VERSIONS}
-            | {"onnxruntime": require("onnxruntime", extra="cpu").__version__},
-            fused_attention_found=_fused_attention(graph),
+            versions=versions() | {name: version(name) for name in _EXPORTERS} | {"onnxruntime": runtime.__version__},
             fused_nodes=count_fused_nodes(graph),
-            sha256=digest_of(file),
-            checks=checks,
-            task=None if pairs is None else check_score(traced, exported, pairs, precision=precision),
-            # fp32 is shown to be invariant by its checks, to their limit
-            invariance=None if some is None or precision == "fp32" else measure_invariance(exported, some),
-            weights_file=None if data is None else data.name,
-            weights_sha256=None if data is None else digest_of(data),
+            graph_sha256={part.name: digest_of(part) for part in files},
             model_sha256=model_digests(folder),
+            checks=checks,
             **facts,
         )
         record.write_text(record_with(folder, report), encoding="utf-8")
-        if beside_model:
-            _check_unreplaced(encoder, digest, folder)
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
     load_by_any_runtime(folder)
     for old in folder.glob(f"{path.name}.*.data"):
-        if data is None or old.name != data.name:
+        if old.name not in report.graph_sha256:
             old.unlink()
     return report
+
+
+def _make(
+    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
+) -> tuple[Any, dict[str, Any]]:
+    """Trace, fuse, set the mask, and bring the graph into its precision; return it with fields of the report."""
+    progress("Exporting", 0, 1)
+    graph = build_graph(encoder, settings.target)
+    progress("Exporting", 1, 1)
+    expected = encoder.depth if encoder.family.fused_attention else 0
+    fused = fused_attention(count_fused_nodes(graph))
+    if fused != expected:
+        raise failed_check(f"{fused} attentions are fused instead of {expected}")
+    facts: dict[str, Any] = {"mask": set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")}
+    fuse_embeddings(graph, encoder.family, settings.precision)
+    computed = fold_constants(graph) if settings.precision != "fp32" else set()
+    if settings.precision == "fp16":
+        graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
+    elif search_pairs is not None and settings.precision == "int8":
+        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
+            exact = Path(scratch) / GRAPH_FILE
+            save_graph(graph, exact, embed_limit=settings.embed_limit)
+            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
+            graph, facts["quantization"] = search_layers(
+                graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
+            )
+    store_half(graph, computed)
+    strip_notes(graph)
+    return graph, facts
+
+
+# Checks
+
+
+def check_graph(
+    file: Path, encoder: Encoder, *, precision: Precision = "fp32", progress: Progress = silent
+) -> dict[str, float]:
+    """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings, on the CPU.
+
+    Return the largest difference by what was compared, relative to the largest expected entry if vectors have not
+    length 1. Raises `ModelError` on a difference above the limit of the precision, on NaN, and if ONNX Runtime cannot
+    load the file.
+    """
+    try:
+        session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
+    except ModelError as error:
+        raise failed_check(str(error)) from error
+    limit, longest = PRECISIONS[precision].vector_limit, min(max(_LENGTHS), encoder.max_length)
+    lengths = sorted({*(length for length in _LENGTHS if length < encoder.max_length), encoder.max_length})
+    shapes = [(b, t) for t in lengths for b in _BATCHES if b == 1 or b * t**2 <= _MOST_SCORES]
+    batches = {f"batch {b}, length {t}": _random_batch(encoder, b, t) for b, t in shapes} | _odd_batches(encoder)
+    cases = [(name, batch, OUTPUT, 1.0 if ends_normalized(encoder) else None) for name, batch in batches.items()]
+    if encoder.pools_tokens:  # for loaders that pool by themselves
+        batch = _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
+        cases.append(("token states", batch, STATES, None))
+    for pairs in (1, 8) if encoder.heads is not None else ():
+        batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
+        if pairs > 1:  # the last pair is one text twice
+            for value in batch.values():
+                value[-1] = value[pairs - 1]
+        cases.append((f"score of {counted(pairs, 'pair')}", batch, SCORE, 1.0))
+    checks = dict[str, float]()
+    for done, (name, batch, output, unit) in enumerate(cases):
+        progress("Checking the graph", done, len(cases) + 1)
+        expected = _expected(encoder, batch, output)
+        checks[name] = _compare(name, _run(session, batch, name, output), expected, limit, unit)
+    # The vector of one text must not change with what pads it, nor with how much.
+    plain = _random_batch(encoder, 1, max(1, longest // 2))
+    rest = torch.zeros((1, longest - max(1, longest // 2)), dtype=torch.long)
+    ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
+    alone, wide = (_run(session, batch, "padding") for batch in (plain, _batch(encoder, ids, mask)))
+    checks["padding"] = _compare("padding", wide, alone, limit, 1.0 if ends_normalized(encoder) else None)
+    progress("Checking the graph", len(cases) + 1, len(cases) + 1)
+    return checks
+
+
+def odd_inputs(encoder: Encoder) -> list[Feeds]:
+    """Make the longest batch and the odd ones, as ONNX Runtime takes them."""
+    batches = [_random_batch(encoder, 1, encoder.max_length), *_odd_batches(encoder).values()]
+    return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
+
+
+def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
+    """Make one of a token over and over at the longest length of the checks, and one of a token alone."""
+    length = min(max(_LENGTHS), encoder.max_length)
+    last = int(encoder.backbone.config.vocab_size) - 1
+    ids = torch.stack([torch.full((length,), token) for token in (0, last // 2, last)])
+    short = torch.full((1, 1), last)
+    return {
+        f"one token {length} times": _batch(encoder, ids, torch.ones_like(ids)),
+        "one token alone": _batch(encoder, short, torch.ones_like(short)),
+    }
+
+
+def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
+    """Draw ids; the first row fills the length, the others end anywhere from their second token on."""
+    generator = torch.Generator().manual_seed(size * 10_007 + length)
+    ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
+    ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
+    ends[0] = length
+    return _batch(encoder, ids, (torch.arange(length) < ends).long())
+
+
+def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
+    # RoBERTa's positions count the ids that are not padding, so padding may stand only under a mask of 0.
+    padding = encoder.backbone.config.pad_token_id
+    if padding is not None:
+        other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)
+        ids = torch.where(ids == padding, other, ids)
+    return dict(zip(INPUTS, (torch.where(mask == 1, ids, padding or 0), mask), strict=True))
+
+
+def _expected(encoder: Encoder, batch: Batch, output: str) -> NDArray[np.float32]:
+    batch = {key: value.to(encoder.device) for key, value in batch.items()}
+    with torch.inference_mode(), evaluating(encoder):
+        result = encoder(**batch) if output == OUTPUT else Traced(encoder)(**batch)[1]
+    return _without_padding(result.cpu().numpy(), batch, output)
+
+
+def _run(session: Any, batch: Batch, name: str, output: str = OUTPUT) -> NDArray[np.float32]:
+    try:
+        result = session.run([output], {key: value.numpy() for key, value in batch.items()})[0]
+    except Exception as error:  # the runtime has a class of its own for each status
+        raise failed_check(f"{name} does not run: {first_line(error)}") from error
+    return _without_padding(result, batch, output)
+
+
+def _without_padding(result: NDArray[np.float32], batch: Batch, output: str) -> NDArray[np.float32]:
+    return result[batch[INPUTS[1]].cpu().numpy() == 1] if output == STATES else result
+
+
+def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
+    """Return the largest difference, in units of `unit`, by default the largest expected magnitude."""
+    if not (np.isfinite(expected).all() and np.isfinite(found).all()):
+        raise failed_check(f"{name}: vectors hold NaN or infinity")
+    if found.shape != expected.shape:
+        raise failed_check(f"{name}: vectors have the shape {found.shape} instead of {expected.shape}")
+    largest = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
+    difference = float(np.abs(found - expected).max()) / (unit or largest)
+    if limit is not None and difference > limit:
+        raise failed_check(f"{name}: a difference of {difference:.2g} exceeds the limit of {limit:g}")
+    return difference
+
+
+def check_score(
+    encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
+) -> dict[str, Any]:
+    """Return the correlations of both on graded pairs, as fields of the report.
+
+    Raises `ModelError` if one moves by more than the precision's limit.
+    """
+    limit = PRECISIONS[precision].score_limit
+    torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
+    fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
+    for measure in ("spearman", "pearson"):
+        before, after = getattr(torch_score, measure), getattr(graph_score, measure)
+        fields[measure] = before, after
+        if limit is not None and abs(after - before) > limit:
+            raise failed_check(f"{measure.title()} on {pairs.name} is {after:.3f}, and {before:.3f} in torch")
+    return fields
+
+
+def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
+    """Compare vectors of texts run alone with those run in batches, and padded to the longest; at most 200 pairs.
+
+    Return by `batch_` and `padding_` the largest change of an entry of the unit vector (`difference`) and the lowest
+    similarity to the text run alone (`cosine`); Spearman × 100 as `spearman_alone` and `spearman_batched`; `num_pairs`.
+    """
+    assert exported.reader is not None
+    chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]
+    if len({pair.target for pair in chosen}) < 2:  # a set sorted or filled oddly: then all of it
+        chosen = pairs.pairs
+    places = PlacedPairs.of(chosen)
+    ids = exported.reader.token_ids(places.texts)
+    targets, padding, longest = [pair.target for pair in chosen], exported.reader.padding_id, max(map(len, ids))
+
+    def unit(vectors: NDArray[np.float32] | Tensor) -> Tensor:
+        return torch.nn.functional.normalize(torch.as_tensor(vectors).double(), dim=1)
+
+    def spearman(vectors: Tensor) -> float:
+        return correlate(pair_similarities(vectors, places), targets).spearman
+
+    alone = unit(np.concatenate([exported.run(padded([row], padding)) for row in ids]))
+    wide = unit(np.concatenate([exported.run(padded([row], padding, longest)) for row in ids]))
+    batched = unit(exported.encode_ids(ids))
+    return {
+        "num_pairs": len(chosen),
+        "batch_difference": float((batched - alone).abs().max()),
+        "batch_cosine": float((batched * alone).sum(dim=1).min()),
+        "padding_difference": float((wide - alone).abs().max()),
+        "padding_cosine": float((wide * alone).sum(dim=1).min()),
+        "spearman_alone": spearman(alone),
+        "spearman_batched": spearman(batched),
+    }

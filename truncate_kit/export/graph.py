@@ -1,7 +1,10 @@
-"""What is in graphs, how they are written, and the passes that fit them to ONNX Runtime's own operators."""
+"""Trace an encoder into one ONNX graph, fit it to ONNX Runtime's own operators, and write it."""
 
+import copy
 import hashlib
+import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,41 +12,300 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from truncate_kit.core.errors import cannot_write, require
-from truncate_kit.core.precisions import GRAPH_FILES, Precision
-from truncate_kit.export.settings import EMBED_LIMIT
+from truncate_kit.core.errors import ModelError, cannot_write, errors_only, first_line, require
+from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
+from truncate_kit.export.record import EMBED_LIMIT
+from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.families import Family
+from truncate_kit.models.pipeline import Normalize
 
 Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-SCORE = "score"  # of pairs, where the encoder has heads
-STATES = "last_hidden_state"  # what loaders that pool by themselves ask for; never computed apart, nor fetched here
+SCORE = "score"  # of pairs, if the encoder has heads
+STATES = "last_hidden_state"  # for loaders that pool by themselves; never fetched here
 GRAPH_FILE = GRAPH_FILES["fp32"]
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
-FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+LENGTH = 7  # of the texts that are traced, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
 
 
-def strip_notes(model: Any) -> None:
-    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-        for value in node.outputs:
-            value.metadata_props.clear()
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
+# Tracing
+
+
+def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
+    """Return the encoder as it goes into the graph, sharing its weights.
+
+    normalize: True ends it in unit vectors, False leaves a final Normalize module out; by default it stays.
+    """
+    tail = list(encoder.tail)
+    if normalize is not None and ends_normalized(encoder):
+        tail.pop()
+    if normalize:
+        tail.append(Normalize())
+    changed = copy.copy(encoder)
+    changed._modules = {**encoder._modules, "tail": nn.ModuleList(tail)}
+    return changed
+
+
+def ends_normalized(encoder: Encoder) -> bool:
+    """Check that the last thing the encoder does is to scale vectors to length 1."""
+    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
+
+
+class Traced(nn.Module):
+    """An encoder with both outputs of its graph: vectors (n, out), and token states or scores of pairs (n // 2,).
+
+    Text i is scored with text i + n // 2: put the first texts of all pairs before the second ones.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return vectors, and states or scores."""
+        heads = self.encoder.heads
+        if heads is None:
+            states = self.encoder.token_states(input_ids, attention_mask)
+            return self.encoder.from_states(states, attention_mask), states
+        vectors: Tensor = self.encoder(input_ids, attention_mask)
+        half = vectors.shape[0] // 2
+        # Scored all round and cut at the end: kernels choke on no pairs at all, which is what one text has.
+        return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
+
+
+def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
+    """Trace the encoder with any batch and length and fuse for ONNX Runtime's kernels; return an `onnx_ir.Model`.
+
+    Args:
+        encoder: Is traced.
+        target: Device of the kernels.
+        fused: False leaves every graph as traced.
+
+    Raises:
+        MissingExtraError: onnxscript is not installed.
+        ModelError: Tracing or fusing fails.
+    """
+    require("onnxscript", extra="cpu")
+    try:
+        with _quiet(), _frozen(encoder), _constant_positions(encoder):
+            model = _trace(encoder)
+            # Without a fused kernel for attention, ONNX Runtime fuses the rest itself at load.
+            if fused and encoder.family.fused_attention:
+                require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
+                if target == "cpu":
+                    _split_skip_norms(model)
+            # The tracer leaves weights that two products read to be turned in every run.
+            _fold(model, lambda node: node.op_type == "Transpose")
+    except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
+        raise ModelError(
+            f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
+            hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
+        ) from error
+    return model
+
+
+def fold_constants(model: Any) -> set[str]:
+    """Compute, in place, what depends on weights alone, as DeBERTa's products with its positions; return the names.
+
+    A session does so if the CPU has kernels for it, which it has in float32 only.
+    """
+    before = set(model.graph.initializers)
+    _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
+    return set(model.graph.initializers) - before
+
+
+def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
+    folding = require("onnxscript.optimizer", extra="cpu").fold_constants
+    with _quiet():
+        folding(model, should_fold=wanted, output_size_limit=sys.maxsize)
+
+
+def _trace(encoder: Encoder) -> Any:
+    # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
+    ids = torch.ones((5, min(LENGTH, encoder.max_length)), dtype=torch.long, device=encoder.device)
+    mask = torch.ones_like(ids)
+    mask[1, 2:] = 0
+    second = [SCORE] if encoder.heads is not None else [STATES] if encoder.pools_tokens else []
+    program = torch.onnx.export(
+        Traced(encoder) if second else encoder,
+        (ids, mask),
+        dynamo=True,
+        dynamic_shapes=dict.fromkeys(INPUTS, dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)),
+        input_names=list(INPUTS),
+        output_names=[OUTPUT, *second],
+        verbose=False,
+    )
+    assert program is not None  # the old exporter has no program
+    return program.model
+
+
+@contextmanager
+def _frozen(encoder: Encoder) -> Iterator[None]:
+    """Trace without dropout, gradients and hooks for hidden states; restore the first two."""
+    training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
+    encoder.eval().requires_grad_(False)
+    # Tracing installs the hooks again: each layer would be captured twice, also later.
+    forget_capturing(encoder.backbone)
+    try:
+        yield
+    finally:
+        forget_capturing(encoder.backbone)
+        encoder.train(training)
+        for weight, want in zip(encoder.parameters(), wanted, strict=True):
+            weight.requires_grad_(want)
+
+
+@contextmanager
+def _constant_positions(encoder: Encoder) -> Iterator[None]:
+    """Make tables of relative positions constants after their norm, which `fold_constants` cannot compute."""
+    name = "get_rel_embedding"
+    tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
+    for module, table in tables.items():
+        setattr(module, name, lambda table=table: None if table is None else table.detach())
+    try:
+        yield
+    finally:
+        for module in tables:
+            delattr(module, name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence exporters that report every missing optional operator."""
+    with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
+        yield
+
+
+def _split_skip_norms(model: Any) -> None:
+    """Turn each SkipLayerNormalization back into Add and LayerNormalization."""
+    # On the CPU its kernel takes about twice as long as the parts (benchmarks/encoding).
+    ir = require("onnx_ir", extra="cpu")
+    for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
+        total, skip, scale, shift, *bias = node.inputs
+        made = []
+        for other in (*bias, skip):
+            if other is not None:
+                made.append(ir.node("Add", [total, other]))
+                total = made[-1].outputs[0]
+                total.shape, total.dtype = node.outputs[0].shape, node.outputs[0].dtype
+        epsilon = node.attributes["epsilon"].as_float()
+        made.append(ir.node("LayerNormalization", [total, scale, shift], attributes={"axis": -1, "epsilon": epsilon}))
+        model.graph.insert_before(node, made)
+        for place, new in ((0, made[-1].outputs[0]), (3, total)):  # where the graph's output stood, under its name
+            if place < len(node.outputs):
+                old = node.outputs[place]
+                name, output = old.name, old.is_graph_output()
+                if new.shape is None:
+                    new.shape, new.dtype = old.shape, old.dtype
+                old.replace_all_uses_with(new, replace_graph_outputs=True)
+                if output:
+                    old.name, new.name = f"{name}_split", name
+        model.graph.remove(node, safe=True)
+
+
+# Passes
+
+
+def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
+    """Give every fused attention of an `onnx_ir.Model` its mask in this form, in place; return the form it has.
+
+    Tokens, the attention mask itself, (b, t), suit the CPU: its kernels take them as fast as an additive mask or
+    lengths, one node makes them, and padding may stand on either side. Lengths, its sums, (b,), suit CUDA, with padding
+    on the right: by ONNX Runtime's selection rules fused kernels take lengths or no mask at all, TensorRT's on GPUs of
+    SM 70 to 89, cuDNN's from SM 90 on (since ONNX Runtime 1.30). Return "unfused" for a graph without fused attention,
+    in which the mask is added as traced.
+    """
+    # Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
+    ir = require("onnx_ir", extra="cpu")
+    attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
+    if not attentions:
+        return "unfused"
+    mask, made = _input(model, "attention_mask"), []
+    if form == "lengths":
+        axis = _constant(model, "mask_axis", np.array([1], np.int64))
+        made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
+        mask = made[0].outputs[0]
+        mask.dtype = ir.DataType.INT64
+    made.append(_as_int32(ir, mask, f"mask_{form}"))
+    model.graph.insert_before(attentions[0], made)
+    for node in attentions:
+        node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
+        node.replace_input_with(_BIAS_PLACE, None)
+        node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
+    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
+    return form
+
+
+def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
+    """Shorten the dozen nodes before the first block of an `onnx_ir.Model`, in place; return whether it had them."""
+    # Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all.
+    # In fp32 and fp16 one EmbedLayerNormalization does the rest; in int8 the look-up of words stays a node, whose table
+    # goes into bytes. RoBERTa's positions follow the mask; BERT, ELECTRA, ALBERT and DistilBERT count from 0.
+    ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
+    tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
+    if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
+        return False
+    norms = [node for node, place in tables[_NORM].uses() if node.op_type == "LayerNormalization" and place == 1]
+    if len(norms) != 1:
+        return False
+    (norm,), words = norms, tables[_WORDS]
+    ir = require("onnx_ir", extra="cpu")
+    rows: NDArray[np.float32] = tables[_POSITIONS].const_value.numpy()
+    if _TYPES in tables:
+        rows = rows + tables[_TYPES].const_value.numpy()[0]
+    positions = _constant(model, "positions_of_type_0", rows)
+    ids = _input(model, "input_ids")
+    if precision == "int8":
+        (looked_up,) = (node for node, _ in words.uses() if node.op_type == "Gather")
+        start = _constant(model, "first_position", np.array([0], np.int64))
+        length = ir.node("Shape", [ids], attributes={"start": 1}, name="text_length")
+        places = ir.node("Slice", [positions, start, length.outputs[0], start], name="positions")
+        total = ir.node("Add", [looked_up.outputs[0], places.outputs[0]], name="embeddings_sum")
+        inputs, kept = [total.outputs[0], *norm.inputs[1:]], norm.attributes.values()
+        made = [length, places, total, ir.Node("", "LayerNormalization", inputs, kept, name=norm.name)]
+    else:
+        model.graph.opset_imports.setdefault(MICROSOFT, 1)
+        narrow = _as_int32(ir, ids, "input_ids_int32")  # the kernel takes no other integers
+        inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
+        kept = [norm.attributes["epsilon"]]
+        made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
+    ir.convenience.replace_nodes_and_values(model.graph, norm, [norm], made, norm.outputs[:1], made[-1].outputs[:1])
+    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
+    return True
+
+
+def _input(model: Any, name: str) -> Any:
+    return next(value for value in model.graph.inputs if value.name == name)
+
+
+def _constant(model: Any, name: str, array: NDArray[Any]) -> Any:
+    ir = require("onnx_ir", extra="cpu")
+    value = ir.Value(name=name, const_value=ir.tensor(array))
+    model.graph.register_initializer(value)
+    return value
+
+
+def _as_int32(ir: Any, value: Any, name: str) -> Any:
+    cast = ir.node("Cast", [value], attributes={"to": ir.DataType.INT32.value}, name=name)
+    cast.outputs[0].dtype = ir.DataType.INT32
+    return cast
 
 
 def count_fused_nodes(model: Any) -> dict[str, int]:
-    """Count ONNX Runtime's own operators in the graph; those of `FUSED_ATTENTION` compute a whole attention."""
+    """Count ONNX Runtime's own operators in the graph; see `fused_attention`."""
     return dict(Counter(str(node.op_type) for node in model.graph if node.domain == MICROSOFT))
+
+
+# Files
 
 
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
@@ -53,16 +315,27 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
     """
     ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    embedded = sum(weight.nbytes for weight in weights) <= embed_limit
-    digest = hashlib.sha256()  # names the file, so that a graph never meets the weights of another
-    for weight in [] if embedded else weights:
-        digest.update(weight.tobytes())
-    data = None if embedded else path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+    data = None
+    if sum(weight.nbytes for weight in weights) > embed_limit:
+        digest = hashlib.sha256()  # names the file, so that a graph never meets the weights of another
+        for weight in weights:
+            digest.update(weight.tobytes())
+        data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
     try:
         ir.save(model, path, external_data=None if data is None else data.name)
     except OSError as error:
         raise cannot_write(path, error) from error
     return data
+
+
+def strip_notes(model: Any) -> None:
+    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.doc_string = None
+        for noted in (node, *node.outputs):
+            noted.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
 
 
 def graph_files(graph: Path) -> list[Path]:
@@ -81,7 +354,7 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
     """Give a function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU.
 
-    Raises `FileProblemError` where the folder for temporary files is full.
+    Raises `FileProblemError` if the folder for temporary files is full.
     """
     ir = require("onnx_ir", extra="cpu")
     runtime = require("onnxruntime", extra="cpu")
@@ -98,84 +371,3 @@ def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
         save_graph(watched, file)
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         yield lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
-
-
-def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
-    """Give every fused attention of an `onnx_ir.Model` its mask in this form, in place; returns what it has.
-
-    Tokens, the attention mask itself, (b, t), suit the CPU: its kernels take them as fast as an additive mask or
-    lengths, one node makes them, and padding may stand on either side. Lengths, its sums, (b,), suit CUDA, where
-    padding has to stand on the right: by ONNX Runtime's selection rules fused kernels take lengths or no mask at all,
-    TensorRT's on GPUs of SM 70 to 89, cuDNN's from SM 90 on (since ONNX Runtime 1.30). Returns "unfused" for a graph
-    without fused attention, to whose scores the mask is added as traced.
-    """
-    # Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
-    ir = require("onnx_ir", extra="cpu")
-    attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
-    if not attentions:
-        return "unfused"
-    mask, made = _input(model, "attention_mask"), []
-    if form == "lengths":
-        axis = ir.Value(name="mask_axis", const_value=ir.tensor(np.array([1], np.int64)))
-        model.graph.register_initializer(axis)
-        made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
-        mask = made[0].outputs[0]
-        mask.dtype = ir.DataType.INT64
-    made.append(ir.node("Cast", [mask], attributes={"to": ir.DataType.INT32.value}, name=f"mask_{form}"))
-    made[-1].outputs[0].dtype = ir.DataType.INT32
-    model.graph.insert_before(attentions[0], made)
-    for node in attentions:
-        node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
-        node.replace_input_with(_BIAS_PLACE, None)
-        node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
-    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
-    return form
-
-
-def _input(model: Any, name: str) -> Any:
-    return next(value for value in model.graph.inputs if value.name == name)
-
-
-def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
-    """Shorten what comes before the first block of an `onnx_ir.Model`, in place; returns whether there was something.
-
-    A trace leaves a dozen nodes, each a call of its own for every text.
-    """
-    # Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all.
-    # In fp32 and fp16 one EmbedLayerNormalization does the rest; in int8 the look-up of words stays a node, whose table
-    # goes into bytes. RoBERTa's positions follow the mask, those of BERT, ELECTRA, ALBERT and DistilBERT do not.
-    ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
-    tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
-    if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
-        return False
-    norms = [node for node, place in tables[_NORM].uses() if node.op_type == "LayerNormalization" and place == 1]
-    if len(norms) != 1:
-        return False
-    (norm,), words = norms, tables[_WORDS]
-    ir = require("onnx_ir", extra="cpu")
-    rows: NDArray[np.float32] = tables[_POSITIONS].const_value.numpy()
-    if _TYPES in tables:
-        rows = rows + tables[_TYPES].const_value.numpy()[0]
-    positions = ir.Value(name="positions_of_type_0", const_value=ir.tensor(rows))
-    model.graph.register_initializer(positions)
-    ids = _input(model, "input_ids")
-    if precision == "int8":
-        (looked_up,) = (node for node, _ in words.uses() if node.op_type == "Gather")
-        start = ir.Value(name="first_position", const_value=ir.tensor(np.array([0], np.int64)))
-        model.graph.register_initializer(start)
-        length = ir.node("Shape", [ids], attributes={"start": 1}, name="text_length")
-        places = ir.node("Slice", [positions, start, length.outputs[0], start], name="positions")
-        total = ir.node("Add", [looked_up.outputs[0], places.outputs[0]], name="embeddings_sum")
-        inputs, kept = [total.outputs[0], *norm.inputs[1:]], norm.attributes.values()
-        made = [length, places, total, ir.Node("", "LayerNormalization", inputs, kept, name=norm.name)]
-    else:
-        model.graph.opset_imports.setdefault(MICROSOFT, 1)
-        # The kernel takes no other integers.
-        narrow = ir.node("Cast", [ids], attributes={"to": ir.DataType.INT32.value}, name="input_ids_int32")
-        narrow.outputs[0].dtype = ir.DataType.INT32
-        inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
-        kept = [norm.attributes["epsilon"]]
-        made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
-    ir.convenience.replace_nodes_and_values(model.graph, norm, [norm], made, norm.outputs[:1], made[-1].outputs[:1])
-    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
-    return True

@@ -13,7 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import DeviceError, ModelError, UsageError, first_line, known_name, require
+from truncate_kit.core.errors import (
+    DeviceError,
+    ModelError,
+    UsageError,
+    first_line,
+    known_name,
+    require,
+)
 from truncate_kit.core.files import local_path
 from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
 from truncate_kit.core.settings import BATCH, check_number, listed_texts
@@ -31,17 +38,20 @@ RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
 # Tokens per batch. On the CPU the states of a batch have to stay in the cache of one core (benchmarks/encoding);
 # on a GPU a batch has to be large enough to fill it.
-CPU_BATCH_TOKENS = 256
-CUDA_BATCH_TOKENS = 16_384
-_CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
+_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_INSTALL = {_CUDA: "'truncate-kit[gpu]' (CUDA 13, cuDNN 9)", _TENSORRT: "tensorrt"}
 _EXPORT_HINT = "Export the model again with `export_onnx()`."
 _GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)  # of ONNX Runtime's messages
-# Slower on the CPU than the Add and LayerNormalization it replaces; see trace.py.
+# Slower on the CPU than the Add and LayerNormalization it replaces; see graph.py.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
+# Shapes of batches
+
+
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
+    """Yield places of the texts, longest first, in batches of at most `tokens` tokens with padding, or one text."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
@@ -51,23 +61,18 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
+    """Return the shape for a number of texts and their length: the next power of two of both, at least 8 tokens.
 
-    Args:
-        batch: Number of texts.
-        length: Of the texts, in tokens.
-        longest: Most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
+    longest: Most tokens that the graph takes, if known; one that takes 512 has seven lengths.
     """
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
 
 
 def stepped(length: int, longest: int | None) -> int:
-    """The length, at most an eighth above it, that texts of `length` tokens are filled up to: 56 lengths up to 512.
+    """Return the length, at most an eighth above it, that texts are filled up to: 56 lengths up to 512.
 
-    Args:
-        length: Of the texts, in tokens.
-        longest: Most tokens that the graph takes; None where it is not known, and then the length stays as it is.
+    longest: Most tokens that the graph takes; if unknown, the length stays as it is.
     """
     if longest is None:
         return length
@@ -75,9 +80,7 @@ def stepped(length: int, longest: int | None) -> int:
     return max(length, min(-(-length // step) * step, longest))
 
 
-def filled(batch: int, most: int) -> int:
-    """The number of texts that a batch is filled up to: the next power of two, but no more than a whole batch has."""
-    return max(batch, min(1 << (batch - 1).bit_length(), most))
+# Sessions
 
 
 def cuda_providers(
@@ -86,9 +89,9 @@ def cuda_providers(
     """List the providers for the GPU of that index, with their options; without TF32, as torch's float32.
 
     Args:
-        index: None is the first one.
+        index: By default the first one.
         captured: Fixed shapes may be recorded as CUDA graphs (`FixedShapes`).
-        stream: Handle of the CUDA stream that a session works on, None for one of its own.
+        stream: Handle of the CUDA stream that a session works on, by default its own.
         tensorrt: Options of the TensorRT provider, which then comes before CUDA's.
     """
     # A lean and a full model, or two servers, share the GPU: memory is taken as needed, not doubled each time.
@@ -104,99 +107,60 @@ def cuda_providers(
 def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
     """Open a session on `device` that uses `threads` CPU threads per call; on_cuda: `cuda_providers` as wanted.
 
-    Raises `MissingExtraError`, `DeviceError` when CUDA is not active in the session, `ModelError` for a file that is
+    Raises `MissingExtraError`, `DeviceError` if CUDA is not active in the session, `ModelError` for a file that is
     missing, damaged, lacks its weights or is no exported sentence encoder.
     """
     cuda = device.type == "cuda"
     runtime = require("onnxruntime", extra="gpu" if cuda else "cpu")
-    if not file.is_file():
-        raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what goes wrong is raised as well
-    providers: list[Any] = ["CPUExecutionProvider"]
-    on_cuda = on_cuda or cuda_providers(device.index)
+    options.log_severity_level = 4  # errors are raised as well
+    providers, wanted = [_CPU], list[str]()
     if cuda:
-        runtime.set_default_logger_severity(3)  # since 1.31 a warning for each session says that no plugin is there
-        _check_active(runtime, runtime.get_available_providers())
-        providers = [*on_cuda, *providers]
-    try:
+        runtime.set_default_logger_severity(3)  # since 1.31 each session warns that there is no plugin
+        _check_active([_CUDA], runtime.get_available_providers())
+        on_cuda = on_cuda or cuda_providers(device.index)
+        providers, wanted = [*on_cuda, _CPU], [name for name, _ in on_cuda]
+    with _running(f"load {file}", retried=False):
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
-    except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
-        reason = first_line(error)
-        if cuda and _GPU_FAILURE.search(str(error)):
-            raise DeviceError(
-                f"The GPU fails while {file} is loaded: {reason}.",
-                hint="Free its memory, or look at what `diagnose()` finds.",
-            ) from error
-        raise ModelError(f"ONNX Runtime cannot load {file}: {reason}.", hint=_EXPORT_HINT) from error
-    if cuda:
-        _check_active(runtime, session.get_providers())  # what runs, not what the build could run
-        if on_cuda[0][0] == _TENSORRT and _TENSORRT not in session.get_providers():
-            problem = "TensorRT was asked for but is not active in ONNX Runtime."
-            raise DeviceError(problem, hint="Install it with: pip install tensorrt")
+    _check_active(wanted, session.get_providers())  # what runs, not what the build could run
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
-        raise ModelError(
-            f"{file} is not an exported sentence encoder: it has inputs {', '.join(inputs)} and outputs "
-            f"{', '.join(outputs)}.",
-            hint=_EXPORT_HINT,
-        )
+        names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
+        raise ModelError(f"{file} is not an exported sentence encoder: it has {names}.", hint=_EXPORT_HINT)
     return session
 
 
-def bound_to(session: Any, feeds: Feeds, device: torch.device) -> Any:
-    """A binding whose inputs are on the device, and whose vectors stay there."""
-    runtime = require("onnxruntime", extra="cpu")
-    binding, place = session.io_binding(), (device.type, device.index or 0)
-    for name, value in feeds.items():
-        binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
-    binding.bind_output(OUTPUT, *place)
-    return binding
-
-
-def repeated(session: Any, binding: Any, options: Any = None) -> Callable[[], None]:
-    """A call that runs what is bound again and again, waits, and fetches nothing."""
-
-    def call() -> None:
-        session.run_with_iobinding(binding, options)
-        binding.synchronize_outputs()
-
-    return call
-
-
-def run_bound(session: Any, feeds: Feeds, *, device: torch.device) -> Vectors:
-    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
-    binding = bound_to(session, feeds, device)
-    with _running():
-        session.run_with_iobinding(binding)
-    vectors: Vectors = binding.get_outputs()[0].numpy()
-    return vectors
+def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
+    for provider in set(wanted).difference(active):
+        raise DeviceError(
+            f"{provider.removesuffix('ExecutionProvider')} was asked for but is not active in ONNX Runtime: it has "
+            f"{', '.join(active)}.",
+            hint=f'Install it with: pip install {_INSTALL[provider]}, or use `device="cpu"`.',
+        )
 
 
 @contextlib.contextmanager
-def _running() -> Iterator[None]:
-    """Turn what a graph fails at into `ModelError` or `DeviceError`, but for a lack of memory, which is halved."""
+def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[None]:
+    """Turn errors of ONNX Runtime into `ModelError` or `DeviceError`; retried: except a lack of memory."""
     try:
         yield
-    except RuntimeError as error:
-        if is_out_of_memory(error):
+    except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
+        if retried and is_out_of_memory(error):
             raise
+        message = f"ONNX Runtime cannot {task}: {first_line(error)}."
         if _GPU_FAILURE.search(str(error)):
-            raise DeviceError(
-                f"The GPU fails while the graph runs: {first_line(error)}.",
-                hint="Look at what `diagnose()` finds.",
-            ) from error
-        raise ModelError(f"ONNX Runtime cannot run the graph: {first_line(error)}.", hint=_EXPORT_HINT) from error
+            raise DeviceError(message, hint="Free the GPU's memory, or see `diagnose()`.") from error
+        raise ModelError(message, hint=_EXPORT_HINT) from error
 
 
 class FixedShapes:
     """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
 
     A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
-    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors.
+    time. On the CPU the same buffers are used without recording. width: of the vectors.
     """
 
     def __init__(self, session: Any, device: torch.device, width: int) -> None:
@@ -205,7 +169,7 @@ class FixedShapes:
         self._turn = threading.Lock()  # one thread would overwrite the inputs of another
 
     def run(self, feeds: Feeds) -> Vectors:
-        """Vectors (b, out) of one batch whose inputs are (b, t) each."""
+        """Return vectors (b, out) of one batch with inputs of (b, t)."""
         with self._turn:
             output, binding, options = self._filled(feeds)
             with _running():
@@ -214,18 +178,22 @@ class FixedShapes:
             return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
 
     def bound(self, feeds: Feeds) -> Callable[[], None]:
-        """A call that runs these feeds again and again, waits, and fetches nothing; for one thread."""
+        """Return a call that runs these feeds again and again, waits, and fetches no output; for one thread."""
         _, binding, options = self._filled(feeds)
-        return repeated(self.session, binding, options)
+
+        def call() -> None:
+            self.session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+
+        return call
 
     def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
-        """Output, binding and options of a run of these feeds, which stand in its buffers."""
+        """Put these feeds into the buffers of their shape; return its output, binding and options."""
         batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
             runtime = require("onnxruntime", extra="cpu")
             place = (self.device.type, self.device.index or 0)
-            empty = np.zeros((batch, length), np.int64)
-            inputs = {name: runtime.OrtValue.ortvalue_from_numpy(empty.copy(), *place) for name in INPUTS}
+            inputs = {name: runtime.OrtValue.ortvalue_from_numpy(value.copy(), *place) for name, value in feeds.items()}
             output = runtime.OrtValue.ortvalue_from_numpy(np.zeros((batch, self.width), np.float32), *place)
             binding, options = self.session.io_binding(), runtime.RunOptions()
             for name, value in inputs.items():
@@ -239,31 +207,23 @@ class FixedShapes:
         return output, binding, options
 
 
-def _check_active(runtime: Any, providers: Sequence[str]) -> None:
-    """Raise `DeviceError` unless CUDA is among the given providers."""
-    if _CUDA not in providers:
-        raise DeviceError(
-            f"CUDA was asked for but is not active in ONNX Runtime {runtime.__version__}: it has "
-            f"{', '.join(providers)}.",
-            hint="Install it with: pip install 'truncate-kit[gpu]' (CUDA 13, cuDNN 9), or use `device=\"cpu\"`.",
-        )
+# Encoders
 
 
 class OnnxEncoder:
     """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
 
     Args:
-        file: the graph.
-        reader: None for a graph without a tokenizer; it then takes ids only.
-        threads: CPU cores in all; None takes those that this process may use.
-        device: `cpu` or `cuda[:i]`; None is the CPU.
-        batch_tokens: most tokens of a batch; None suits the device.
-        report: on the graph, None where nothing is known of it.
-        heads: what scores its vectors, None for their cosine.
-        buckets: bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA graph: for
-            small batches and single texts, where starting the kernels takes longer than running them; threads take
-            turns.
-        on_cuda: `cuda_providers`; None for what `buckets` needs.
+        file: The graph.
+        reader: Of texts; a graph without a tokenizer takes ids only.
+        threads: CPU cores in all, by default those that this process may use.
+        device: `cpu` (by default) or `cuda[:i]`.
+        batch_tokens: Most tokens of a batch, by default as suits the device.
+        report: Of the graph.
+        heads: Score its vectors, by default by their cosine.
+        buckets: Bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA graph: for
+            small batches and single texts, as starting kernels takes longer than running them; threads take turns.
+        on_cuda: `cuda_providers`, by default those that `buckets` needs.
     """
 
     def __init__(
@@ -279,51 +239,35 @@ class OnnxEncoder:
         buckets: bool = False,
         on_cuda: Sequence[Any] | None = None,
     ) -> None:
-        self.file = file
+        self.file, self.reader, self.report, self.heads = file, reader, report, heads
         self._place = file.absolute()  # it is read again, wherever the process has gone by then
-        self.reader = reader
-        self.report = report
-        self.heads = heads
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
-        usual = CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS
-        self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or usual
-        # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
+        self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
+        # cuDNN, which runs attention on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
         self._state = state_of(self._place.parent, graph_files(self._place))
         self._opening = threading.Lock()
-        self._session = self._opened(self.file, self.threads)
+        self._session = self._opened(self.threads)
         self._one_core: Any = None
         outputs = self._session.get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
-        noted = None if report is None else report.max_length
-        self._longest = noted if reader is None else reader.max_length
+        self._longest = None if reader is None else reader.max_length
         self._fixed = FixedShapes(self._session, self.device, self.width) if buckets else None
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        precision: str | None = None,
-        threads: int | None = None,
-        device: str | None = None,
-        batch_tokens: int | None = None,
-        buckets: bool = False,
-    ) -> Self:
+    def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
         Args:
             path: A folder with a graph, or an .onnx file.
-            precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`.
-            threads: As of the class.
+            precision: `fp32`, `fp16` or `int8`; by default as suits the device, see `find_graph`.
             device: As of the class.
-            batch_tokens: As of the class.
-            buckets: As of the class.
+            options: `threads`, `batch_tokens` and `buckets` of the class.
 
         Raises:
-            ModelError: No graph is there, or export.json was changed or describes another graph.
+            ModelError: The folder has no graph, or export.json was changed or describes another graph.
             DeviceError: The device is not active, or the graph is not made for it.
             UsageError: A precision is given for one file.
             MissingExtraError: ONNX Runtime is not installed.
@@ -331,140 +275,111 @@ class OnnxEncoder:
         path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
             raise UsageError(f"{path} is one graph.", hint="Name its folder to choose one by precision.")
-        file = find_graph(path, precision, where) if path.is_dir() else path
+        file = path if path.suffix == ".onnx" and not path.is_dir() else find_graph(path, precision, where)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
-        if not (file.parent / "config.json").is_file():
-            raise ModelError(
-                f"There is no config.json beside {file}.",
-                hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
-            )
-        report = check_runnable(file, where)
-        return cls(
-            file,
-            load_reader(file.parent),
-            threads=threads,
-            device=device,
-            batch_tokens=batch_tokens,
-            report=report,
-            heads=read_pipeline(file.parent).heads,
-            buckets=buckets,
-        )
+        report, reader = check_runnable(file, where), load_reader(file.parent)
+        heads = read_pipeline(file.parent).heads
+        return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` where the files that it was loaded from are no longer those: they are another model's."""
+        """Raise `ModelError` if the files that it was loaded from are no longer those."""
         check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
-        """SHA-256 over all that its vectors depend on: the graph with its weights, and how texts become ids.
+        """Return the SHA-256 over the graph with its weights, and how texts become ids: all that vectors depend on.
 
-        Raises `ModelError` where the graph was replaced since it was loaded.
+        Raises `ModelError` if the graph was replaced since it was loaded.
         """
-        digest = Digest()
         self.check_unreplaced()
+        digest = Digest()
         for file in graph_files(self._place):
             digest.add_file(file)
-        self.check_unreplaced()
         if self.reader is not None:
             digest.add_reader(self.reader)
         return digest.hexdigest()
 
-    def _opened(self, file: Path, threads: int) -> Any:
-        return open_session(file, device=self.device, threads=threads, on_cuda=self._on_cuda)
+    def _opened(self, threads: int) -> Any:
+        return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
 
     def _on_one_core(self) -> Any:
-        """The graph on one core, opened when it is first asked for; None where another model has taken its place."""
-        with self._opening:
+        """Return the graph on one core, opened at the first call, unless another model has taken its place."""
+        with self._opening, contextlib.suppress(ModelError):
             if self._one_core is None:
-                with contextlib.suppress(ModelError):
-                    self.check_unreplaced()
-                    session = self._opened(self._place, 1)
-                    self.check_unreplaced()
-                    self._one_core = session
-            return self._one_core
+                session = self._opened(1)
+                self.check_unreplaced()
+                self._one_core = session
+        return self._one_core
 
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
-        """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
-
-        `vectors` gives them as a tensor.
+        """Return sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
 
         Args:
             texts: A single one gives one vector, (out,).
             prompt: Put the model's default prompt before each text.
         """
-        found: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
-        return found[0] if isinstance(texts, str) else found
+        vectors: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """As `encode`, a tensor on the CPU."""
+        """Encode as `encode` does, into a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
         texts = listed_texts(texts)  # checked by their places here, not among the distinct ones
-        distinct = list(dict.fromkeys(texts))
-        vectors = self.encode_ids(self.reader.token_ids(distinct, prompt=prompt))
-        if len(distinct) == len(texts):
-            return vectors
-        place = {text: index for index, text in enumerate(distinct)}
-        return vectors[torch.tensor([place[text] for text in texts])]
+        place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        vectors = self.encode_ids(self.reader.token_ids(list(place), prompt=prompt))
+        return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """`vectors` of texts that are already ids, as `token_ids` gives them."""
+        """Return the `vectors` of texts that are already ids, as `token_ids` gives them."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens))
         many = self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
-        if many and (session := self._on_one_core()) is not None:
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(self._runner(session, ids, vectors), batches))
-        else:
-            run = self._runner(self._session, ids, vectors)
+        one_core = self._on_one_core() if many else None
+
+        def compute(places: Sequence[int]) -> None:
+            rows = [ids[place] for place in places]
+            batch, length = self._shape(len(rows), max(1, *map(len, rows)))
+            rows += [rows[0][:1]] * (batch - len(rows))  # one token, so that no text is empty
+            feeds = padded(rows, 0 if self.reader is None else self.reader.padding_id, length)
+            vectors[places] = self.run(feeds, one_core)[: len(places)]
+
+        if one_core is None:
             for batch in batches:
-                run(batch)
+                list(in_halves(compute, batch))
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(lambda batch: list(in_halves(compute, batch)), batches))
         return torch.from_numpy(vectors)
+
+    def _shape(self, batch: int, length: int) -> tuple[int, int]:
+        """Return the shape that a batch is brought to."""
+        if self._fixed is not None:
+            return bucket(batch, length, self._longest)
+        if not self.few_shapes:
+            return batch, length
+        length = stepped(length, self._longest)  # and the next power of two, but no more texts than a whole batch has
+        return max(batch, min(1 << (batch - 1).bit_length(), self.batch_tokens // length)), length
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine.
+        """Return how alike the texts of each row are, (n,), from vectors (n, out): the heads' score, else the cosine.
 
-        Raises `UsageError` where there are not as many of both.
+        Raises `UsageError` if there are not as many of both.
         """
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)
 
-    def run(self, feeds: Feeds) -> Vectors:
-        """Vectors (b, out) of one batch as it is, under the names of the graph's inputs."""
+    def run(self, feeds: Feeds, session: Any = None) -> Vectors:
+        """Return vectors (b, out) of one batch as it is, by the names of the graph's inputs; session: another one."""
         if self._fixed is not None:
             return self._fixed.run(feeds)
-        vectors: Vectors = self._session.run([OUTPUT], feeds)[0]
+        with _running():
+            vectors: Vectors = (session or self._session).run([OUTPUT], feeds)[0]
         return vectors
-
-    def _shape(self, batch: int, length: int) -> tuple[int, int]:
-        """The shape that a batch is brought to."""
-        if self._fixed is not None:
-            return bucket(batch, length, self._longest)
-        if not self.few_shapes:
-            return batch, length
-        length = stepped(length, self._longest)
-        return filled(batch, self.batch_tokens // length), length
-
-    def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
-        padding = self.reader.padding_id if self.reader is not None else 0
-
-        def compute(places: Sequence[int]) -> None:
-            rows = [ids[place] for place in places]
-            batch, length = self._shape(len(rows), max(1, *map(len, rows)))
-            rows += [rows[0][:1]] * (batch - len(rows))  # one token, so that no text is empty
-            feeds = padded(rows, padding, length)
-            found = run_bound(session, feeds, device=self.device) if self._fixed is None else self._fixed.run(feeds)
-            vectors[places] = found[: len(places)]
-
-        def run(places: Sequence[int]) -> None:
-            for _ in in_halves(compute, places):
-                pass
-
-        return run
 
 
 def load_text_encoder(
@@ -477,15 +392,15 @@ def load_text_encoder(
     threads: int | None = None,
     device: str | None = None,
 ) -> Encoder | OnnxEncoder:
-    """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
+    """Load a model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
 
     Args:
         name: The folder, hub name, miniature or .onnx file.
-        runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
+        runtime: `torch` or `onnx`; by default `onnx` for an .onnx file or with a precision, else `torch`.
         pooling: For torch, as in `load_encoder`.
         max_length: For torch, as in `load_encoder`.
         precision: For a graph, as in `OnnxEncoder.load`.
-        threads: For a graph, as in `OnnxEncoder.load`.
+        threads: For a graph, as in `OnnxEncoder`.
         device: As in `load_encoder` and `OnnxEncoder`.
 
     Raises:
@@ -496,9 +411,7 @@ def load_text_encoder(
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if known_name("runtime", chosen, RUNTIMES) == "torch":
         if precision is not None:
-            raise UsageError(
-                "A precision chooses among exported graphs; torch runs none.", hint='Use `runtime="onnx"`.'
-            )
+            raise UsageError("A precision chooses a graph; torch runs none.", hint='Use `runtime="onnx"`.')
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
         raise UsageError("A graph has its pooling and its length inside.", hint="Leave out `pooling` and `max_length`.")

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.bench.backends import BACKENDS, BASE, GRAPH
-from truncate_kit.bench.bench_report import BenchedModel, BenchReport, QualityDifference, ScoredPairs, percentile
+from truncate_kit.bench.result import BACKENDS, BASE, GRAPH, BenchedModel, BenchReport, percentile
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
 from truncate_kit.core.vectors import VectorFormat
@@ -44,25 +43,24 @@ _TITLES = {
 
 def view_bench_report(report: BenchReport) -> View:
     """Show speed, memory and quality: what the cut gained, every runtime, and in detail every timing."""
-    machine, quality, scored = report.machine, report.quality, report.scored
-    where = machine.processor if machine.device == "cpu" else f"{machine.device}, {machine.processor}"
+    where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
-    measured, on_gpu = {row.backend for row in report.contestants}, machine.device != "cpu"
+    measured, on_gpu = {row.backend for row in report.contestants}, report.device != "cpu"
     compiling = [row for row in BACKENDS.values() if row.compiled and not row.rival and (on_gpu or not row.on_cuda)]
     left_out = [row.title for row in compiling if row.name not in measured]
     part = report.num_texts < report.distinct_texts
     sentences = [
-        quality and scored and quality_sentence(quality, scored),
-        scored and scored.bundled and "The bundled pairs are synthetic: their scores say little about your task.",
+        report.quality and quality_sentence(report, report.quality),
+        report.bundled and "The bundled pairs are synthetic: their scores say little about your task.",
         _COMPARED.get(report.comparison or ""),
         absent and f"Not measured: {'; '.join(absent)}.",
         *report.notes,
-        *rough_speeds(machine.others_busy),
+        *rough_speeds(report.others_busy),
     ]
     details = [
-        f"Measured on {where}, {machine.threads} of {machine.cores} cores, bf16 instructions: "
-        f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
-        f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s.",
+        f"Measured on {where}, {report.threads} of {report.cores} cores, bf16 instructions: "
+        f"{report.bf16_instructions or 'none'}; {versions}; in {report.seconds:.0f} s.",
         *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
         report.random_ids and "The weights are random: there are no scores, and texts are random ids.",
         not report.num_texts and "No sentences were given: only fixed shapes were timed.",
@@ -80,16 +78,16 @@ def _storage(width: int) -> str:
     return ", ".join(f"{form.bytes_per_vector(width):,} GB in {form.precision}" for form in forms)
 
 
-def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
+def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
     """State the difference in score with its interval, which a few pairs or queries do not have."""
-    scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
-    if few := too_few(quality.num_pairs, *of.unit):
+    scores = "{} lean {lean:.2f}, full {full:.2f}: {difference:+.2f} points".format(report.metric, **quality)
+    if few := too_few(int(quality["num_pairs"]), *report.unit):
         return f"{scores}; {few}."
-    verdict = _verdict(quality.low, quality.high, "lean is better", "lean is worse")
+    low, high, compared = quality["low"], quality["high"], counted(int(quality["num_pairs"]), *report.unit)
+    verdict = _verdict(low, high, "lean is better", "lean is worse")
     return (
-        f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples)"
-        f"{'' if of.bundled else f': {verdict}'}."
+        f"{scores} ({quality['level']:.0%} interval {low:+.2f} to {high:+.2f}, paired bootstrap over {compared}, "
+        f"{quality['resamples']:,.0f} resamples){'' if report.bundled else f': {verdict}'}."
     )
 
 
@@ -108,7 +106,7 @@ def _runs(row: Any) -> str:
 
 def _overview(report: BenchReport) -> Table:
     """Give each model in each runtime a row."""
-    on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
+    on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
 
     def timed(scenario: str, field: str, form: str, factor: float = 1.0) -> Column:
@@ -147,8 +145,7 @@ def _timings(report: BenchReport) -> Table:
         depth, runtime = full.p50_seconds / lean.p50_seconds, lean.p50_seconds / row.p50_seconds
         return f"×{depth * runtime:.2f} = {depth:.2f} × {runtime:.2f}"
 
-    machine = report.machine
-    unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
+    unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: f"{_shape(row)}, {_runs(row)}",
         "p50 ms": lambda row: row.p50_seconds * 1e3,
@@ -182,8 +179,8 @@ def gained_table(report: BenchReport) -> Table | None:
     sizes += [("weights on disk, kB", kilobytes[0], kilobytes[1])]
     rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× fewer") for name, a, b in sizes if a and b]
     if quality is not None:
-        difference = f"{quality.difference:+.1f} [{quality.low:+.1f}, {quality.high:+.1f}]"
-        rows.append((f"score ({report.metric} × 100)", f"{quality.lean:.1f}", f"{quality.full:.1f}", difference))
+        difference = "{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format(**quality)
+        rows.append((f"score ({report.metric} × 100)", f"{quality['lean']:.1f}", f"{quality['full']:.1f}", difference))
     for name, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
         places = ("full", plain), ("lean", plain), ("lean", fast)
         runs = [timing for place in places if (timing := report.timing(*place, scenario)) is not None]
@@ -228,12 +225,11 @@ def bench_plot(report: BenchReport) -> Plot | None:
             series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
     speeds, scores = zip(*places.values(), strict=True)
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
-    on = "" if report.scored is None else f" on {report.scored.words}"
-    machine = report.machine
-    place = counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
+    on = "" if report.scored_on is None else f" on {report.scored}"
+    place = counted(report.threads, "thread") if report.device == "cpu" else report.device
     return Plot(
         "speed",
-        f"Speed against quality{on}; {machine.processor}, {place}",
+        f"Speed against quality{on}; {report.processor}, {place}",
         f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
         f"{report.metric} × 100",
         series,
@@ -248,7 +244,7 @@ def compared_in(report: BenchReport) -> str | None:
 
     Runtimes of the precision that the interval of the scores is of come first.
     """
-    base = BASE if report.quality is None else report.quality.backend
+    base = report.quality_backend or BASE
 
     def rank(backend: str) -> tuple[bool, float]:
         return BACKENDS[backend].precision == BACKENDS[base].precision, rate(report, "lean", backend) or 0.0
@@ -295,19 +291,18 @@ def side_by_side(reports: dict[str, BenchReport]) -> Table:
 
 def view_export_report(report: ExportReport) -> View:
     """Show a graph, and how far it is from the encoder in torch."""
-    precision, task, int8, stable = PRECISIONS[report.precision], report.task, report.quantization, report.invariance
+    precision, int8, stable = PRECISIONS[report.precision], report.quantization, report.invariance
     rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
     agrees = f"Matches torch to {max(report.checks.values(), default=0.0):.1e} on {len(rows)} shapes"
-    if task is not None:
-        agrees += f"; Spearman {task.spearman_before:.2f} → {task.spearman_after:.2f} on {task.data}"
-        for name, before, after in (
-            ("Spearman", task.spearman_before, task.spearman_after),
-            ("Pearson", task.pearson_before, task.pearson_after),
-        ):
-            moved = f"{name} × 100 on {task.data}: {before:.2f} to {after:.2f}"
+    if report.spearman is not None:
+        agrees += f"; Spearman {report.spearman[0]:.2f} → {report.spearman[1]:.2f} on {report.scored_on}"
+    for name, scores in (("Spearman", report.spearman), ("Pearson", report.pearson)):
+        if scores is not None:
+            before, after = scores
+            moved = f"{name} × 100 on {report.scored_on}: {before:.2f} to {after:.2f}"
             rows.append((moved, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
-    fused = f"fused: {counted(report.fused_attention_found, 'node')}, one per layer"
-    if not report.fused_attention_expected:
+    fused = f"fused: {counted(report.fused_attention, 'node')}, one per layer"
+    if not report.fused_attention:
         fused = f"not fused: ONNX Runtime has no kernel for that of {report.family}"
     unit = " and length 1" if report.normalized else ""
     sentences = [
@@ -327,9 +322,9 @@ def view_export_report(report: ExportReport) -> View:
             and f"{counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost.",
         ]
     batched = stable and (
-        f"Vectors in a batch have a cosine of at least {stable.batch_cosine:.4f} with those of texts alone, "
-        f"padded {stable.padding_cosine:.4f}; Spearman alone {stable.spearman_alone:.2f}, in batches "
-        f"{stable.spearman_batched:.2f} ({counted(stable.num_pairs, 'pair')} of {stable.data})."
+        f"Vectors in a batch have a cosine of at least {stable['batch_cosine']:.4f} with those of texts alone, padded "
+        f"{stable['padding_cosine']:.4f}; Spearman alone {stable['spearman_alone']:.2f}, in batches "
+        f"{stable['spearman_batched']:.2f} ({counted(int(stable['num_pairs']), 'pair')} of {report.invariant_on})."
     )
     table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows, detail=True)
     return View("graph", f"The graph {report.file}", [table], sentences, details=[batched])

@@ -14,8 +14,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from truncate_kit.analysis.result import LayerProfile
-from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.bench.result import BACKENDS, BASE, BenchReport
 from truncate_kit.core.errors import ModelError, UsageError, first_line
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.origin import RESULT_FILES, Method, Origin, miniature_path, read_origin
@@ -27,7 +26,7 @@ from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
-from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, taught_by
+from truncate_kit.methods.distill.result import DistillResult, taught_by
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
@@ -168,7 +167,7 @@ def read_run(folder: Path) -> Run:
         origin="" if first is None else workspace.located(first.model),
         results=[result for result in results if result is not None],
         profile=profile,
-        benches=sorted(benches, key=lambda report: report.scored is None or report.scored.bundled),
+        benches=sorted(benches, key=lambda report: report.scored_on is None or report.bundled),
         graphs=() if model is None else read_exports(model),
         notes=notes,
     )
@@ -189,7 +188,7 @@ def sections(run: Run) -> list[Section]:
         missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
     elif gained is None:
         missing.append(("Lean and full were not measured in one runtime", run.bench_command()))
-    elif bench is not None and bench.scored is not None and run.says_little(bench.scored.name):
+    elif bench is not None and bench.scored_on is not None and run.says_little(bench.scored_on):
         missing.append(("No score on pairs of your own", run.bench_command()))
     benches = [view_of(report) for report in run.benches]
     # The table of the last bench stands above.
@@ -266,7 +265,8 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
         rows |= {f"setting {name.replace('_', ' ')}": value for name, value in made.settings.items()}
         rows |= {f"version of {name}": value for name, value in made.versions.items()}
     if run.bench is not None:
-        rows |= {name.replace("_", " "): value for name, value in run.bench.machine.to_dict().items()}
+        names = ("processor", "cores", "threads", "device", "bf16_instructions", "others_busy")
+        rows |= {name.replace("_", " "): getattr(run.bench, name) for name in names} | run.bench.versions
     rows["this page"] = f"truncate-kit {VERSION}"
     cells = [(name, str(value)) for name, value in rows.items() if value not in (None, "")]
     table = Table("Data, settings, versions and machine", ("what", "value"), cells, detail=True)
@@ -295,46 +295,46 @@ def recommend(run: Run) -> tuple[str, list[str]]:
     if isinstance(result, SweepResult):
         seeds = len(result.lean.seeds)
         grounds.append(f"Seeds: {seeds}{'' if seeds >= SEEDS else ', few'}. {capitalized(result.choice)}")
-    grounds += rough_speeds(None if bench is None else bench.machine.others_busy)
+    grounds += rough_speeds(None if bench is None else bench.others_busy)
     place = "as measured" if run.made is None else run.made.place
     verdict, why = _judge(scores, gain)
     return f"{verdict} ({place}): {why}.", [*grounds, *run.notes]
 
 
-def _judge(scores: "QualityDifference | HeldOutScores | None", gain: float | None) -> tuple[str, str]:
+def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, str]:
     """Decide by the scores with their interval, and the factor of speed."""
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and no pairs of yours judge its score"
-    said = f"{scores.lean:.1f} against {scores.full:.1f} for the full model"
-    if scores.low > 0:
+    said = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
+    if scores["low"] > 0:
         return "Take the lean model", f"it scores higher ({said}) and {speed}"
     if gain is None:
         return "Not shown", f"{said}, and {speed}"
     if gain < FASTER:
         return "Keep the full model", f"the lean one is hardly faster ({gain:.2f} times the speed; {said})"
-    if scores.high < 0:
-        return "Keep the full model", f"the lean one loses {-scores.difference:.1f} points ({said}), though {speed}"
-    if scores.low <= -LOSS:
-        return "Not shown", f"{speed}, but a loss of {-scores.low:.1f} points is not excluded ({said})"
+    if scores["high"] < 0:
+        return "Keep the full model", f"the lean one loses {-scores['difference']:.1f} points ({said}), though {speed}"
+    if scores["low"] <= -LOSS:
+        return "Not shown", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({said})"
     return "Take the lean model", f"{speed}, and no difference in score is shown ({said})"
 
 
-def _scores(run: Run, result: Result | None, grounds: list[str]) -> "QualityDifference | HeldOutScores | None":
+def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, float] | None:
     """Return the scores that judge the model, None if there are none; say in `grounds` why."""
     bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
-    found: QualityDifference | HeldOutScores
-    if bench is not None and bench.quality is not None and bench.scored is not None:
-        found, on, little = bench.quality, bench.scored.words, run.says_little(bench.scored.name)
-        few = too_few(found.num_pairs, *bench.scored.unit)
+    if bench is not None and bench.quality is not None:
+        found, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
+        few = too_few(int(found["num_pairs"]), *bench.unit)
     elif scores is not None:
-        found, on, few, little = scores, scores.data, scores.too_few, run.says_little(scores.data)
+        found = {name: getattr(scores, name) for name in ("lean", "full", "difference", "low", "high")}
+        on, few, little = scores.data, scores.too_few, run.says_little(scores.data)
     else:
         return None
     said = f"measured on {on} alone, which say little of your task"
     if not little:
-        said = f"{found.difference:+.2f} points, "
-        ends = f"95 % interval {found.low:+.2f} to {found.high:+.2f} (paired bootstrap over {on})"
+        said = f"{found['difference']:+.2f} points, "
+        ends = f"95 % interval {found['low']:+.2f} to {found['high']:+.2f} (paired bootstrap over {on})"
         said += f"without an interval: {few}" if few else ends
     grounds.append(f"Score: {said}.")
     return None if few or little else found
@@ -343,11 +343,11 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> "QualityDiff
 def comparison(runs: dict[str, Run]) -> list[Section]:
     """Return the parts of a page of two runs: measures side by side, and why these may not compare."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
-    reports, machines = benches.values(), [report.machine for report in benches.values()]
+    reports = benches.values()
     notes = [
-        len({report.scored and report.scored.fingerprint for report in reports}) > 1
+        len({report.fingerprint for report in reports}) > 1
         and "Scored on different pairs: scores of A and B cannot be compared.",
-        len({(one.processor, one.threads, one.device) for one in machines}) > 1
+        len({(one.processor, one.threads, one.device) for one in reports}) > 1
         and "Timed on different machines or numbers of threads: compare factors, not seconds.",
         len({report.num_texts for report in reports}) > 1 and "Timed on sets of different sizes.",
         *(f"{letter}: {note}" for letter, run in runs.items() for note in run.notes),

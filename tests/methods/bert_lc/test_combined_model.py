@@ -75,7 +75,7 @@ def test_exported_with_the_combination_inside_the_graph(tiny_folder, name, layer
     before = used.vectors(TEXTS)
     report = export_onnx(used, tmp_path / "m")
     torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
-    assert report.fused_attention_found == fused
+    assert report.fused_attention == fused
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
     found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
     torch.testing.assert_close(found, plain(tiny_folder(name), layers), atol=1e-4, rtol=1e-4)

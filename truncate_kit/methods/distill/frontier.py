@@ -20,8 +20,8 @@ from truncate_kit.core.statistics import RESAMPLES, Array, draws, interval
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import bytes_of_rows, graph_files
+from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.settings import ExportSettings
 from truncate_kit.methods.distill.learning import Learning
 from truncate_kit.methods.distill.result import Blocks, Frontier, FrontierPoint
 from truncate_kit.methods.distill.texts import TextStore

@@ -262,7 +262,7 @@ def teacher_vectors(
     def chunks() -> Iterator[Chunk]:
         for start in missing:
             places = range(start, min(start + CHUNK, len(texts)))
-            yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
+            yield Chunk(start, [texts.ids(place) for place in places])  # ids, for TokenWork
 
     for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
