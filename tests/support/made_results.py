@@ -9,11 +9,8 @@ from truncate_kit.bench.result import BenchedModel, BenchReport, Contestant, Key
 from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.core.results import Result
 from truncate_kit.data.pairs import Overlap
-from truncate_kit.export.record import REPORT_FILE, ExportReport, TaskScore, record_with
-from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
 from truncate_kit.export.record import REPORT_FILE, ExportReport, record_with
-from truncate_kit.methods.bert_lc.result import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.methods.bert_lc.settings import CombineSettings
+from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.distill.result import (
     Agreement,
