@@ -1,11 +1,11 @@
 """Does the last layer of a whole model fall? What was said before training, against every sweep that came after it.
 
-    python -m benchmarks.drop.foresight --data FOLDER_OF_SETS    # profiles what is not in profiles.jsonl
+    python -m benchmarks.drop.foresight --data FOLDER_OF_SETS    # profiles what is not in predictions.jsonl
     python -m benchmarks.drop.foresight                          # from what is there
 
 Cases: those of `benchmarks/cases.csv` whose weights are known, with what the analysis said of them: of the first
-miniatures and all-MiniLM-L6-v2 in `truncations.csv` beside this, of the bundled ones in `profiles.jsonl` (from training
-pairs, with the usual reference where the model has one, as `analyze` does it), of random weights in the first snapshots
+miniatures and all-MiniLM-L6-v2 in `truncations.csv` beside this, of the bundled ones in `predictions.jsonl` (from
+training pairs, with the usual reference, as `analyze` does it), of random weights in the first snapshots
 of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts, with any weights. *Bundled* are
 the cases of the bundled miniatures alone. The constants of the rule are not free of them: they came before these
 weights, but for the level of CKA, which was changed for a snapshot that the bundled discriminator goes on from.
@@ -14,7 +14,7 @@ logistic of both, fitted on all of them, is `LOG_ODDS` of the package; it is pri
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 from math import log2
 from pathlib import Path
@@ -27,10 +27,12 @@ from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from benchmarks.pick.rules import BUNDLED_NOW, RANDOM, Case, by_model, interval, read_cases
 from benchmarks.records import Records
-from truncate_kit.analysis.drop import LEAST_RANK
+from truncate_kit.analysis.drop import LEAST_RANK, DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.core.origin import default_reference
+from truncate_kit.analysis.result import AnalysisSettings
+from truncate_kit.core.naming import default_reference
 from truncate_kit.models.loading import load_encoder
 
 HERE = Path(__file__).parent
@@ -44,7 +46,7 @@ FEATURES = {
     "rank": "effective rank of the last layer against the middle",
 }
 PENALTY = 0.1  # on squared slopes, against slopes without end where a feature separates all cases of a fit
-PROFILES = Records(Path(__file__).parent / "profiles.jsonl")
+PREDICTIONS = Records(Path(__file__).parent / "predictions.jsonl")
 
 
 def logistic(features: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -113,31 +115,31 @@ def said_of_random(model: str) -> Said:
 
 
 def name_of(model: str, task: str) -> str:
-    """Of what was said of a bundled miniature, in `PROFILES`."""
+    """Of what was said of a bundled miniature, in `PREDICTIONS`."""
     return f"bundled {model}, {task}"
 
 
 def say(data: Path) -> None:
     """Profile each bundled miniature on the training pairs of each set of the sweeps, where that is not done."""
     for model, task in product(MINIATURES, TASKS):
-        if (name := name_of(model, task)) in PROFILES:
+        if (name := name_of(model, task)) in PREDICTIONS:
             continue
         pairs = load_set(str(data), task).split("train")
         usual = default_reference(model)
         settings = AnalysisSettings(max_texts=ANALYSED_TEXTS, intervals=0, outliers=0)
         reference = load_encoder(usual) if usual else None
         seen = profile(load_encoder(model), pairs=list(pairs), reference=reference, settings=settings)
-        PROFILES.add(name, replace(seen, model=name).to_dict())
+        assert seen.drop is not None
+        PREDICTIONS.add(name, seen.drop.to_dict())
 
 
 def said_of_bundled(model: str, task: str) -> Said | None:
     """What the analysis said of a bundled miniature."""
-    if (name := name_of(model, task)) not in PROFILES:
+    if (name := name_of(model, task)) not in PREDICTIONS:
         return None
-    drop = LayerProfile.from_dict(PROFILES[name]).drop
-    assert drop is not None
-    values = {sign.name: sign.value for sign in drop.signs}
-    return drop.falls, round(drop.confidence, 2), signs_of({short: values[name] for short, name in FEATURES.items()})
+    drop = DropPrediction.from_dict(PREDICTIONS[name])
+    signs = signs_of({short: drop.signs[name] for short, name in FEATURES.items()})
+    return drop.from_layer is not None, round(drop.confidence, 2), signs
 
 
 def foreseen() -> list[Foreseen]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy import stats
 
 from tests.support import cka as plain
 from tests.support.pairs import TEXTS, made_texts, pairs_of
@@ -71,7 +72,6 @@ def test_miniatures_show_what_was_published_of_them(name, falls, mini_bert, publ
         assert found.spearman == pytest.approx(published["discriminator, untrained, test"], abs=0.11)
     assert (found.num_texts, found.num_repeats, found.num_pairs) == (2552, 2758 - 2552, len(pairs))
     assert not found.streamed
-    assert found.drop.falls == falls
     assert found.drop.from_layer in ((4, 5, 6) if falls else (None,))
     for low, value, high in zip(found.cka.low, found.cka.values, found.cka.high, strict=True):
         assert low < value < high < low + 0.1
@@ -81,11 +81,11 @@ def test_bert_is_not_predicted_to_fall(mini_bert, published, shared_models, shar
     pairs = load_pairs(shared_data / "stsb/en").test
     alone = profile(mini_bert, pairs=pairs, settings=AnalysisSettings(outliers=0, intervals=0))
     assert alone.spearman == pytest.approx(published["bert, untrained, test"], abs=0.11)
-    assert not alone.drop.falls
+    assert alone.drop.from_layer is None
     few = AnalysisSettings(max_texts=300, outliers=0)
     itself = profile(load_encoder(shared_models / "mini-bert"), reference=mini_bert, pairs=pairs, settings=few)
     assert itself.cka.values == pytest.approx([1.0] * 9, abs=1e-6)
-    assert not itself.drop.falls
+    assert itself.drop.from_layer is None
     assert itself.num_texts in (299, 300)
     assert alone.drop.confidence < itself.drop.confidence
 
@@ -100,11 +100,7 @@ def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
     torch.testing.assert_close(torch.tensor(found.cka_matrix).double(), expected, atol=1e-5, rtol=0)
     assert found.cka.values == pytest.approx(expected.diagonal().tolist(), abs=1e-5)
     assert found.cka.reference_layers == (0, 1, 2, 3)
-    for within, states in ((found.cka_within, own), (found.reference_within, theirs)):
-        torch.testing.assert_close(
-            torch.tensor(within).double(), plain.matrix(states, states, **options), atol=1e-5, rtol=0
-        )
-    assert (found.estimator, found.kernel, found.blocks) == (estimator, kernel, 10)
+    assert (found.estimator, found.kernel) == (estimator, kernel)
 
 
 def test_curve_without_outlier_dimensions(encoder, other):
@@ -166,11 +162,9 @@ def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, oth
 def test_without_reference_the_model_is_compared_with_its_middle_and_says_so(encoder):
     found = profile(encoder, TEXTS)
     assert found.reference is None
-    assert found.reference_within is None
-    assert found.cka_matrix == found.cka_within
+    assert torch.equal(torch.tensor(found.cka_matrix).diag(), torch.ones(4))
     assert found.cka.reference_layers == (1, 1, 1, 1)
     assert found.cka.values == pytest.approx([row[1] for row in found.cka_matrix], abs=1e-6)
-    assert not found.drop.with_reference
     assert "no reference" in view_of(found).sentences[-1]
     assert any("less sure" in note for note in view_of(found).notes)
 
@@ -187,8 +181,18 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
     assert streamed.cka_without_outliers.values == pytest.approx(held.cka_without_outliers.values, abs=1e-5)
     for name in ("spearman", "block_influence", "angular_distance", "effective_rank", "anisotropy"):
         assert getattr(streamed, name) == pytest.approx(getattr(held, name), rel=1e-4)
-    assert streamed.num_tokens == held.num_tokens
     assert streamed.cka.low[2] < streamed.cka.values[2] < streamed.cka.high[2]
+
+
+def test_the_interval_of_a_stream_is_that_of_block_means(encoder, other):
+    how = AnalysisSettings(streamed=True, outliers=0, intervals=5, level=0.9)
+    found = profile(encoder, TEXTS, reference=other, settings=how).cka
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0)).tolist()
+    x, y = (layer_states(model, [TEXTS[place] for place in order]) for model in (encoder, other))
+    for layer, (low, value, high) in enumerate(zip(found.low, found.values, found.high, strict=True)):
+        parts = [float(plain.cka(x[layer, block], y[layer, block])) for block in torch.arange(60).chunk(5)]
+        reach = stats.t.ppf(0.95, 4) * stats.sem(parts)
+        assert (low, high) == pytest.approx((value - reach, value + reach), abs=1e-4)
 
 
 def test_a_few_texts_are_streamed_without_intervals(encoder, monkeypatch):
@@ -278,7 +282,7 @@ def test_scores_of_few_pairs_predict_nothing(shared_data, number, counts):
     found = profile(encoder, pairs=replace(some, pairs=some.pairs[:number]))
     assert (found.drop.probability is not None) == counts
     assert ("of 19 pairs are too few" in found.drop.sentence) != counts
-    assert any("Spearman" in sign.name for sign in found.drop.signs) == counts
+    assert any("Spearman" in name for name in found.drop.signs) == counts
 
 
 def test_repeats_and_handfuls_of_texts_change_what_is_measured(encoder):

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.combine.run import REPORTS as COMBINATIONS
 from benchmarks.combine.run import CombinationReport
 from benchmarks.drop.foresight import HERE as DROP
-from benchmarks.drop.foresight import LayerProfile
+from benchmarks.drop.foresight import DropPrediction
 from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.frozen.run import REPORTS as FROZEN
 from benchmarks.frozen.run import FrozenReport
@@ -49,7 +49,7 @@ def test_kept_trials_are_what_a_store_reads(file, tmp_path, caplog):
         (FROZEN.path, FrozenReport, 2),
         (POOLINGS, Cell, 140),
         (FREEZE_PATH, FrozenReport, 18),
-        (DROP / "profiles.jsonl", LayerProfile, 41),
+        (DROP / "predictions.jsonl", DropPrediction, 41),
     ],
 )
 def test_reports_behind_the_tables_can_be_read(file, kind, count):

@@ -71,7 +71,7 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
         evaluate_retrieval(truncate(load_encoder(tiny_folder("bert")), layer), read_retrieval(folder), model="cut")
         for layer in range(4)
     ]
-    assert found["ndcg"] == pytest.approx([score.means["nDCG@10"] for score in scores], abs=1e-6)
+    assert found["searched"]["ndcg"] == pytest.approx([score.means["nDCG@10"] for score in scores], abs=1e-6)
     out, err = run_both(capfd, *command)
     assert "nDCG@10" in out
     assert "/tiny/test." in err

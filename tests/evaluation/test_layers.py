@@ -39,7 +39,7 @@ def test_it_is_that_of_the_model_cut_there(tiny_folder, data, family, how, monke
     expected = [evaluate_retrieval(_cut(encoder, layer), data, model="cut") for layer in range(1, encoder.depth + 1)]
     for metric in SEARCH_METRICS:
         values = [score.means[SEARCH_METRICS[metric]] for score in expected]
-        assert getattr(found, metric)[1:] == pytest.approx(values, abs=1e-6)
+        assert found.searched[metric][1:] == pytest.approx(values, abs=1e-6)
     assert (found.num_queries, found.spearman, found.num_pairs) == (19, None, 0)
     assert found.num_texts == how.get("max_texts", 55 + 19)
     assert LayerProfile.from_dict(found.to_dict()) == found
@@ -53,8 +53,8 @@ def _cut(encoder, layer):
 
 def test_prompts_stand_before_each_side(tiny_folder, data):
     encoder = load_encoder(tiny_folder("bert"))
-    plain = profile(encoder, retrieval=data).ndcg
+    plain = profile(encoder, retrieval=data).searched["ndcg"]
     encoder.settings |= {"prompts": {"query": "the red ", "passage": "not ", "all": "a"}, "default_prompt_name": "all"}
-    found = profile(encoder, retrieval=data).ndcg
+    found = profile(encoder, retrieval=data).searched["ndcg"]
     assert found == at_each_layer(encoder, data)
     assert found != plain

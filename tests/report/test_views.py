@@ -42,9 +42,7 @@ def models(tiny_folder):
 
 
 def with_drop(found, layer):
-    drop = DropPrediction(
-        falls=True, from_layer=layer, confidence=0.7, sentence="It falls.", with_reference=True, signs=()
-    )
+    drop = DropPrediction(from_layer=layer, confidence=0.7, sentence="It falls.", signs={})
     return replace(found, drop=drop)
 
 

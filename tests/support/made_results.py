@@ -103,7 +103,7 @@ def a_sweep() -> SweepResult:
         chosen=5, chosen_seed=0, full=rows[-1], choice="Layer 5.", metric="Spearman × 100", search_cost=1,
         exhaustive_cost=2, seconds=1.0,
         prediction=DropPrediction(
-            falls=True, from_layer=6, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
+            from_layer=6, confidence=0.8, sentence="It falls.", signs={}
         ),
         rankings={"probe": tuple((layer, 40.0 + layer) for layer in range(9))},
         certainty=Certainty(

@@ -48,43 +48,32 @@ CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
 # Log odds of a drop: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
 LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
 LEAST_RANK = 1e-3  # of the middle's: states that are all the same have none
+CKA_LOST = "CKA lost at the end"
+OWN_MIDDLE = "the model's own middle layer"
 # Of the alarms on paraphrases none came true (benchmarks/drop/foresight.csv).
 NOT_PREDICTED = "Whether the last layers are worse is not known before training where classes or labels are learned."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sign(Result):
-    """One measure of the end of a model: `value` against `threshold`, and whether that alone means a drop."""
-
-    name: str
-    value: float
-    threshold: float
-    says_fall: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
     """Whether sentence scores drop at the end of a model."""
 
-    falls: bool
-    # The first layer of the predicted drop, None when there is none
-    from_layer: int | None
+    from_layer: int | None  # first layer of the predicted drop, None if no drop is predicted
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str  # the prediction and its reasons, for the user
-    with_reference: bool
-    signs: tuple[Sign, ...]  # what was measured, CKA first
+    signs: dict[str, float]  # measures of the end of the model, CKA first
     probability: float | None = None  # of a drop of two points after training; None without scores and effective rank
 
     @property
     def sureness(self) -> str:
-        """Say how sure a predicted drop is, in a word and a number."""
+        """Return a word and a number that say how sure a predicted drop is."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
         return f"probability {_probability_in_words(self.probability)}"
 
     @property
     def last_before(self) -> int | None:
-        """Return where to cut before a predicted drop, 1 at the lowest; None if there is none."""
+        """Return the layer to cut at before a predicted drop, at least 1; None if there is none."""
         return None if self.from_layer is None else max(1, self.from_layer - 1)
 
     @property
@@ -104,12 +93,21 @@ def predict_drop(
     block_influence: Sequence[float] | None = None,
     untrained_spearman: Sequence[float] | None = None,
 ) -> DropPrediction:
-    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); None where CKA is not defined.
+    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); None if CKA is undefined.
 
-    cka: to the reference at the same layer or relative depth, with the bounds low and high of its interval; without a
-    reference, of each layer to the model's own middle layer, depth // 2. reference: its name; without one,
-    effective_rank or untrained_spearman, in points (× 100), is needed. The other curves: see `LayerStateScores` and
-    `LayerTokenScores`. Raises `UsageError`, and `DataError` where CKA is not defined where the rule needs it.
+    Args:
+        cka: To the reference at the same layer or relative depth, else to the model's own middle layer, depth // 2.
+        reference: Its name. Without one, effective_rank or untrained_spearman is needed.
+        low: Lower bounds of CKA.
+        high: Upper bounds of CKA.
+        effective_rank: See `StateScores`.
+        anisotropy: See `StateScores`.
+        block_influence: See `TokenScores`.
+        untrained_spearman: In points (× 100).
+
+    Raises:
+        UsageError: Fewer than two blocks, or no curve to corroborate by.
+        DataError: CKA is undefined at a layer that the rule needs.
     """
     depth = len(cka) - 1
     if depth < 2:
@@ -121,32 +119,73 @@ def predict_drop(
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
     # To a reference, of the lower half of the blocks, 1 … depth / 2: the embeddings are no block's work.
-    level, last = _level(cka) if reference is None else _median(cka, list(range(1, depth // 2 + 1))), cka[-1]
+    level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
-    by_cka = Sign(name="CKA lost at the end", value=level - last, threshold=CKA_DROP, says_fall=level - last > CKA_DROP)
-    corroborating, others = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
-    falls = by_cka.says_fall and (corroborating is None or corroborating.says_fall)
-    near = (high if by_cka.says_fall else low) or cka
+    signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
+    by_cka, corroborated = level - last > CKA_DROP, None
+    if effective_rank is not None or untrained_spearman is not None:
+        _, corroborated = next(iter(signs.values()))
+    falls = by_cka and corroborated is not False
+    near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
-    strength = min(1.0, max(0.0, margin if by_cka.says_fall else -margin) / CKA_DROP)
-    ceiling = _ceiling(by_cka, corroborating, with_reference=reference is not None)
-    agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
+    strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
+    ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
+    agreeing = sum(drops == falls for _, drops in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
-    from_layer = _first_dropped(cka, level - CKA_DROP) if falls else None
+    from_layer = None
+    if falls:  # the first layer from which on all lie below the level
+        from_layer = depth
+        while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
+            from_layer -= 1
     probability = None
     if untrained_spearman is not None and effective_rank is not None:
         probability = round(drop_probability(untrained_spearman, effective_rank), 2)
-    ends = (level, last)
+    move = f"({level:.2f} in the {'lower half' if reference else 'middle'}, {last:.2f} at the last layer)"
+    sentence = _moved(from_layer, f"CKA to {reference or OWN_MIDDLE}", by_cka) + f" {move}"
+    if corroborated is not None:
+        name, (value, _) = next(iter(signs.items()))
+        said = ("and", "says so too") if corroborated == by_cka else ("but", "says otherwise")
+        sentence += f", {said[0]} the {name} ({value:.2f}) {said[1]}"
     return DropPrediction(
-        falls=falls,
         from_layer=from_layer,
         confidence=confidence,
-        sentence=_sentence(falls, from_layer, ends, reference, by_cka, corroborating, confidence, probability),
-        with_reference=reference is not None,
-        signs=(by_cka, *others),
+        sentence=sentence + _how_sure(falls, confidence, probability, alone=reference is None),
+        signs={CKA_LOST: level - last} | {name: value for name, (value, _) in signs.items()},
         probability=probability,
     )
+
+
+def _moved(from_layer: int | None, compared: str, by_cka: bool) -> str:
+    if from_layer is not None:
+        expected = f"Scores are expected to drop at the end of this model: from layer {from_layer} on"
+        return f"{expected} {compared} leaves its plateau"
+    unknown = "Whether scores drop at the end of this model is not known. No drop is predicted:"
+    return f"{unknown} {compared} {'drops' if by_cka else 'keeps its level'}"
+
+
+def _signs(
+    effective_rank: Sequence[float] | None,
+    anisotropy: Sequence[float] | None,
+    block_influence: Sequence[float] | None,
+    untrained_spearman: Sequence[float] | None,
+) -> dict[str, tuple[float, bool]]:
+    """Return the value of each sign but CKA and whether it says drop, by name; first the one that corroborates."""
+    signs: dict[str, tuple[float, bool]] = {}
+    if untrained_spearman is not None:
+        change = untrained_spearman[-1] - _level(untrained_spearman)
+        signs["change of the untrained Spearman towards the end"] = change, change < -SPEARMAN_DROP
+    if effective_rank is not None:
+        ratio = effective_rank[-1] / _level(effective_rank)
+        signs["effective rank of the last layer against the middle"] = ratio, ratio < RANK_COLLAPSE
+    if anisotropy is not None:
+        crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
+        signs["mean cosine of unrelated texts at the last layer"] = anisotropy[-1], crowded
+    if block_influence is not None and len(block_influence) > 1:
+        usual = median(block_influence[:-1])
+        ratio = block_influence[-1] / usual if usual > 0 else 1.0
+        signs["Block Influence of the last block against the others"] = ratio, ratio > BUSY
+    return signs
 
 
 def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
@@ -160,44 +199,14 @@ def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequen
     return 1 / (1 + exp(-(constant + by_spearman * lost + by_rank * halved)))
 
 
-def _ceiling(by_cka: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
+def _ceiling(by_cka: bool, corroborated: bool | None, *, with_reference: bool) -> float:
     if not with_reference:
         ceiling = CEILING_ALONE
-    elif not by_cka.says_fall or (corroborating is not None and not corroborating.says_fall):
+    elif not by_cka or corroborated is False:
         ceiling = CEILING_STAYS
     else:
-        ceiling = CEILING_UNCORROBORATED if corroborating is None else CEILING_DROPS
-    if corroborating is not None and corroborating.says_fall != by_cka.says_fall:
-        ceiling = min(ceiling, CEILING_CONTRADICTED)
-    return ceiling
-
-
-def _signs(
-    effective_rank: Sequence[float] | None,
-    anisotropy: Sequence[float] | None,
-    block_influence: Sequence[float] | None,
-    untrained_spearman: Sequence[float] | None,
-) -> tuple[Sign | None, list[Sign]]:
-    """Return the sign that corroborates, if there is one, and all signs but CKA."""
-    found: list[tuple[str, float, float, bool]] = []  # name, value, threshold, whether it says drop
-    if untrained_spearman is not None:
-        change = untrained_spearman[-1] - _level(untrained_spearman)
-        name = "change of the untrained Spearman towards the end"
-        found.append((name, change, -SPEARMAN_DROP, change < -SPEARMAN_DROP))
-    if effective_rank is not None:
-        ratio = effective_rank[-1] / _level(effective_rank)
-        name = "effective rank of the last layer against the middle"
-        found.append((name, ratio, RANK_COLLAPSE, ratio < RANK_COLLAPSE))
-    corroborates = bool(found)
-    if anisotropy is not None:
-        crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
-        found.append(("mean cosine of unrelated texts at the last layer", anisotropy[-1], CROWDED, crowded))
-    if block_influence is not None and len(block_influence) > 1:
-        usual = median(block_influence[:-1])
-        ratio = block_influence[-1] / usual if usual > 0 else 1.0
-        found.append(("Block Influence of the last block against the others", ratio, BUSY, ratio > BUSY))
-    signs = [Sign(name=name, value=value, threshold=bound, says_fall=falls) for name, value, bound, falls in found]
-    return signs[0] if corroborates else None, signs
+        ceiling = CEILING_UNCORROBORATED if corroborated is None else CEILING_DROPS
+    return ceiling if corroborated in (None, by_cka) else min(ceiling, CEILING_CONTRADICTED)
 
 
 def _level(curve: Sequence[float | None]) -> float:
@@ -206,56 +215,28 @@ def _level(curve: Sequence[float | None]) -> float:
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
 
 
-def _median(curve: Sequence[float | None], layers: list[int]) -> float:
+def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
     values = [value for layer in layers if (value := curve[layer]) is not None]
     if not values:
-        raise undefined_cka(layers, "the model", "there is nothing to compare the last layer with")
+        raise undefined_cka(list(layers), "the model", "there is nothing to compare the last layer with")
     return median(values)
 
 
-def _first_dropped(cka: Sequence[float | None], floor: float) -> int:
-    """Return the first layer from which on all layers lie below the floor."""
-    first = len(cka) - 1
-    while first > 1 and (value := cka[first - 1]) is not None and value < floor:
-        first -= 1
-    return first
-
-
-def _sentence(
-    falls: bool,
-    from_layer: int | None,
-    ends: tuple[float, float],
-    reference: str | None,
-    by_cka: Sign,
-    corroborating: Sign | None,
-    confidence: float,
-    probability: float | None,
-) -> str:
-    compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
-    move = f"({ends[0]:.2f} in the {'lower half' if reference else 'middle'}, {ends[1]:.2f} at the last layer)"
-    if falls:
-        said = f"Scores are expected to drop at the end of this model: from layer {from_layer} on {compared} "
-        said += f"leaves its plateau {move}"
-    else:
-        said = f"Whether scores drop at the end of this model is not known. No drop is predicted: {compared} "
-        said += f"drops {move}" if by_cka.says_fall else f"keeps its level {move}"
-    if corroborating is not None:
-        agrees = corroborating.says_fall == by_cka.says_fall
-        said += f", {'and' if agrees else 'but'} the {corroborating.name} ({corroborating.value:.2f}) "
-        said += "says so too" if agrees else "says otherwise"
-    if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
+def _how_sure(falls: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
+    """Return the end of the sentence; benchmarks/drop/foresight-brier.csv has how good the probability is."""
+    if probability is not None:
         however = ", however," if (probability > 0.5) != falls else ""
         chance = _probability_in_words(probability)
-        return f"{said}; by sweeps of four small models{however} the probability of a drop of two points is {chance}."
+        return f"; by sweeps of four small models{however} the probability of a drop of two points is {chance}."
     if falls:
-        why = "" if reference else ", and lower because there is no reference model"
-        return f"{said}; confidence {confidence:.2f}, not calibrated{why}."
+        why = ", and lower because there is no reference model" if alone else ""
+        return f"; confidence {confidence:.2f}, not calibrated{why}."
     # Brier scores and misses of models that came later are in the same table.
-    why = "" if reference else ", and there is no reference model"
-    return f"{said}; scores dropped in models of which the same was said{why}."
+    why = ", and there is no reference model" if alone else ""
+    return f"; scores dropped in models of which the same was said{why}."
 
 
 def _probability_in_words(probability: float) -> str:
-    """Write it: four models say nothing surer than a hundredth."""
+    """Write a probability: four models say nothing surer than a hundredth."""
     sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
     return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure

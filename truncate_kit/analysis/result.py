@@ -1,13 +1,13 @@
 """How layers are measured and compared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
-from truncate_kit.data.retrieval import SEARCH_METRICS, SearchMetric
+from truncate_kit.data.retrieval import SearchMetric
 
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode
@@ -75,17 +75,17 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve(Result):
-    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined."""
+    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = undefined."""
 
     values: Row
-    reference_layers: tuple[int, ...]  # the reference layer that each value belongs to
+    reference_layers: tuple[int, ...]  # reference layer of each value
     low: Row | None = None  # lower bounds of the interval, None without one
     high: Row | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile(Result):
-    """Everything that was measured of the layers 0 (embeddings) … depth of one model."""
+    """All measures of the layers 0 (embeddings) … depth of one model."""
 
     model: str
     reference: str | None  # None: the model was compared with its own middle layer
@@ -94,63 +94,43 @@ class LayerProfile(Result):
     width: int
     pooling: str
     raw: bool
-    # Kept when truncated at that layer, pooler excluded; None where no model can end there.
-    parameters: tuple[int | None, ...]
-    # To the reference at the same layer, at the same relative depth where depths differ (its `reference_layers` say
-    # which), or to the model's own middle layer.
+    parameters: tuple[int | None, ...]  # after a cut at that layer, pooler excluded; None if no model can end there
+    # To the reference at the same layer, at the same relative depth if depths differ, or to the own middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without each layer's dimensions of largest variance; None if not asked for
     outliers: int  # number of these dimensions
-    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's
-    cka_within: tuple[Row, ...]
-    reference_within: tuple[Row, ...] | None
+    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns those of the reference, else of the model
     estimator: str
     kernel: str
     level: float
-    blocks: int  # of texts, for the interval; 0 for none
-    # From layer l to l + 1, so one less than layers, as `angular_distance`; see `LayerTokenScores`.
-    block_influence: tuple[float, ...]
+    block_influence: tuple[float, ...]  # from layer l to l + 1, one less than layers: see `TokenScores`
     angular_distance: tuple[float, ...]
-    num_tokens: int
-    effective_rank: tuple[float, ...]  # and what follows: of the pooled states, see `LayerStateScores`
+    effective_rank: tuple[float, ...]  # of the pooled states: see `StateScores`
     anisotropy: tuple[float, ...]
-    outlier_share: tuple[float | None, ...]
-    # Points (× 100) of the untrained states on graded pairs, None where all cosines are the same; None without pairs.
+    # Points (× 100) of the untrained states on graded pairs, None if all cosines are the same; None without pairs.
     spearman: tuple[float | None, ...] | None
     num_pairs: int
     num_texts: int  # distinct texts compared
-    num_repeats: int  # left out
+    num_repeats: int  # repeats left out
     num_not_drawn: int  # distinct texts beyond the limit
-    streamed: bool  # whether the states were too many to hold
-    matrix_texts: int  # number of texts that the matrices come from
-    drop: DropPrediction | None  # None for models too shallow to have a middle, and where pairs are only labelled
-    # Means over the queries, in points, of the untrained states; None without a retrieval set.
-    ndcg: tuple[float, ...] | None = None  # at 10, as the next two
-    mrr: tuple[float, ...] | None = None
-    recall: tuple[float, ...] | None = None
+    streamed: bool  # the states were too many to hold
+    matrix_texts: int  # number of texts behind the matrix
+    drop: DropPrediction | None  # None for models of one block, and for pairs that are only labelled
+    # Means over the queries of a retrieval set, in points, of the untrained states, by metric; the first chooses.
+    searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0
-    search_metric: SearchMetric = "ndcg"  # of these three, by which the highest layer is named
-    kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
-    full_depth: int | None = None  # its number of blocks
-    labels: bool = False  # whether the score of each pair is 0 or 1
-    # SHA-256 of all that the vectors of the model that was named depend on, and of all distinct texts, also those not
-    # drawn; None in earlier profiles.
-    encoder_digest: str | None = None
-    texts_digest: str | None = None
+    kept_blocks: tuple[int, ...] | None = None  # kept of the named model; None for all
+    full_depth: int  # number of blocks of the named model
+    labels: bool = False  # the score of each pair is 0 or 1
+    encoder_digest: str  # of the named model
+    texts_digest: str  # of all distinct texts, drawn or not
 
     @property
     def last_blocks(self) -> tuple[int, ...]:
-        """The block that each layer ends in, 0 for the embeddings."""
+        """Return the block that each layer ends in, 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
-
-    @property
-    def searched(self) -> dict[SearchMetric, tuple[float, ...]]:
-        """The scores of a retrieval set by metric, first the one that names the highest layer; none without a set."""
-        found = {"ndcg": self.ndcg, "mrr": self.mrr, "recall": self.recall}
-        order = sorted(SEARCH_METRICS, key=lambda metric: metric != self.search_metric)
-        return {metric: values for metric in order if (values := found[metric]) is not None}
 
 
 def called(name: str) -> str:
-    """What to call a model in a sentence: the last part of a local path, otherwise its name."""
+    """Return what to call a model in a sentence: the last part of a local path, otherwise its name."""
     return Path(name).name if Path(name).is_dir() else name

@@ -140,9 +140,7 @@ def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path,
 
 
 def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the_layer_before(encoder, tmp_path):
-    falls = DropPrediction(
-        falls=True, from_layer=2, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
-    )
+    falls = DropPrediction(from_layer=2, confidence=0.8, sentence="It falls.", signs={})
     assert tuned(encoder, tmp_path, "cka").chosen == DEPTH
     assert tuned(encoder, tmp_path, "cka", falls).chosen == 1
     unsure = dataclasses.replace(falls, confidence=0.4)

@@ -244,7 +244,7 @@ def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, sa
 
 
 def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
-    drop = DropPrediction(falls=True, from_layer=2, confidence=0.8, sentence="", with_reference=True, signs=())
+    drop = DropPrediction(from_layer=2, confidence=0.8, sentence="", signs={})
     settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
     encoder = load_encoder(tiny_folder("electra"), pooling="cls")  # layer 0 is the same for all texts
     result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, prediction=drop)

@@ -409,7 +409,7 @@ def find_aim(
         from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 
         drop = predicted_drop(encoder, list(islice(texts, ANALYSED_TEXTS)), max_length=max_length)
-    if drop is None or not drop.falls or not drop.from_layer:
+    if drop is None or drop.from_layer is None:
         return None, None
     layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [budget.number]))
     return (layer if layer < encoder.depth else None), drop
