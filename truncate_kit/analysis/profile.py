@@ -20,9 +20,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.core.wording import FEWEST_COMPARED, counted
 from truncate_kit.data.pairs import PlacedPairs, TextPair, distinct_texts
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
-from truncate_kit.data.types import PlacedPairs, TextPair, distinct_texts
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.searching import (
     DOCUMENT_PROMPTS,
