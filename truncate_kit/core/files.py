@@ -1,4 +1,4 @@
-"""Files: written so that nothing is lost, known by their digests, and folders that one process works in."""
+"""Write files atomically, digest them, and lock the folders that a process works in."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ _UNFINISHED, _LOCK, _TEMPORARY, _REPLACED = ".unfinished", ".lock", ".tmp", "rep
 
 
 def local_path(name: str | Path) -> Path:
-    """Return a name as a path, with "~" and "~user" replaced by the home folder if there is such a user."""
+    """Return a name as a path, with "~" and "~user" replaced by the home folder of an existing user."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -41,23 +41,23 @@ def local_path(name: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the absolute path without links; unlike `Path.resolve` it also takes circles of links."""
+    """Return the absolute path without links; unlike `Path.resolve` it accepts circles of links."""
     return Path(os.path.realpath(path))
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether a path exists; unlike `Path.exists` it also takes names that no file can have."""
+    """Tell if a path exists; unlike `Path.exists` it accepts names that are too long for a file."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def name_without_folders(name: str) -> str:
-    """Return the last part of a path, and any other name as it is: others need not know where something lay."""
+    """Return the last part of a path, and any other name as it is, to keep local folders private."""
     path = local_path(name)
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
 
 def model_folder_above(name: str, folder: Path) -> Path | None:
-    """Return the model folder called `name` from the nearest folder above `folder`; None without one."""
+    """Return the model folder called `name` in the nearest folder above `folder`, if any."""
     above = (place / name for place in folder.absolute().parents)
     return next((one for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), None)
 
@@ -67,11 +67,10 @@ def model_folder_above(name: str, folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it becomes `path`, on any failure it is removed.
+    """Yield a temporary path for a file or folder; on success it becomes `path`, on failure it is removed.
 
-    Write a file or a folder to it. A folder that is there already is moved aside until the new one stands. Folders
-    above it are made. The leftovers of killed processes are removed. Raises `FileProblemError` on a full disk or a
-    read-only place.
+    An existing folder is moved aside until the new one stands. Folders above are made; leftovers of killed processes
+    are removed. Raises `FileProblemError` on a full disk or a read-only place.
     """
     path = Path(path)
     try:
@@ -98,13 +97,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; if the block fails, remove those that are still empty."""
+    """Make a folder and its parents; if the block fails, remove those that are still empty."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError):  # the first that holds something
+        with contextlib.suppress(OSError):  # not empty
             for place in new:
                 place.rmdir()
         raise
@@ -112,7 +111,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a new locked folder for what is to become `path`; the lock tells other processes that its writer lives."""
+    """Yield a new folder beside `path`, locked to show other processes that its writer lives."""
     remove_leftovers(path.parent, path.name)
     with tempfile.TemporaryDirectory(
         prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent, ignore_cleanup_errors=True
@@ -126,29 +125,26 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove what killed processes had begun to write in `folder`, or only what was to become `name` or `name.*`.
+    """Remove unfinished files of killed processes in `folder`, or only those for `name` and `name.*`.
 
-    A folder that was moved aside and not replaced yet is brought back.
+    A folder that was moved aside and not replaced is restored.
     """
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
     ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
-    with contextlib.suppress(OSError):  # there is no such folder
+    with contextlib.suppress(OSError):  # missing folder
         for left in folder.iterdir():
-            if found := ours.fullmatch(left.name):
+            if match := ours.fullmatch(left.name):
                 lock = os.open(left, os.O_RDONLY)
                 with contextlib.suppress(OSError):  # its writer lives
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if (left / _REPLACED).exists() and not (folder / found[1]).exists():
-                        (left / _REPLACED).rename(folder / found[1])
+                    if (left / _REPLACED).exists() and not (folder / match[1]).exists():
+                        (left / _REPLACED).rename(folder / match[1])
                     shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)
 
 
 def _finish(path: Path) -> None:
-    """Flush files to the disk, so that a power cut cannot leave empty ones, and let others read what the umask lets.
-
-    safetensors writes files for this user alone.
-    """
+    """Flush files to the disk, and apply the umask: safetensors writes files for this user alone."""
     umask = os.umask(0)
     os.umask(umask)
     for file in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
@@ -159,10 +155,10 @@ def _finish(path: Path) -> None:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """Return what the system said of a failed write: torch and safetensors then raise errors of their own kinds."""
+    """Return the system's error behind one of torch or safetensors, if a write was refused."""
     while error is not None:
-        found = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it in its text only
-        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        match = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
+        number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
         if number in _REFUSED:
             return OSError(number, os.strerror(number))
         error = error.__cause__ or error.__context__
@@ -194,9 +190,9 @@ def read_json(path: Path) -> Any:
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file's bytes; it is read once per process as long as the file stays the same."""
-    found = file.stat()
-    return _digest_as_of(file.resolve(), found.st_ino, found.st_size, (found.st_mtime_ns, found.st_ctime_ns))
+    """Return the SHA-256 of a file's bytes, read once per process while the file stays the same."""
+    status = file.stat()
+    return _digest_as_of(file.resolve(), status.st_ino, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
 
 
 @functools.lru_cache(maxsize=64)
@@ -205,15 +201,14 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-# Folders that are worked in
+# Folders of running work
 
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process; the lock goes with the process, however it ends.
+    """Lock `folder` for this process, until it ends. New folders are removed if the block fails before writing.
 
-    Folders that were made for it are removed if the block fails before it has written anything. Raises
-    `FileProblemError` if another process holds it or the folder cannot be made.
+    Raises `FileProblemError` if another process holds it or the folder cannot be made.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -237,9 +232,9 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Work in `folder`, marked until the work ends well or is refused, so that the same call continues there.
+    """Mark the work in `folder` until it ends well or is refused, so that the same call continues there.
 
-    shared: a diverged training is not refused, because one with other settings goes on with what they share.
+    shared: Keep the mark after a diverged training, because one with other settings shares this folder.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)
@@ -247,14 +242,14 @@ def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
         yield
     except refused:
         mark.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it holds something
+        with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
         raise
     mark.unlink(missing_ok=True)
 
 
 def mark_unfinished(folder: Path) -> Path:
-    """Mark the work in `folder` as unfinished; return the file that another call removes."""
+    """Mark the work in `folder` as unfinished; return the marking file."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     mark.touch()
@@ -262,5 +257,5 @@ def mark_unfinished(folder: Path) -> Path:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Return whether work in that folder was stopped and waits for the same call."""
+    """Tell if work in that folder was stopped and waits for the same call."""
     return (folder / _UNFINISHED).exists()

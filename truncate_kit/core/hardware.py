@@ -1,4 +1,4 @@
-"""What the machine can do, as far as results depend on it: instructions, cores, memory, and who else uses it."""
+"""Look up the machine's instructions, cores, memory and other users, as far as results depend on them."""
 
 import contextlib
 import ctypes
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Made = TypeVar("Made")
 _MOST_THREADS = 256  # thousands end in a segmentation fault of the runtime that starts them
 INSTRUCTIONS = "TRUNCATE_KIT_INSTRUCTIONS"
 _INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
 _AVX512_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl")  # what torch's own AVX-512 kernels need
 
-# How the allocators of torch, ONNX Runtime, C++ and oneDNN report a lack of memory where they raise plain errors.
+# Plain errors by which the allocators of torch, ONNX Runtime, C++ and oneDNN report a lack of memory.
 _LACK_OF_MEMORY = (
     "DefaultCPUAllocator", "Failed to allocate memory", "CUDA error: out of memory", "failure 2: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "bad_alloc", "could not create a memory",
 )  # fmt: skip
-_ONEDNN = "could not create a primitive"  # all that oneDNN says; of another lack it says more
+_ONEDNN = "could not create a primitive"  # the whole message of oneDNN; other problems have longer ones
 QUIET = 0.1
-"""Share of the processor that others may take before it is worth a word."""
+"""Share of the processor that others may take without a note."""
 
 
 def instructions() -> frozenset[str]:
-    """Instruction sets of the processor under Linux's names, such as `avx2` and `avx512_vnni`.
+    """Return the processor's instruction sets under Linux's names, such as `avx2` and `avx512_vnni`.
 
-    The environment variable TRUNCATE_KIT_INSTRUCTIONS (names separated by commas) replaces what the processor reports,
-    in child processes as well: so decisions of both kinds of processor can be tested on one machine.
+    The environment variable TRUNCATE_KIT_INSTRUCTIONS (names separated by commas) replaces them, to test decisions for
+    other processors.
     """
     return _instructions(os.environ.get(INSTRUCTIONS))
 
@@ -61,7 +61,7 @@ def _instructions(override: str | None) -> frozenset[str]:
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
-    """The matrix instructions in bfloat16 that `device` has, by name; None where it has none or none is known."""
+    """Return the name of the bfloat16 matrix instructions of `device`, None without any."""
     if device.type == "cuda":
         import torch
 
@@ -71,22 +71,22 @@ def bf16_instructions(device: "torch.device") -> str | None:
 
 
 def int8_instructions() -> str | None:
-    """The processor's dot products of bytes (VNNI and its kin), by name; None where it has none or none is known."""
+    """Return the name of the processor's dot products of bytes (VNNI and its kin), None without any."""
     return _first_of(_INT8_FLAGS)
 
 
 def has_avx512() -> bool:
-    """Whether vectors of 512 bits are computed at once."""
+    """Tell if vectors of 512 bits are computed at once."""
     return instructions().issuperset(_AVX512_FLAGS)
 
 
 def multiplies_narrow() -> bool:
-    """Whether 8-bit products are added in pairs in 16 bits, which overflow unless weights keep to 7 bits: x86 only."""
+    """Tell if 8-bit products are added in 16 bits, which overflow unless weights keep to 7 bits (x86 only)."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
 def select_device(name: str | None) -> "torch.device":
-    """`cpu` or `cuda[:i]`; None is the CPU. Raises `DeviceError` when CUDA was asked for and is not active."""
+    """Return the device `cpu` or `cuda[:i]`; None is the CPU. Raises `UsageError`, `DeviceError` if it is missing."""
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
@@ -107,24 +107,24 @@ def select_device(name: str | None) -> "torch.device":
 
 
 def check_precision(precision: str, device: "torch.device") -> None:
-    """Raise `DeviceError` where `device` has no instructions for `precision` (only bf16 needs its own)."""
+    """Raise `DeviceError` if `device` has no instructions for `precision` (only bf16 needs its own)."""
     if precision == "bf16" and bf16_instructions(device) is None:
         name = "GPU" if device.type == "cuda" else "processor"
         raise DeviceError(f"This {name} has no bf16 instructions.", hint='Use `precision="fp32"`.')
 
 
 def processor_name() -> str:
-    """The processor as it names itself."""
+    """Return the processor's own name."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def processor_maker() -> str | None:
-    """`GenuineIntel`, `AuthenticAMD` and the like; None where the system does not say."""
+    """Return `GenuineIntel`, `AuthenticAMD` or the like, None if unknown."""
     return _cpuinfo().get("vendor_id")
 
 
 def usable_cores() -> int:
-    """CPU cores this process may keep busy: those it may run on, and no more than the container grants."""
+    """Count the CPU cores that this process may use, within the container's quota."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux knows
@@ -134,15 +134,12 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None, name: str = "threads") -> Any:
-    """The number of threads or processes; raises `UsageError` for none, or more than this machine can be asked to run.
-
-    None is allowed.
-    """
+    """Return the number of threads or processes; None stays. Raises `UsageError` for more than a runtime can start."""
     return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """CPU time that the container grants, in cores; None where it is not limited or not known."""
+    """Return the CPU time that the container grants, in cores; None if unlimited or unknown."""
     try:  # "quota period" in microseconds, as the kernel writes it (control groups, version 2)
         quota, period = file.read_text(encoding="ascii").split()
         return float(quota) / float(period)
@@ -151,13 +148,12 @@ def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 
 
 def _first_of(flags: tuple[str, ...]) -> str | None:
-    found = instructions()
-    return next((name for name in flags if name in found), None)
+    return next((name for name in flags if name in instructions()), None)
 
 
 @cache
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first core, by field; empty elsewhere."""
+    """Return Linux's fields on the first core; empty elsewhere."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").strip().split("\n\n")[0]
     except OSError:
@@ -170,47 +166,46 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out; torch is asked only if it was loaded."""
-    # A broken torch, whose error this may be, need not have the class.
+    """Tell if an error means that memory ran out."""
+    # A broken torch, which may have raised it, may lack the class.
     of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     if isinstance(error, (MemoryError, of_torch)):
         return True
-    said = str(error) if isinstance(error, RuntimeError) else ""
-    return said == _ONEDNN or any(word in said for word in _LACK_OF_MEMORY)
+    message = str(error) if isinstance(error, RuntimeError) else ""
+    return message == _ONEDNN or any(words in message for words in _LACK_OF_MEMORY)
 
 
-def in_halves(compute: Callable[[Sequence[Item]], Found], batch: Sequence[Item]) -> Iterator[Found]:
-    """Yield what `compute` makes of a batch: of all of it, or of its halves in turn, as far down as memory asks for.
+def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
+    """Yield the results of `compute` for a batch, or for its halves in turn as far as memory requires.
 
-    Numbers are those of the whole batch but for rounding, if they do not depend on what else is in a batch. A lack of
-    memory for a single item is raised as it is.
+    A lack of memory for a single item is raised as it is.
     """
     waiting = [batch]
     while waiting:
         part = waiting.pop()
         try:
-            found = compute(part)
+            made = compute(part)
         except Exception as error:
             if len(part) < 2 or not is_out_of_memory(error):
                 raise
         else:
-            yield found
+            yield made
             continue
         half = (len(part) + 1) // 2
-        give_back()  # what the attempt held is free behind the `except`
+        give_back()  # the attempt's memory is free behind the `except`
         say_halved(len(part), half)
         waiting += [part[half:], part[:half]]
 
 
 def give_back() -> None:
-    """Hand freed memory back to the system: in pieces that the C library keeps, a smaller batch may not fit either."""
+    """Return freed memory to the system: the C library keeps it in pieces that may not fit a smaller batch."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
 def say_halved(size: int, half: int) -> None:
-    """Log once for each size that batches of it do not fit."""
+    """Warn once for each size."""
     _logger.warning("There is not enough memory for a batch of %d: it is computed in parts of %d.", size, half)
 
 
@@ -224,16 +219,16 @@ class OtherWork:
         self._start = self._read()
 
     def share(self) -> float | None:
-        """Return their part of all processor time since the start, 0 … 1; None if the system does not say."""
+        """Return their part of all processor time since the start, 0 … 1; None if unknown."""
         now = self._read()
         if self._start is None or now is None:
             return None
-        wall, own, busy = (after - before for after, before in zip(now, self._start, strict=True))
+        wall, own, busy = (end - start for end, start in zip(now, self._start, strict=True))
         return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
 
     @staticmethod
     def _read() -> tuple[float, float, float] | None:
-        """Return seconds of wall clock, of this process, and of everything but idling on all cores together."""
+        """Return seconds of wall clock, of this process, and of all cores but idling."""
         try:
             fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
         except OSError:
@@ -245,7 +240,7 @@ class OtherWork:
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
-    """Compute every product in the type of its factors, whatever the caller asked for."""
+    """Turn autocast off in the block."""
     import torch
 
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a saved model is: `origin.json` in its folder. This imports no torch, no method and no workspace."""
+"""Describe saved models by `origin.json` in their folders. Imports no torch."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,8 +14,8 @@ DEFAULT_REFERENCE = "mini-bert"
 _MINIATURES = Path(__file__).parents[1] / "models/miniatures"
 CONFIG, MODULES = "config.json", "modules.json"
 _WEIGHTS = (".safetensors", ".bin")
-# Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
-# its states (the pooling decides that), and settings of heads that loading leaves out.
+# Fields of a configuration that neither vectors nor training depend on: origin, further outputs, and settings of heads
+# that are not loaded.
 _BOOKKEEPING = {
     "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
     "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
@@ -34,7 +34,7 @@ RESULT_FILES: dict[Method, str] = {
     "freeze": "frozen-heads/frozen.json",
     "combine": "combination/combination.json",
 }
-"""Where each method leaves its result in a workspace; one in `lean` goes with that model."""
+"""Place of each method's result in a workspace; one in `lean` goes with that model."""
 _WORDS: dict[Method, str] = {
     "cut": "{place}{pieces}, not trained",
     "distill": "{place}, distilled from raw text",
@@ -48,100 +48,92 @@ _WORDS: dict[Method, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin(Result):
-    """How a saved model was made."""
+    """Method, source, data and settings of a saved model."""
 
     method: Method
-    model: str  # what it was made from, as it was named
+    model: str  # the source model, as it was named
     source_digest: str  # of that model, by `encoder_digest`
-    layer: int  # number of blocks kept: the last layer, where these are the first ones
-    depth: int  # number of blocks of `model`, or of the full model where that was cut before
-    blocks: tuple[int, ...] | None = None  # kept, where they were chosen one by one; None for the first ones
+    layer: int  # number of blocks kept
+    depth: int  # number of blocks of the full model
+    blocks: tuple[int, ...] | None = None  # kept; None for the first ones
     parameters: int  # kept, pooler excluded
-    trained: bool | None  # whether it, or what it was cut or combined from, was fine-tuned; None where unknown
-    data: str = ""  # name of the pairs that taught or chose it; empty for none
-    fingerprint: str = ""  # of these pairs as they were given
-    seed: int | None = None  # that divided them, where every seed divides them anew
-    pieces: tuple[int, int] | None = None  # word pieces kept and all of them, where the vocabulary was cut
-    long: int | None = None  # 95 of 100 raw texts that taught it have no more tokens
+    trained: bool | None  # whether it or its source was fine-tuned; None if unknown
+    data: str = ""  # name of the pairs that taught or chose it
+    fingerprint: str = ""  # of these pairs
+    seed: int | None = None  # of the split, if every seed divides the pairs anew
+    pieces: tuple[int, int] | None = None  # word pieces kept and all of them, if the vocabulary was cut
+    long: int | None = None  # 95th percentile of the lengths of training texts, in tokens
     settings: dict[str, Any]
     versions: dict[str, str]
 
     @property
     def place(self) -> str:
-        """Which part of the full model: `layer 3 of 4`, or `blocks 1, 3 of 4`."""
+        """Name the part of the full model: `layer 3 of 4`, or `blocks 1, 3 of 4`."""
         return f"{place_in_words(self.layer, self.blocks)} of {self.depth}"
 
     @property
     def words(self) -> str:
-        """What the model is, for a list of models."""
+        """Describe the model for a list."""
         pieces = "" if self.pieces is None else ", {:,} of {:,} word pieces".format(*self.pieces)
         layers = layers_in_words(self.settings.get("layers", ())) if self.method == "combine" else ""
         values = {"place": self.place, "layer": self.layer, "depth": self.depth, "data": self.data}
         return f"{self.model}, {_WORDS[self.method].format(**values, pieces=pieces, layers=layers)}"
 
     def has_budget_of(self, other: "Origin") -> bool:
-        """Whether both models were fine-tuned by one call: from one model, with the same data and settings."""
+        """Tell if both models were fine-tuned from one model with the same data and settings."""
         ours, theirs = ((one.method, one.model, one.fingerprint, one.settings) for one in (self, other))
         return self.method == "finetune" and ours == theirs
 
 
 def miniature_names() -> tuple[str, ...]:
-    """Return the names of the bundled encoders, so that every command works without a download."""
+    """Return the names of the bundled encoders."""
     return tuple(sorted(path.parent.name for path in _MINIATURES.glob("*/config.json")))
 
 
 def miniature_path(name: str) -> Path | None:
-    """Return the folder of the bundled encoder `name`, None if there is none."""
+    """Return the folder of the bundled encoder `name`, if any."""
     return _MINIATURES / name if name in miniature_names() else None
 
 
 def default_reference(name: str) -> str | None:
-    """Return the bundled encoder to compare another bundled one with; None for the reference itself and all others."""
+    """Return the bundled encoder to compare another bundled one with; None for itself and all others."""
     return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a model was made with."""
+    """Return the installed versions of packages that models depend on."""
     return {name: version(name) for name in ("truncate-kit", "torch", "transformers")}
 
 
 def model_folder(model: str | Path) -> Path | None:
-    """Return the folder of a model, or of the graph that is named; None for a name that is no path here."""
-    try:
-        place = real_path(local_path(model))
-    except ValueError:
-        return None
-    if place.is_dir():
-        return place
-    return place.parent if place.is_file() else None
+    """Return the folder of a model or graph; None for a name that is no path here."""
+    place = real_path(local_path(model))
+    return place if place.is_dir() else place.parent if place.is_file() else None
 
 
 def read_origin(model: str | Path) -> Origin | None:
-    """Return what a model's folder says of it; None where it says nothing."""
+    """Return the origin of a model, None if its folder has none."""
     folder = model_folder(model)
     return None if folder is None else read_or_pass_over(Origin.read, folder / ORIGIN_FILE)
 
 
 def was_trained(folder: Path) -> bool | None:
-    """Return whether a model was fine-tuned: a plain transformer was not, a sentence-transformers folder was."""
+    """Tell if a model was fine-tuned: a sentence-transformers folder was, a plain transformer was not; None unknown."""
     origin = read_origin(folder)
     if origin is not None:
         return origin.trained
-    if (folder / "modules.json").is_file():
-        return True
-    return False if (folder / "config.json").is_file() else None
+    return (folder / MODULES).is_file() or (False if (folder / CONFIG).is_file() else None)
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration that vectors may depend on."""
+    """Return the values of a configuration that vectors depend on."""
     return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files in a model's folder that a graph is made from, by their names in it.
+    """Return the SHA-256 of weights, configurations and the list of modules in a model's folder, by file name.
 
-    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
-    graph, so they may change.
+    Graphs are made from these; tokenizer, prompts and casing are read anew and may change.
     """
     places = [folder]
     if (folder / MODULES).is_file():
@@ -154,17 +146,17 @@ def model_digests(folder: Path) -> dict[str, str]:
 
 
 def model_digest(folder: Path) -> str:
-    """Return one SHA-256 over all of these."""
+    """Return one SHA-256 over `model_digests`."""
     return digest_of_values(model_digests(folder))
 
 
 def digest_in(folder: Path, file: Path) -> str:
-    """Return the SHA-256 of a file's bytes; for the model's own configuration of the values that vectors depend on."""
+    """Return the SHA-256 of a file; for the model's configuration of the values that vectors depend on."""
     if file != folder / CONFIG:
         return digest_of(file)
     return digest_of_values(settings_of(read_json(file)))
 
 
 def is_weights(name: str) -> bool:
-    """Return whether a file of this name holds weights."""
+    """Tell if a file of this name holds weights."""
     return name.endswith(_WEIGHTS)

@@ -1,4 +1,4 @@
-"""The number formats that models are trained, exported and measured in: one row each, and adding one begins here."""
+"""Number formats that models are trained, exported and measured in, one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,28 +13,26 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow:
-    """What one precision is used for."""
+    """Uses of one precision."""
 
-    trains: bool = False  # whether training computes in it
-    # Torch's name of the type of weights and products, None where torch has no fast products of that type.
+    trains: bool = False  # training computes in it
+    # Torch's name of the type of weights and products, None if torch has no fast products of that type.
     weights: str | None = "float32"
     products: Literal["highest", "high"] = "highest"  # how torch multiplies float32 matrices, `high` for TF32
-    cuda_only: bool = False  # whether torch computes in it on CUDA only
-    graph_file: str | None = None  # name of its graph in an exported folder, None where none is exported
-    # The targets that its graph is made for; of the graphs in a folder the one with the lowest number runs unless
-    # another one is named.
+    cuda_only: bool = False  # torch computes in it on CUDA only
+    graph_file: str | None = None  # name of its graph in an exported folder, None if none is exported
+    # Targets that its graph is made for; by default the graph with the lowest number runs.
     preference: Mapping[str, int] = field(default_factory=dict)
     elsewhere: str = ""  # what happens to its graph on the other target
-    runs_elsewhere: bool = True  # whether its graph is run there nevertheless
-    # Largest difference of the graph's vectors from the encoder's, None where the score decides.
+    runs_elsewhere: bool = True  # its graph is run there nevertheless
+    # Largest difference of the graph's vectors from the encoder's, None if the score decides.
     vector_limit: float | None = None
-    # Spearman and Pearson points that the graph's score may move by, None where it is only stated.
+    # Largest change of the graph's Spearman and Pearson score in points, None if it is only reported.
     score_limit: float | None = None
-    color: str  # of its marks in figures, from Okabe and Ito's palette, which colour-blind readers distinguish too
+    color: str  # in figures, from Okabe and Ito's palette for colour-blind readers
 
 
-# `model.onnx` is what every loader expects, the exact graph; the other graphs have the names that transformers.js and
-# the hub use for these types.
+# Every loader expects the exact graph as `model.onnx`; the other names are those of transformers.js and the hub.
 PRECISIONS: dict[Precision, PrecisionRow] = {
     "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
                          score_limit=0.01, color="#0072B2"),
@@ -50,23 +48,17 @@ PRECISIONS: dict[Precision, PrecisionRow] = {
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 EXPORT_RECORD = "export.json"
-"""Beside the graphs: what was exported, and from what."""
+"""Name of the record beside the graphs."""
 
 
 def precisions_for(device: str) -> list[Precision]:
-    """The precisions whose graphs are made for `cpu` or `cuda`, the one that runs by default first."""
+    """Return the precisions whose graphs are made for `cpu` or `cuda`, the default first."""
     made = [name for name, row in PRECISIONS.items() if device in row.preference]
     return sorted(made, key=lambda name: PRECISIONS[name].preference[device])
 
 
 def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
-    """What to use where a graph in `precision` is not made for `device`.
-
-    Args:
-        precision: Of the graph.
-        device: For which it is not made.
-        parameter: What chooses the device there.
-    """
+    """Return a hint for a graph in `precision` that is not made for `device`. parameter: name of that option."""
     own = next(iter(PRECISIONS[precision].preference))
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
@@ -77,10 +69,7 @@ def check_graph_precision(name: str) -> Precision:
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
-    """Return a graph's precision and its target, None for the first that graphs in it are made for.
-
-    Raises `UsageError` for a precision or target that is not known, or that do not go together.
-    """
+    """Return a graph's precision and its target, by default the first it is made for. Raises `UsageError`."""
     precision = check_graph_precision(name)
     row = PRECISIONS[precision]
     for known in TARGETS:

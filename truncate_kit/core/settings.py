@@ -1,4 +1,4 @@
-"""Fields of settings: each owns its default, its bounds or choices, and its option on the command line."""
+"""Define fields of settings with default, bounds or choices, and option on the command line."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machin
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From `least` to `most`, both allowed; `whole`: no fractions; `above`, `below`: `least`, or `most`, is not."""
+    """A range from `least` to `most`; `above` and `below` exclude the ends; `whole`: no fractions."""
 
     least: float
     most: float
@@ -24,7 +24,7 @@ class Bounds:
     below: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Check that `value` is a number of the right kind within the bounds; NaN and truth values are not."""
+        """Tell if `value` is a number of the right kind within the bounds."""
         number: Any = value
         if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
             return False
@@ -58,34 +58,31 @@ def setting(
     choices: Collection[str] = (),
     **option: Any,
 ) -> Any:
-    """Make a field of a settings class, which `check_settings` checks and the command line turns into an option.
+    """Define a field of a settings class, which `check_settings` checks and the command line turns into an option.
 
     Args:
         value: The default.
-        help: Of the option; a field without it is none.
-        panel: Of the help, where the option is listed.
-        bounds: Of the number, or of each number of a tuple.
-        choices: Names, one of which the value has to be, or each of a tuple.
-        option: How the option differs from its field: `name`, `kind` (the type that is typed, by default that of the
-            default), `parse` (from what is typed to the value), `default` (as typed) and what `typer.Option` takes.
+        help: Help of the option; a field without help has no option.
+        panel: Panel of the help.
+        bounds: Bounds of the number, or of each number of a tuple.
+        choices: Names that the value, or each of a tuple, can have.
+        option: Differences of the option from its field: `name`, `kind` (typed type, by default that of the default),
+            `parse` (typed to value), `default` (as typed), and arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)
 
 
 def seeds_setting(default: tuple[int, ...], help: str) -> Any:
-    """Make the field of the seeds; the command line takes their number."""
+    """Define the field of the seeds; the command line takes their number."""
     option: dict[str, Any] = {"kind": int, "parse": first_seeds, "default": len(default)}
     return setting(default, help, TRAINING, bounds=SEED, **option)
 
 
 def check_settings(settings: Any) -> None:
-    """Check each field by its bounds and choices, and store numbers as Python's own, lists as tuples.
+    """Check each field that is not None, and store numbers as Python's own, lists as tuples.
 
-    None is allowed.
-
-    Raises:
-        UsageError: A value is out of its bounds, is no known name, or a list is empty.
+    Raises `UsageError` for a value out of its bounds, an unknown name, or an empty list.
     """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -123,7 +120,7 @@ def check_seeds(seeds: Collection[int]) -> None:
 
 
 def first_seeds(count: int) -> tuple[int, ...]:
-    """Return 0, 1, … of the number asked for. Raises `UsageError` where that is no number of seeds."""
+    """Return `count` seeds from 0 on. Raises `UsageError`."""
     return tuple(range(check_number("seeds", count, SEEDS)))
 
 
@@ -138,7 +135,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return what stands between commas."""
+    """Return the names between commas."""
     return tuple(part.strip() for part in text.split(","))
 
 

@@ -1,4 +1,4 @@
-"""Rank correlations, ties, spreads over seeds, and the draws and intervals of every bootstrap: one rule each."""
+"""Compute rank correlations, spreads over seeds, and the draws and intervals of every bootstrap."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,47 +12,44 @@ from truncate_kit.core.results import Result
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-LEVEL = 0.95  # of every interval that a result states
-RESAMPLES = 2_000  # of pairs or queries whose scores are there already
+LEVEL = 0.95  # of every interval
+RESAMPLES = 2_000  # of pairs or queries with known scores
 TEXT_RESAMPLES = 500  # of texts: each has twenty pairs, which are ranked anew
-DRAWS = 200  # of the dev pairs of a trial: its record keeps the score of each
+DRAWS = 200  # of the dev pairs of a trial, which its record keeps
 
 
 def tied(cosines: Sequence[float]) -> list[float]:
-    """Round to 12 digits, so that pairs of identical texts have one cosine, whatever its rounding, and share a rank.
-
-    The cosine of a vector with itself differs from 1 by 1e-16 at most, and vectors hold 7 digits.
-    """
+    """Round to 12 digits, so that pairs of identical texts share a rank."""
     return [round(value, 12) for value in cosines]
 
 
 def rank_correlations(
     first: Sequence[float], second: Sequence[float], counts: Counts | None = None, *, cells: int = 4_000_000
 ) -> Array:
-    """Return the Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
+    """Return the Spearman correlation of each resample, (resamples,); NaN if a resample holds one value only.
 
-    It is Pearson's of the ranks (Spearman 1904), those of the resample itself: repeats and ties share their mean rank.
-    Only equal values tie: of cosines see `tied`. Sums are exact up to 100,000 pairs, so that no order changes them.
+    This is Pearson's correlation of the ranks within the resample (Spearman 1904); repeats and ties share their mean
+    rank. Only equal values tie: for cosines see `tied`. Sums are exact up to 100,000 pairs in any order.
 
     Args:
         first: One value of each pair.
         second: The other value of each pair.
-        counts: How often each is in each resample, (resamples, pairs); None: once in the only one.
+        counts: Number of times that each pair is in each resample, (resamples, pairs); None: once in a single one.
         cells: Counts worked on at once.
     """
     counts = np.ones((1, len(first)), np.int64) if counts is None else counts
-    found: list[Array] = []
+    correlations: list[Array] = []
     for block in np.array_split(counts, max(1, counts.size // cells)):
         centre = (block.sum(axis=1, keepdims=True) + 1) / 2
         x, y = _ranks(first, block) - centre, _ranks(second, block) - centre
         with np.errstate(invalid="ignore", divide="ignore"):
             norms = np.sqrt((block * x * x).sum(axis=1) * (block * y * y).sum(axis=1))
-            found.append((block * x * y).sum(axis=1) / norms)
-    return np.concatenate(found)
+            correlations.append((block * x * y).sum(axis=1) / norms)
+    return np.concatenate(correlations)
 
 
 def _ranks(values: Sequence[float], counts: Counts) -> Array:
-    """Return the mean rank of each value within each resample: a value's copies and its ties lie side by side."""
+    """Return the mean rank of each value within each resample, (resamples, pairs)."""
     group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -62,13 +59,13 @@ def _ranks(values: Sequence[float], counts: Counts) -> Array:
 
 
 def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
-    """Return the places (number,) that each resample of a bootstrap draws, the same ones for a seed."""
+    """Yield the places (number,) that each resample of a bootstrap draws."""
     generator = np.random.default_rng(seed)
     return (generator.integers(number, size=number) for _ in range(resamples))
 
 
 def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
-    """Return how often each of `number` is among each of the `draws`: (resamples, number), rows sum to number."""
+    """Count each place in each of the `draws`, (resamples, number); rows sum to number."""
     return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
 
 
@@ -80,7 +77,7 @@ def interval(values: Sequence[float] | Array, level: float = LEVEL) -> tuple[flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span(Result):
-    """A score in points over seeds or splits: mean, and standard deviation where there are several."""
+    """A score in points over seeds or splits; std is None for a single one."""
 
     mean: float
     std: float | None

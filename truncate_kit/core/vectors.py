@@ -1,4 +1,4 @@
-"""How sentence vectors are stored: precision, dimensions, length 1 or not; importing this imports no torch."""
+"""Store and compare sentence vectors; importing this imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VectorPrecision = Literal["float32", "float16", "int8", "binary"]
-# What numpy calls the type of the stored numbers.
+# Numpy's name of the type of stored numbers.
 _TYPES: dict[VectorPrecision, str] = {
     "float32": "float32",
     "float16": "float16",
@@ -28,11 +28,13 @@ _INT8_MOST = 127
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFormat(Result):
-    """From float32 vectors to what is stored, each vector on its own, and back to numbers to compare.
+    """Format of stored vectors. Raises `UsageError`.
 
-    precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
-    keeps one bit per dimension, 1 where the entry is above 0, eight to a byte, the first one highest. dimensions: keep
-    this number of first ones; None keeps all. normalize: scale to length 1 after that. Raises `UsageError`.
+    Attributes:
+        precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
+            keeps one bit per dimension, 1 for entries above 0, eight to a byte, the first one highest.
+        dimensions: Number of first dimensions to keep; None keeps all.
+        normalize: Scale to length 1 after that.
     """
 
     precision: VectorPrecision = setting("float32", choices=PRECISIONS)
@@ -44,13 +46,13 @@ class VectorFormat(Result):
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of the stored array."""
+        """Return the type of the stored array."""
         import numpy as np
 
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
-        """Dimensions that are left of `width`. Raises `UsageError` where there are fewer."""
+        """Return the number of dimensions kept of `width`. Raises `UsageError` if there are fewer."""
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
@@ -59,16 +61,16 @@ class VectorFormat(Result):
         return self.dimensions or width
 
     def columns(self, width: int) -> int:
-        """Columns of the stored array for vectors of `width` dimensions."""
+        """Return the columns of the stored array for vectors of `width` dimensions."""
         kept = self.kept(width)
         return -(-kept // 8) if self.precision == "binary" else kept
 
     def bytes_per_vector(self, width: int) -> int:
-        """Storage of one vector of `width` dimensions, in bytes."""
+        """Return the bytes of one stored vector of `width` dimensions."""
         return self.columns(width) * self.dtype.itemsize
 
     def store(self, vectors: "Rows") -> "NDArray[Any]":
-        """Vectors (n, d) as the array (n, columns) to store. Raises `ModelError` on NaN, infinity and overflow."""
+        """Convert vectors (n, d) to the array (n, columns). Raises `ModelError` on NaN, infinity and overflow."""
         import numpy as np
         import torch
 
@@ -90,7 +92,7 @@ class VectorFormat(Result):
         return stored
 
     def numbers(self, stored: "NDArray[Any]", width: int) -> "Tensor":
-        """What `store` gave for vectors of `width` dimensions, as float32 (n, kept) for comparing; bits become ±1."""
+        """Convert an array of `store` to float32 (n, kept) for comparing; bits become ±1."""
         import numpy as np
         import torch
 
@@ -101,27 +103,24 @@ class VectorFormat(Result):
 
 
 Rows: TypeAlias = "Tensor | NDArray[Any]"
-"""Vectors (n, d) as encoders give them: ours as arrays, others also as tensors."""
+"""Vectors (n, d) from an encoder."""
 
 
 def one_row_each(vectors: Rows, count: int) -> "Tensor":
-    """Return what an encoder gave for `count` texts as a tensor (count, d). Raises `ModelError` for another shape."""
+    """Return an encoder's vectors of `count` texts as a tensor (count, d). Raises `ModelError` for another shape."""
     import torch
 
-    found = torch.as_tensor(vectors)
-    if found.ndim != 2 or len(found) != count:
+    rows = torch.as_tensor(vectors)
+    if rows.ndim != 2 or len(rows) != count:
         raise ModelError(
-            f"`encode` gave numbers of the shape {tuple(found.shape)} for {counted(count, 'text')}.",
-            hint="It has to give one vector for each text: the rows of an array or a tensor.",
+            f"`encode` gave numbers of the shape {tuple(rows.shape)} for {counted(count, 'text')}.",
+            hint="Return one vector for each text: the rows of an array or a tensor.",
         )
-    return found
+    return rows
 
 
 def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
-    """Return the vectors (n, d) of the first and the second texts of pairs as tensors.
-
-    Raises `UsageError` if their shapes differ: one vector would be compared with each of the others.
-    """
+    """Return the vectors (n, d) of the first and the second texts of pairs as tensors. Raises `UsageError`."""
     import torch
 
     rows = torch.as_tensor(first), torch.as_tensor(second)
@@ -134,21 +133,21 @@ def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
 
 
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """Return how alike vectors (n, d) are row by row, (n,): by the encoder's own measure, else their cosine."""
+    """Compare vectors (n, d) row by row, (n,), by the encoder's own measure, else by cosine."""
     import torch
 
     own = getattr(encoder, "similarities", None)
-    found: Tensor = own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
-    return found
+    values: Tensor = own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
+    return values
 
 
 class StoredVectors:
-    """An encoder whose vectors have been stored and read again: what searches and scores then see."""
+    """An encoder whose vectors have been stored and read again."""
 
     def __init__(self, encoder: Any, form: VectorFormat) -> None:
         self.encoder = encoder
         self.form = form
-        self.width = 0  # of the encoder's own vectors, known once there are some
+        self.width = 0  # of the encoder's own vectors, known after the first call
 
     def encode(self, texts: Sequence[str]) -> "Tensor":
         """Return vectors (n, kept) in float32 in the order of `texts`."""

@@ -1,10 +1,9 @@
-"""Numbers, texts from outside and tables, as users read them."""
+"""Write numbers and foreign texts for readers."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-# Controls of a terminal but for the end of a line, other ends of lines, marks that turn the direction of writing, and
-# halves of characters.
+# Controls of a terminal except line ends, other line ends, marks of writing direction, and halves of characters.
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -12,13 +11,7 @@ NONE = "–"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """The number with its noun: "1 list", "2,758 texts".
-
-    Args:
-        number: Stands before its noun.
-        one: The noun of 1.
-        many: None adds an s.
-    """
+    """Write a number with its noun: "1 list", "2,758 texts". many: the plural; None adds an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -39,15 +32,15 @@ def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
 
 
 def layers_in_words(layers: Sequence[int]) -> str:
-    """The numbers with their noun: "layer 1", "layers 1, 2"."""
+    """Write numbers with their noun: "layer 1", "layers 1, 2"."""
     return f"layer{'' if len(layers) == 1 else 's'} {listed(layers)}"
 
 
-LONGER = 1.25  # times as many tokens are worth a note
+LONGER = 1.25  # ratio of lengths from which a note is shown
 FEWEST_COMPARED = 20
-"""Pairs from which on the interval of a bootstrap says something: over three it may have no width."""
+"""Fewest pairs for an interval of a bootstrap."""
 FEWEST_COMPARED_QUERIES = 50
-"""The same of queries: most are answered alike by two models, and where all that were drawn are, there is no width."""
+"""The same for queries, most of which two models answer alike."""
 
 
 def too_few(number: int | None, one: str, many: str) -> str | None:
@@ -79,13 +72,13 @@ def with_interval(value: float, ends: tuple[float, float] | None, form: str = ".
 
 
 def in_points(number: float) -> str:
-    """A difference of scores with its noun: "1 point", "2.5 points"."""
+    """Write a difference of scores: "1 point", "2.5 points"."""
     return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 def harmless(text: str) -> str:
-    """A text that does nothing to a terminal: its control characters are written out, such as "\\x1b"."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Write out the control characters of a text, such as "\\x1b"."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def in_markdown(text: str) -> str:
@@ -95,17 +88,17 @@ def in_markdown(text: str) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """JSON of the same values that does nothing to a terminal: in its texts such characters are escaped."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Escape the control characters in the texts of a JSON document."""
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def capitalized(text: str) -> str:
-    """The text with a capital first letter; unlike `str.capitalize` it leaves the others as they are."""
+    """Capitalize the first letter; unlike `str.capitalize` keep the others."""
     return text[:1].upper() + text[1:]
 
 
 def lasting(seconds: float) -> str:
-    """A stretch of time in the two units that matter: "1 s" at least, "3 min", "2 h 5 min", "3 d 4 h"."""
+    """Write a duration in its two largest units: "1 s" at least, "3 min", "2 h 5 min", "3 d 4 h"."""
     if seconds < 59.5:
         return f"{max(1, round(seconds))} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -115,14 +108,14 @@ def lasting(seconds: float) -> str:
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
-    """Return a note where texts to serve are longer than those learned from, which costs search most of all.
+    """Warn if texts to serve are longer than the training texts, which lowers search scores most.
 
     Args:
-        name: Of the texts to serve.
-        long: Tokens that 95 of 100 of them have at most.
-        learned: The same of the texts learned from.
+        name: Name of the texts to serve.
+        long: 95th percentile of their lengths, in tokens.
+        learned: The same of the training texts.
     """
     if long <= LONGER * learned:
         return ()
-    said = f"The texts of {name} are longer than those learned from: 95 of 100 have up to {long} tokens"
-    return (f"{said}, and up to {learned} there. Learn from texts as long as those to be served.",)
+    note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"
+    return (f"{note}, and up to {learned} there. Train on texts as long as those to be served.",)

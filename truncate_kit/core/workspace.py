@@ -1,4 +1,4 @@
-"""The folder in which each command finds what the one before it left: places, contents, and what was worked on."""
+"""Places and contents of a workspace, the folder in which each command finds the results of the previous one."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetu
 
 @dataclass(frozen=True, slots=True)
 class ModelSource(Result):
-    """A model by name (folder, hub name, miniature), and how its texts are read."""
+    """A model by name (folder, hub name, miniature), and options for reading texts."""
 
     name: str
     pooling: str | None = None
@@ -30,7 +30,7 @@ class ModelSource(Result):
 
 @dataclass(frozen=True, slots=True)
 class DataSource(Result):
-    """Pairs by name, None for the bundled set, and how they are read."""
+    """Pairs by name, None for the bundled set, and options for reading them."""
 
     name: str | None = None
     columns: tuple[str, ...] | None = None
@@ -64,49 +64,47 @@ def _absolute(source: Source) -> Source:
 
 
 class Workspace:
-    """A workspace, which need not exist yet."""
+    """Places in a workspace, which may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder = local_path(folder)
-        self.lean, self.full = folder / "lean", folder / "full"  # the truncated model, and the full one tuned likewise
-        self.combined = folder / "combined"  # the model whose vectors are made of a combination of layers
-        self.frozen = folder / "frozen"  # the frozen model with heads
+        self.lean, self.full = (
+            folder / "lean",
+            folder / "full",
+        )  # truncated and full model, with the same training
+        self.combined = folder / "combined"  # a model that combines layers
+        self.frozen = folder / "frozen"  # a frozen model with heads
         self.profile = folder / "analysis/profile.json"
         self.sweep_file = folder / RESULT_FILES["finetune"]
-        self.curve = folder / "curve.png"  # scores of the sweep by layer
-        self.attention = folder / "attention.json"  # how much each layer counts in the vectors of some sentences
+        self.curve = folder / "curve.png"  # scores by layer
+        self.attention = folder / "attention.json"  # weights of the layers for some sentences
         self.attention_figure = self.attention.with_suffix(".png")
-        self.combination = folder / "combination"  # what the search of combinations found, and its figures
+        self.combination = folder / "combination"  # result and figures of the search
         self.combination_file = folder / RESULT_FILES["combine"]
-        self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
+        self.frozen_heads = folder / "frozen-heads"  # figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
-        self.bench = folder / "bench.json"  # shorter measurements stand beside it
-        self.distillation = folder / "distillation"  # texts and vectors that `distill` learns from
-        self.graphs = folder / "graphs"  # that `bench` made, each under the digest of its model
+        self.bench = folder / "bench.json"  # shorter measurements lie beside it
+        self.distillation = folder / "distillation"  # texts and vectors of `distill`
+        self.graphs = folder / "graphs"  # made by `bench`, each under the digest of its model
         self._sources = folder / "workspace.json"
 
     def located(self, name: str) -> str:
-        """Return the name of a model as a result here has it, from wherever it is asked for.
-
-        Results name models as they were typed, mostly in one of the folders above this workspace: there they are looked
-        for first, whatever has that name where the command is typed now.
-        """
+        """Resolve the name of a model in a result here: as it was typed, mostly in a folder above this workspace."""
         if local_path(name).is_absolute() or miniature_path(name) is not None:
             return name
-        found = model_folder_above(name, self.folder)
-        return name if found is None else str(found)
+        return str(model_folder_above(name, self.folder) or name)
 
     def holds(self, model: str | Path) -> bool:
-        """Return whether a model of this name lies in the workspace."""
+        """Tell if a model lies in the workspace."""
         return Path(model).resolve().is_relative_to(self.folder.resolve())
 
     def forget_lean(self) -> None:
-        """Remove what describes a lean model whose place another one takes."""
+        """Remove the results of a lean model that is replaced."""
         for file in (self.sweep_file, self.curve, self.attention, self.attention_figure):
             file.unlink(missing_ok=True)
 
     def suite(self, name: str) -> Path:
-        """Return where the scores of a suite are."""
+        """Return the file of a suite's scores."""
         return self.folder / f"suite-{name}.json"
 
     def remembered(self) -> Sources:
@@ -130,15 +128,10 @@ class Workspace:
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
-        """Return a sentence on what making the lean model of `model` replaces; None where `lean` was made of it too.
+        """Warn if a new lean model of `model` replaces that of another one.
 
-        Finished trials stay, so the command that made a fine-tuned model brings it back. What a distillation learned
-        lies in its model alone: raises `UsageError` where that would be replaced by anything but a distillation of
-        this model.
-
-        Args:
-            model: Whose lean one is made.
-            distilled: Whether the lean model is to be distilled.
+        Finished trials stay, so the same command restores a fine-tuned model. A distilled model cannot be restored:
+        raises `UsageError` unless the new one is distilled (`distilled`) from the same model.
         """
         made = read_origin(self.lean)
         if made is None or made.method == "copy":
@@ -157,7 +150,7 @@ class Workspace:
 
 
 def _same(model: str, other: str) -> bool:
-    """Return whether two names, of a hub or of folders, are those of one model."""
+    """Tell if two names mean one model."""
     return model == other or Path(model).resolve() == Path(other).resolve()
 
 

@@ -1,4 +1,4 @@
-"""The sets of the evaluation suites, found in a folder by their usual names."""
+"""Find the sets of the evaluation suites in a folder by their usual names."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +20,7 @@ from truncate_kit.data.tables import (
     stem_of,
 )
 
-# Set → pairs of the published test set, all subsets together, and the names its folder or file may have (written
-# without hyphens, in lower case).
+# Set → pairs of the published test set, all subsets together, and names of its folder or file (lower case, no hyphens).
 _STS: dict[str, tuple[int, tuple[str, ...]]] = {
     "STS12": (3108, ("sts12", "sts12sts", "sts2012")),
     "STS13": (1500, ("sts13", "sts13sts", "sts2013")),
@@ -34,12 +33,12 @@ _STS: dict[str, tuple[int, tuple[str, ...]]] = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
-_LANGUAGE = "en"  # the published figures are for English; taken where a set comes in several languages
+_LANGUAGE = "en"  # of the published figures; read if a set comes in several languages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsSet:
-    """All pairs of one set, its subsets concatenated. published_pairs: number of pairs of the published test set."""
+    """All pairs of one set, its subsets concatenated; `published_pairs` counts the published test set."""
 
     name: str
     pairs: tuple[TextPair, ...]
@@ -48,7 +47,7 @@ class StsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSet:
-    """Texts, or pairs of texts, with a class; rows of all files together, in the order train, dev, test."""
+    """Texts, or pairs of texts, with a class; rows of all files in the order train, dev, test."""
 
     name: str
     first: tuple[str, ...]
@@ -63,12 +62,12 @@ class LabelledSet:
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
     """Find the semantic similarity sets of a folder, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
-    A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16 all
-    files but `train` are taken as one set.
+    A set is a file or a folder of that name. STSB is its test split, SICK-R all its splits, STS12 … 16 all files but
+    `train`.
 
     Args:
         folder: Holds the sets.
-        joined: All files of every set, as BERT-LC has it.
+        joined: Take all files of every set, as BERT-LC does.
 
     Raises:
         DataError: A set cannot be read, or none is there.
@@ -83,10 +82,10 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
 
 
 def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
-    """Return the classification sets that a folder, or the folder `transfer` in it, holds, in BERT-LC's order.
+    """Find the classification sets of a folder, or of the folder `transfer` in it, in BERT-LC's order.
 
-    Files have a text column, or the two of a pair, and a column `label`. An empty text is kept: MPQA has three.
-    Raises `DataError`, also where no set is there.
+    Files have a text column, or the two of a pair, and a column `label`. Empty texts are kept: MPQA has three.
+    Raises `DataError`, also if there is no set.
     """
     places = (Path(folder), Path(folder) / "transfer")
     return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
@@ -96,8 +95,7 @@ def read_trained_pairs(path: str | Path) -> frozenset[int]:
     """Return the keys of the pairs that a model was trained on.
 
     Args:
-        path: A file, all of whose pairs or triplets count, or a folder of splits, whose train and dev count: dev chose
-            the weights. Files need no scores.
+        path: A file of pairs or triplets, or a folder of splits, of which train and dev count. Needs no scores.
 
     Raises:
         DataError: It cannot be read, or holds no train or dev split.
@@ -118,15 +116,15 @@ def read_trained_pairs(path: str | Path) -> frozenset[int]:
 
 
 def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    """Return the files of each set that is in one of the folders, by its names in lower case without hyphens."""
+    """Return the files of each set in the first folder that has it, by its names in lower case without hyphens."""
     if not places[0].is_dir():
         raise DataError(f"{places[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
-    found = {name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in sets.items()}
-    if not any(found.values()):
+    files = {name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in sets.items()}
+    if not any(files.values()):
         one = next(iter(sets)).lower()
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
         raise DataError(f"{places[0]} holds none of the sets {', '.join(sets)}.", hint=hint)
-    return {name: files for name, files in found.items() if files}
+    return {name: paths for name, paths in files.items() if paths}
 
 
 def _files(folder: Path, names: Collection[str]) -> list[Path]:
@@ -139,8 +137,8 @@ def _files(folder: Path, names: Collection[str]) -> list[Path]:
 
     homes = [item for item in sorted(folder.iterdir()) if item.is_dir() and named(item.name)]
     files = [file for file in data_files(folder) if named(stem_of(file))]
-    if len(found := [*homes, *files]) > 1:
-        places = " and ".join(map(str, found))
+    if len([*homes, *files]) > 1:
+        places = " and ".join(map(str, [*homes, *files]))
         raise DataError(f"One set is there several times: {places}.", hint="Leave one of them in the folder.")
     if not homes:
         return files

@@ -1,4 +1,4 @@
-"""Anchors with positives and, where there are some, hard negatives: from columns of texts, or built from an NLI set."""
+"""Read anchors with positives and hard negatives: from columns of texts, or built from an NLI set."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _HINT = "Call the columns anchor, positive and, where there are any, negative; o
 
 @dataclass(frozen=True, slots=True)
 class Triplet:
-    """A text, one that means the same, and one that does not though it looks alike; None where there is none."""
+    """A text, one that means the same, and possibly one that looks alike but does not mean the same."""
 
     anchor: str
     positive: str
@@ -37,7 +37,7 @@ class Triplet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows to learn from by contrast. note: what the user has to know about where they come from."""
+    """Rows for contrastive learning; `note` describes their source."""
 
     name: str
     rows: tuple[Triplet, ...]
@@ -62,10 +62,7 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Distinct texts as their own positives, for the objective whose only variation is dropout.
-
-    Raises `UsageError` for what is no text.
-    """
+    """Pair distinct texts with themselves, for the dropout objective. Raises `UsageError` for another type."""
     distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
@@ -80,8 +77,8 @@ def load_triplets(
     """Read triplets from a file, the train split of a folder, or a hub set.
 
     Columns of texts (anchor, positive and, optionally, negative) are taken as they are. A column of entailment,
-    neutral and contradiction makes the set an NLI set: a row is built of each premise and a hypothesis it entails, with
-    one it contradicts where there is one.
+    neutral and contradiction marks an NLI set: a row is built of each premise and a hypothesis it entails, with one it
+    contradicts if there is any.
 
     Args:
         name_or_path: As in `load_pairs`.
@@ -127,7 +124,7 @@ def _find(table: Table) -> tuple[str, ...]:
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the relation of each row, "" where annotators did not agree; None where these are no NLI labels."""
+    """Return the relation of each row, "" if annotators did not agree; None if these are no NLI labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
