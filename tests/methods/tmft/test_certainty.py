@@ -32,36 +32,28 @@ def resamples(count):
     return np.random.default_rng(0).integers(0, count, (DRAWS, count)).tolist()
 
 
-def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder):
+@pytest.mark.parametrize("objective", ["cosine", "paraphrase", "entailment"])
+def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder, objective):
     encoder = load_encoder(tiny_folder("bert"))
-    _, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
-    vectors = encoder.encode_ids(dev.texts())
-    cosines, targets = dev.cosines(vectors), word_splits().dev.scores()
-    found = dev.resampled(vectors)
-    assert len(found) == DRAWS
-    for row, score in list(zip(resamples(len(targets)), found, strict=True))[:20]:
-        expected = correlate([cosines[place] for place in row], [targets[place] for place in row]).spearman
-        assert score == pytest.approx(expected, abs=1e-3)
-
-
-@pytest.mark.parametrize("objective", ["paraphrase", "entailment"])
-def test_classes_are_resampled_likewise(tiny_folder, objective):
-    encoder = load_encoder(tiny_folder("bert"))
-    pairs = labelled_splits((0.5,) if objective == "paraphrase" else (0.2, 0.6))
+    pairs = {"cosine": word_splits, "paraphrase": lambda: labelled_splits((0.5,))}.get(
+        objective, lambda: labelled_splits((0.2, 0.6))
+    )()
     examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)
-    vectors, targets = encoder.encode_ids(dev.texts()), pairs.dev.scores()
-    said = dev.cosines(vectors)
     if objective == "entailment":
-        torch.nn.init.normal_(examples.head.weight)
-        said = dev.outcomes(vectors)
-    for row, score in list(zip(resamples(len(targets)), dev.resampled(vectors), strict=True))[:10]:
-        mine, true = [said[place] for place in row], [targets[place] for place in row]
-        if objective == "paraphrase":
+        torch.nn.init.normal_(examples.head.linear.weight)
+    vectors, targets = encoder.encode_ids(dev.texts()), pairs.dev.scores()
+    found, outcomes = dev.resampled(vectors), dev.outcomes(vectors)
+    assert len(found) == DRAWS
+    for row, score in list(zip(resamples(len(targets)), found, strict=True))[:10]:
+        mine, true = [outcomes[place] for place in row], [targets[place] for place in row]
+        if objective == "cosine":
+            expected = correlate(mine, true).spearman
+        elif objective == "paraphrase":
             threshold = best_threshold(mine, true)
-            expected = f1([float(one >= threshold) for one in mine], true, 1.0)
+            expected = 100 * f1([float(one >= threshold) for one in mine], true, 1.0)
         else:
-            expected = np.mean([f1(mine, true, float(place)) for place in range(3)])
-        assert score == pytest.approx(100 * expected, abs=1e-3)
+            expected = 100 * np.mean([f1(mine, true, float(place)) for place in range(3)])
+        assert score == pytest.approx(expected, abs=1e-3)
 
 
 def trial(layer, seed, dev, draws):

@@ -18,7 +18,7 @@ from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import predicted_drop
-from truncate_kit.core.errors import FileProblemError, UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
@@ -175,23 +175,6 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     assert "layer 3, seed 0" not in output  # the yardstick, finished before the kill: not run again
     ours, theirs = _comparable(tmp_path / "sweep.json"), _comparable(undisturbed / "sweep.json")
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
-
-
-def test_a_second_process_on_the_same_run_is_told(tiny_folder, tmp_path):
-    model = Path(load_encoder(tiny_folder("electra")).name)
-    running = Program(_SWEEP, model, tmp_path)
-    running.stdout.readline()
-    try:
-        with pytest.raises(FileProblemError, match="Another process"):
-            finetune(
-                load_encoder(model),
-                word_splits(),
-                out=tmp_path,
-                settings=SweepSettings(layers="1", seeds=(0,)),
-                training=SHORT,
-            )
-    finally:
-        running.kill()
 
 
 def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):

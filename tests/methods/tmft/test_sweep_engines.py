@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 
-from tests.support.commands import run_both
+from tests.support.commands import refused, run_both
 from tests.support.files import study_file
 from tests.support.pairs import make_pairs, word_splits
 from tests.support.training import SHORT
@@ -19,7 +19,6 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit_cli.app import main
 
 
 class Heard(TrialWatcher):
@@ -126,10 +125,4 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
 )
 def test_what_is_refused(tiny_folder, tmp_path, capfd, options, said):
     file = study_file(tiny_folder("bert"), tmp_path)
-    with pytest.raises(SystemExit) as end:
-        main(["study", str(file), "--workspace", str(tmp_path / "out"), *options])
-    _, err = capfd.readouterr()
-    assert end.value.code == 1
-    assert said in err
-    assert "Hint: " in err
-    assert "Traceback" not in err
+    assert said in refused(capfd, "study", file, "--workspace", tmp_path / "out", *options)

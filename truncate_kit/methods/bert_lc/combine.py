@@ -1,7 +1,7 @@
 """BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): find the layers to combine, and the gain."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import comb
 from statistics import fmean
@@ -216,19 +216,12 @@ def _search(
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
         return search_states(scorer.select(union), parts, up_to=up_to, progress=progress), None
 
+    beam = partial(search_beam, width=settings.width)
+    searches: dict[str, Callable[..., BestSubsets]] = {"beam": beam, "exact": partial(search_exact, threads=threads)}
+
     def found(grams: PairGrams, method: str, up_to: int, progress: Progress = silent) -> list[BestSubsets]:
-        search = (
-            partial(search_beam, width=settings.width) if method == "beam" else partial(search_exact, threads=threads)
-        )
-        return [
-            search(
-                grams.select(places),
-                ranks,
-                up_to=up_to,
-                progress=lambda task, *steps, number=number: progress(f"{task}, split {number}", *steps),
-            )
-            for number, (places, ranks) in enumerate(sides, 1)
-        ]
+        search = partial(searches[method], up_to=up_to, progress=progress)
+        return [search(grams.select(places), ranks) for places, ranks in sides]
 
     if method == "exact":
         return found(scorer, method, up_to, progress), None
@@ -238,7 +231,7 @@ def _search(
         most = min(up_to, len(layers))
     part = PairGrams(scorer.forms[:, layers][:, :, layers])
     rows = zip(found(part, "exact", most), found(part, "beam", most), strict=True)
-    return found(scorer, method, up_to, progress), 100 * max(true.best[0] - beam.best[0] for true, beam in rows)
+    return found(scorer, method, up_to, progress), 100 * max(true.best[0] - near.best[0] for true, near in rows)
 
 
 def _points(side: Side, cosines: Floats) -> float | None:

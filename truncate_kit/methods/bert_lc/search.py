@@ -82,8 +82,10 @@ class RankCorrelation:
             ranks, shared = self._sorted(keys)
             products[again] = ranks @ self._places
             tied = np.flatnonzero(shared)
-            if len(tied):
-                products[again[tied]], spreads[again[tied]] = self._with_ties(keys[tied] >> self._bits, ranks[tied])
+            if len(tied):  # equal cosines stand at their mean place
+                places = stats.rankdata(keys[tied] >> self._bits, axis=1) - (self.count + 1) / 2
+                products[again[tied]] = np.einsum("rn,rn->r", places, ranks[tied])
+                spreads[again[tied]] = np.einsum("rn,rn->r", places, places)
         found: Floats = np.full(len(cosines), np.nan)
         np.divide(products, np.sqrt(spreads * self._spread), out=found, where=spreads > 0)
         return found
@@ -97,19 +99,6 @@ class RankCorrelation:
         unsigned = keys.view(f"u{keys.itemsize}")  # equal upper bits leave a small difference, whatever the sign
         nearest = np.bitwise_xor(unsigned[:, 1:], unsigned[:, :-1]).min(axis=1)
         return ranks, nearest < (1 << self._bits)
-
-    def _with_ties(self, steps: NDArray[np.int64], ranks: Floats) -> tuple[Floats, Floats]:
-        """Return Σ place × rank and Σ place² of sorted rows in which equal cosines stand at their mean place."""
-        last = steps.shape[1] - 1
-        index = np.arange(last + 1)
-        new = np.ones(steps.shape, dtype=bool)
-        np.not_equal(steps[:, 1:], steps[:, :-1], out=new[:, 1:])
-        begins = np.maximum.accumulate(np.where(new, index, 0), axis=1)
-        final = np.ones(steps.shape, dtype=bool)
-        final[:, :-1] = new[:, 1:]
-        ends = np.minimum.accumulate(np.where(final, index, last)[:, ::-1], axis=1)[:, ::-1]
-        places = (begins + ends - last) / 2
-        return np.einsum("rn,rn->r", places, ranks), np.einsum("rn,rn->r", places, places)
 
 
 class PairGrams:

@@ -96,7 +96,8 @@ def finetune_frozen(
         nli_scores(pairs)  # checked before anything is computed
     out = local_path(out)
     file = out / RESULT_FILES["freeze"]
-    store = _store(encoder, layers, settings, [*splits.values(), *inferred.values()], sentences, file.parent)
+    learned = [*(pairs.fingerprint() for pairs in (splits | inferred).values()), *(sentences or ())]
+    store = _store(encoder, layers, settings, learned, file.parent)
     with output_folder(out, encoder, MODEL_FOLDER), store.open():
         run = _Run(encoder, settings, layers, store, progress)
         run.read_states(file.parent / "states", (splits, inferred), sentences)
@@ -201,12 +202,7 @@ def _draw_sentences(
 
 
 def _store(
-    encoder: Encoder,
-    layers: Sequence[int],
-    settings: FrozenSettings,
-    sets: Sequence[PairSet],
-    sentences: Sequence[str] | None,
-    work: Path,
+    encoder: Encoder, layers: Sequence[int], settings: FrozenSettings, texts: Sequence[str], work: Path
 ) -> RunStore:
     """Make the store of the trials of one model, data and settings, for any layers, steps and seeds.
 
@@ -219,8 +215,7 @@ def _store(
         json.dumps(fixed, sort_keys=True),
         # The first seed draws sentences and trains the autoencoders.
         str((settings.code_widths(encoder.depth, encoder.width)[:read], settings.seeds[0])),
-        *(pairs.fingerprint() for pairs in sets),
-        *(sentences or ()),
+        *texts,
     )
     return RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
 

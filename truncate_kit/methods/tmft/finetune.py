@@ -238,7 +238,7 @@ class _Sweep:
         fields = {"data": self.data.name, "data_fingerprint": self.given.fingerprint(), "before": learned}
         if self.retrieval is None:
             return fields | {"seen_before": seen_before(self.given.evaluation, seen)}
-        return fields | {"retrieval": self.retrieval.name, "queries_fingerprint": self.retrieval.queries_fingerprint()}
+        return fields | {"retrieval": self.retrieval.name}
 
     def _seeds(self) -> tuple[int, ...]:
         """Return the seeds asked for, and earlier ones that each compared layer and the full model have."""

@@ -73,7 +73,6 @@ class SweepResult(Result):
     rankings: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     certainty: Certainty | None = None  # needs two trained layers and a dev set that is not tiny
     retrieval: str = ""  # name of the retrieval set by which all was chosen; empty if dev chose
-    queries_fingerprint: str = ""  # of these queries
     seen_before: str = ""  # that the model or its teacher had seen test pairs before, in words
 
     @property
