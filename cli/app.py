@@ -150,7 +150,7 @@ def result_kinds() -> dict[str, list[type[Any]]]:
     from truncate_kit.export.record import ExportReport
     from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult
-    from truncate_kit.methods.distill.result import DistillResult
+    from truncate_kit.methods.distill.settings import DistillResult
     from truncate_kit.methods.frozen.settings import FrozenReport
     from truncate_kit.methods.study.result import StudyResult
     from truncate_kit.methods.tmft.result import SweepResult

@@ -122,7 +122,7 @@ def export(
         refuse("--precision int8", budget=values.get("budget"))
     from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
-    from truncate_kit.methods.distill.own_pairs import own_pairs_of, search_pairs_of, texts_of
+    from truncate_kit.methods.distill.texts import own_pairs_of, search_pairs_of, texts_of
     from truncate_kit.report.view import data_sentences, view_of
 
     use_threads(threads)

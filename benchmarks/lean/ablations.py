@@ -21,8 +21,7 @@ from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
 from truncate_kit.core.precisions import TRAINING_PRECISIONS
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.methods.distill.learning import AgreementEvaluator, TaughtTexts, rows_of, student_run, teacher_vectors
-from truncate_kit.methods.distill.result import Blocks
-from truncate_kit.methods.distill.settings import DistillSettings
+from truncate_kit.methods.distill.settings import Blocks, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep

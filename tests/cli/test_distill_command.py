@@ -11,11 +11,9 @@ from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill.distilling import TEXTS, find_aim
-from truncate_kit.methods.distill.frontier import own_pairs
-from truncate_kit.methods.distill.result import DistillResult, Frontier, FrontierPoint
-from truncate_kit.methods.distill.settings import Budget
-from truncate_kit.methods.distill.texts import TextStore
+from truncate_kit.methods.distill.distilling import find_aim
+from truncate_kit.methods.distill.settings import Budget, DistillResult, LeanModel
+from truncate_kit.methods.distill.texts import FOLDER, TextStore, own_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import halves
 from truncate_kit_cli.console import show
@@ -72,7 +70,7 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     command = ("distill", tiny_folder("bert"), "--texts", folder, "--texts", texts, "--blocks", "1,3", "--json")
     assert json.loads(run(capfd, *command))["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 225
-    store = TextStore(texts.parent / "exported" / TEXTS)
+    store = TextStore(texts.parent / "exported" / FOLDER)
     read = store.read(range(len(store)))
     assert read[: len(DOCUMENTS) - 1] == list(read_retrieval(folder).documents[1:])  # titles belong to them
     assert not set(QUERIES) & set(read)
@@ -83,16 +81,16 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
 def test_json_and_again(texts, tiny_folder, capfd):
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--speedup", "1.01", "--json")
     first = json.loads(run(capfd, *command))
-    assert first["frontier"] is None
+    assert first["frontier"] == []
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
     assert json.loads(run(capfd, *command)) == first
-    measured = FrontierPoint(
+    measured = LeanModel(
         blocks=(1, 3), precision="int8", dims=8, words=40, score=81.5, texts_per_second=20.0, megabytes=0.1
     )
     result = replace(
         DistillResult.read(texts.parent / "exported/lean/distill.json"),
-        frontier=Frontier(points=(measured,), words=None, all_words=40, covered=100.0, seconds=1.0),
+        frontier=(measured,),
     )
     show(result)
     shown = capfd.readouterr().out
@@ -133,7 +131,7 @@ def test_the_fewest_blocks_within_points(texts, tiny_folder, capfd):
     assert loose["needed"] == 100 - 3 * 60
     strict = json.loads(run(capfd, *command, "--within", "0.1"))
     assert strict["needed"] == pytest.approx(99.7)
-    best = {tuple(row["blocks"]): row["best"] for row in strict["students"]}
+    best = {tuple(row["blocks"]): row["score"] for row in strict["candidates"][:-1] if row["scores"]}
     assert strict["holds"] == any(score >= 99.7 for score in best.values())
 
 
@@ -164,8 +162,8 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     lean = load_encoder(texts.parent / "exported/lean")
     choosing, reporting = halves(full, data)
     assert found["full_score"] == pytest.approx(choosing.score(full)[0], abs=1e-3)
-    student = next(row for row in found["students"] if row["blocks"] == found["chosen"])
-    assert student["best"] == pytest.approx(choosing.score(lean)[0], abs=1e-3)
+    student = next(row for row in found["candidates"] if row["blocks"] == found["chosen"])
+    assert student["score"] == pytest.approx(choosing.score(lean)[0], abs=1e-3)
     scores = found["scores"]
     assert scores["lean"] == pytest.approx(reporting.score(lean)[0], abs=1e-3)
     assert scores["full"] == pytest.approx(reporting.score(full)[0], abs=1e-3)
@@ -179,7 +177,11 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     out = run(capfd, "export", "--onnx", "--precision", "int8", "--json")
     graph = json.loads(out)
     assert (graph["scored_on"], graph["num_pairs"]) == (f"cosines of {model}/test", 21)
-    full, lean, store = load_encoder(model), load_encoder("exported/lean"), TextStore(texts.parent / "exported" / TEXTS)
+    full, lean, store = (
+        load_encoder(model),
+        load_encoder("exported/lean"),
+        TextStore(texts.parent / "exported" / FOLDER),
+    )
     report = np.random.default_rng(0).permutation(len(store))[:42][21:]
     pairs = own_pairs(full, store.read(report)).pairs
     assert graph["spearman"][0] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)

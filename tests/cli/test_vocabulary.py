@@ -82,7 +82,8 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     assert encoder_digest(full) == encoder_digest(whole)  # the teacher, and what lean is compared with
     words = result["vocabulary"]
     assert words["pieces"] == len(lean.tokenizer) < words["full_pieces"] == len(whole.tokenizer)
-    assert words["model_bytes"] == 4 * lean.num_parameters == 4 * result["candidates"][0]["parameters"]
+    assert words["model_bytes"] == 4 * lean.num_parameters
+    assert result["candidates"][0]["megabytes"] == pytest.approx(4 * lean.num_parameters / 1e6)
     assert f"{words['pieces']} of {words['full_pieces']} word pieces are kept" in result_card(tmp_path)
     store = TextStore(tmp_path / "exported/distillation/texts")
     order = np.random.default_rng(0).permutation(len(store))[:42][21:]
@@ -92,16 +93,16 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     unseen = keep_words(lean, [text for text in TEXTS[:12] if text not in some])
     evaluator = AgreementEvaluator(whole.token_ids(some), whole.vectors(some).half().float())  # as they are kept
     wanted = evaluator.agreement_of(unseen.vectors(some))
-    (student,) = (one for one in result["students"] if one["blocks"] == result["chosen"])
+    (student,) = (one for one in result["candidates"] if one["blocks"] == result["chosen"])
     assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=1e-3)
     plain = json.loads(run(capsys, "distill", model, *asked, "--json"))  # has learned already
-    (before,) = (one for one in plain["students"] if one["blocks"] == result["chosen"])
+    (before,) = (one for one in plain["candidates"] if one["blocks"] == result["chosen"])
     assert (before["scores"], plain["vocabulary"]) == (student["scores"], None)
     assert result["all_words"] == before["agreement"]
     every = evaluator.agreement_of(load_encoder("exported/lean").vectors(some))  # with every piece
     assert before["agreement"]["correlation"] == pytest.approx(every.correlation, abs=1e-3)
     assert before["agreement"]["correlation"] > student["agreement"]["correlation"] + 1
-    small = (result["candidates"][0]["parameters"] + 1) * 4 / 1e6
+    small = result["candidates"][0]["megabytes"] + 4e-6
     again = ("--texts", "raw.txt", "--queries", "texts.txt", "--vocabulary-from", "few.txt", "--megabytes", small)
     assert len(json.loads(run(capsys, "distill", model, *again, "--json"))["chosen"]) == 1
 

@@ -24,7 +24,7 @@ from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.workspace import DataSource, Workspace
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.methods.distill.result import HeldOutScores
+from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import LAYER_POOLERS, save_encoder
 from truncate_kit.models.truncation import truncate

@@ -22,8 +22,7 @@ from truncate_kit.data.pairs import Overlap
 from truncate_kit.evaluation.graded import Evaluation
 from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.export.record import Quantization
-from truncate_kit.methods.distill.result import HeldOutScores, Tryout
-from truncate_kit.methods.distill.settings import Budget
+from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.measuring import gained_table, rate
@@ -121,7 +120,7 @@ def test_no_line_runs_over_layers_that_were_not_trained():
 
 def test_numbers_of_blocks_and_graphs():
     made = a_distillation()
-    first, second, third = made.frontier.points
+    first, second, third = made.frontier
     view = view_of(made)
     best, sizes, rules, every = view.tables
     assert (best.detail, sizes.detail, rules.detail, every.detail) == (False, True, True, True)
@@ -131,14 +130,20 @@ def test_numbers_of_blocks_and_graphs():
     ]  # fmt: skip
     assert sizes.rows[sizes.marked][sizes.columns.index("result")] == "chosen"
     points = (first, replace(second, dominated=True), third)
-    beaten = replace(made, frontier=replace(made.frontier, points=points))
+    beaten = replace(made, frontier=points)
     best, *_, every = view_of(beaten).tables
     assert [(row[0], row[1]) for row in best.rows] == [("1, 2, 3, 4", "fp32"), ("1, 3", "int8")]
     assert every.rows[1][3] == f"({second.score:.2f})"
-    taken = view_of(replace(beaten, graph=points[1], budget=Budget(speedup=2)))
+    taken = view_of(
+        replace(
+            beaten,
+            frontier=(first, replace(points[1], texts_per_second=200.0), replace(third, score=90.0)),
+            budget=Budget(speedup=2),
+        )
+    )
     assert [row[-2] for row in taken.tables[0].rows] == ["", f"chosen at {second.dims}", ""]
     assert "2 times as fast" in taken.sentences[-1]
-    plain = view_of(replace(made, frontier=None))
+    plain = view_of(replace(made, frontier=()))
     assert [table.detail for table in plain.tables] == [False, True]
 
 
@@ -150,10 +155,13 @@ def test_what_is_said_of_a_distillation():
     )  # fmt: skip
     assert "50.00 against 51.00, -1.00 [-2.00, +0.50]. Lean queries" in said(replace(made, scores=scores))
     assert "-1.00; 8 queries are too few" in said(replace(made, scores=replace(scores, num_compared=8)))
-    tryout = Tryout(blocks=made.chosen, untrained=70.0, learned=60.0, overlap=50.0)
+    tryout = LeanModel(
+        blocks=made.chosen, score=70.0, untrained=70.0, scores=(60.0,),
+        agreement=Agreement(correlation=60.0, low=59.0, high=61.0, overlap=50.0, num_texts=50),
+    )  # fmt: skip
     assert view_of(replace(made, tryouts=(tryout,))).tables[-2].rows == [("1, 3", "70.00", "60.00", "50.0 %")]
     assert "this is the closest" in said(replace(made, holds=False, needed=99.0))
-    texts = replace(made.texts, compared=10, excluded=3)
+    texts = made.texts | {"compared": 10, "excluded": 3}
     assert "10 texts of evaluation sets compared as whole texts, 3 found" in said(replace(made, texts=texts))
 
 

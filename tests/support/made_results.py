@@ -12,18 +12,14 @@ from truncate_kit.data.pairs import Overlap
 from truncate_kit.export.record import REPORT_FILE, ExportReport, record_with
 from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
-from truncate_kit.methods.distill.result import (
+from truncate_kit.methods.distill.settings import (
     Agreement,
-    Candidate,
+    Budget,
     DistillResult,
-    Frontier,
-    FrontierPoint,
-    Student,
-    SubsetScore,
+    DistillSettings,
+    LeanModel,
     SubsetSearch,
-    TextCounts,
 )
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction
 from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -123,30 +119,26 @@ GRAPHS: tuple[tuple[tuple[int, ...], Literal["fp32", "int8"], float, float], ...
 def a_distillation() -> DistillResult:
     """Of a model of four blocks; two of them learned."""
     subsets = ((1,), (1, 3), (1, 2, 4), (1, 2, 3, 4))
-    scores = tuple(SubsetScore(blocks=blocks, score=70.0 + 10 * len(blocks)) for blocks in subsets)
-    first = tuple(SubsetScore(blocks=tuple(range(1, n + 1)), score=60.0 + 10 * n) for n in (1, 2, 3, 4))
+    scores = tuple((blocks, 70.0 + 10 * len(blocks)) for blocks in subsets)
+    first = tuple((tuple(range(1, n + 1)), 60.0 + 10 * n) for n in (1, 2, 3, 4))
     agreement = Agreement(correlation=97.0, low=96.5, high=97.5, overlap=80.0, num_texts=250)
+    learned = {"score": 97.0, "scores": (96.0, 97.0), "agreement": agreement, "steps": 9}
     return DistillResult(
         model="mini", depth=4, before="", metric="agreement with the full model", full_score=100.0,
         budget=Budget(blocks="2"), settings=DistillSettings(), learning_rate=5e-4,
-        texts=TextCounts(num_texts=5000, num_queries=0, repeated=3, excluded=0, tokens=60000, middle=12, long=17,
-                         cut=0, compared=0),
-        search=SubsetSearch(best=scores, leading=scores, baselines={"first": first}, tried=15, exact=True,
-                            seconds=1.0),
+        texts={"num_texts": 5000, "num_queries": 0, "repeated": 3, "excluded": 0, "tokens": 60000, "middle": 12,
+               "long": 17, "cut": 0, "compared": 0},
+        search=SubsetSearch(leading=scores, baselines={"first": first}, tried=15, exact=True, seconds=1.0),
         candidates=tuple(
-            Candidate(blocks=row.blocks, untrained=row.score, learned=97.0 if row.blocks == (1, 3) else None,
-                      texts_per_second=400.0 / len(row.blocks), parameters=1000 * len(row.blocks))
-            for row in scores
+            LeanModel(blocks=blocks, untrained=score, texts_per_second=400.0 / len(blocks),
+                      megabytes=0.004 * len(blocks), **(learned if blocks == (1, 3) else {"score": score}))
+            for blocks, score in scores
         ),
-        students=(Student(blocks=(1, 3), scores=(96.0, 97.0), best=97.0, agreement=agreement, steps=9, seconds=1.0),),
         chosen=(1, 3), holds=True, scores=None, tryouts=(), needed=None,
-        frontier=Frontier(
-            points=tuple(
-                FrontierPoint(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
-                              texts_per_second=speed)
-                for blocks, precision, score, speed in GRAPHS
-            ),
-            words=None, all_words=100, covered=0.0, seconds=1.0,
+        frontier=tuple(
+            LeanModel(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
+                      texts_per_second=speed)
+            for blocks, precision, score, speed in GRAPHS
         ),
     )  # fmt: skip
 
@@ -184,7 +176,7 @@ def an_origin(made: Result) -> Origin:
             own |= {"parameters": made.parameters}
         case DistillResult():
             own |= {"method": "distill", "layer": len(made.chosen), "depth": made.depth, "blocks": made.chosen}
-            own |= {"long": made.texts.long, "parameters": made.candidate.parameters}
+            own |= {"long": made.texts["long"], "parameters": 1000 * len(made.chosen)}
         case SweepResult():
             own |= {"method": "finetune", "layer": made.chosen, "depth": made.full.layer, "blocks": made.blocks}
             own |= {"data": made.data, "fingerprint": made.data_fingerprint, "parameters": made.lean.parameters}

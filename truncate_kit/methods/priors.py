@@ -4,7 +4,6 @@ The head that predicts masked words is the checkpoint's own where it has one, el
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,12 +113,7 @@ SCORED_BATCH = 64
 
 
 def mask_tokens(
-    input_ids: Tensor,
-    maskable: Tensor,
-    mask_id: int,
-    vocabulary: int,
-    generator: torch.Generator,
-    share: float = MASKED_SHARE,
+    input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator, share: float
 ) -> tuple[Tensor, Tensor]:
     """Hide tokens as BERT does (Devlin et al. 2019, section 3.1).
 
@@ -280,18 +274,14 @@ MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationResult(Result):
-    """What an adaptation did."""
+    """The outcome of an adaptation."""
 
-    model: str
-    layer: int  # whose states were trained to predict words; what lay above is gone
+    layer: int  # its states were trained to predict words; blocks above are gone
     num_texts: int
     num_held_out: int
-    settings: AdaptationSettings
-    learning_rate: float
-    head_pretrained: bool  # whether the head came with the checkpoint
+    head_pretrained: bool  # the head came with the checkpoint
     losses: tuple[float, ...]  # masked cross entropy (nats) on held-out texts, before and after each epoch
     best_epoch: int
-    seconds: float
     processes: int
 
 
@@ -308,57 +298,51 @@ def adapt(
 ) -> tuple[Encoder, AdaptationResult]:
     """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
 
-    The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept. checkpoint: continue from there after
-    a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
-    texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
+    The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept.
+
+    Args:
+        encoder: The model; it is not changed.
+        texts: Raw texts.
+        settings: How it learns.
+        layer: Where to cut.
+        checkpoint: Continue from there after a kill.
+        group: Processes that train together, each on its share of every batch.
+        progress: True draws bars and logs; else called as the work goes on.
+
+    Raises:
+        DataError: There are too few texts.
+        ModelError: The model has no mask token, or predicts the next word.
+        TruncateKitError: The errors of `truncate` and `train`.
     """
-    progress = reporter(progress)
-    settings = settings or AdaptationSettings()
+    settings, texts = settings or AdaptationSettings(), list(dict.fromkeys(listed_texts(texts)))
     training = TrainingSettings(
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         learning_rate=settings.rate(encoder.width),
         precision=settings.precision,  # type: ignore[arg-type]  # checked by the settings
     )
-    texts = list(dict.fromkeys(listed_texts(texts)))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
-    start = time.perf_counter()
     model = truncate(encoder, encoder.depth if layer is None else layer)
     torch.manual_seed(settings.seed)
-    head = load_masked_head(model)
-    ids = model.token_ids(texts, prompt=False)
+    head, ids = load_masked_head(model), model.token_ids(texts, prompt=False)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed)).tolist()
     held = max(2, min(MOST_HELD_OUT, round(HELD_OUT * len(ids))))
     evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
     before, _ = evaluator.score(model)
-    state = TrainingRun(
-        model,
-        MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group),
-        evaluator,
-        training,
-        seed=settings.seed,
-        micro_batch=MICRO_BATCH * group.size,
-        group=group,
-    ).train(
-        checkpoint=checkpoint,
-        progress=progress,
-        task=f"masked words at layer {model.depth}, {counted(settings.epochs, 'epoch')}",
-    )
-    result = AdaptationResult(
-        model=encoder.name,
+    examples = MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group)
+    micro_batch, task = MICRO_BATCH * group.size, f"masked words at layer {model.depth}, {_epochs(training)}"
+    run = TrainingRun(model, examples, evaluator, training, seed=settings.seed, micro_batch=micro_batch, group=group)
+    state = run.train(checkpoint=checkpoint, progress=reporter(progress), task=task)
+    return model, AdaptationResult(
         layer=model.depth,
         num_texts=len(ids) - held,
         num_held_out=held,
-        settings=settings,
-        learning_rate=training.rate(encoder.width),
         head_pretrained=head.pretrained,
         losses=(-before, *(-score for score in state.scores)),
         best_epoch=state.best_stage + 1,
-        seconds=time.perf_counter() - start,
         processes=group.size,
     )
-    return model, result
 
 
 def adapted(
@@ -371,16 +355,16 @@ def adapted(
     group: Group = ALONE,
     progress: Progress = silent,
 ) -> tuple[Encoder, AdaptationResult]:
-    """Call `adapt` once: a later call with the same model, texts and settings reads what the first one left in `out`.
+    """Call `adapt`, or read what an earlier call with the same model, texts and settings left in `out`.
 
     Args:
-        encoder: As in `adapt`.
-        texts: As in `adapt`.
-        out: A store, which the leading process of `group` writes and all of them must see.
-        settings: As in `adapt`.
-        layer: As in `adapt`.
-        group: As in `adapt`.
-        progress: As in `adapt`.
+        encoder: See `adapt`, as for all others.
+        texts: Raw texts.
+        out: A store that the leading process of `group` writes and all processes see.
+        settings: How it learns.
+        layer: Where to cut.
+        group: Processes that train together.
+        progress: Called as the work goes on.
 
     Raises:
         FileProblemError: `out` cannot be written, or another process works there.
@@ -392,25 +376,25 @@ def adapted(
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():
         known = group.leads and store.has_weights(_NAME)
-        found = group.agree(store.read(_NAME, AdaptationResult) if known else None)
-        if found is not None:
+        result = group.agree(store.read(_NAME, AdaptationResult) if known else None)
+        if result is not None:
             model = store.encoder(_NAME, encoder.device)
             model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
-            return model, found
+            return model, result
         checkpoint = store.checkpoints.of(_NAME, str(group.size))  # it holds random numbers of every process
         model, result = adapt(
             encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
         )
-        if group.leads:
-            result = store.write_encoder(_NAME, result, model)
-        return model, result
+        return model, store.write_encoder(_NAME, result, model) if group.leads else result
 
 
 class WordPrior:
-    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does.
+    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as in the paper.
 
     Args:
         full: The encoder before truncation, for its tokenizer.
+        words: Word pairs.
+        settings: How they are learned.
 
     Raises:
         DataError: The word pairs are unusable.
@@ -421,11 +405,11 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Return what is equal exactly when the same prior training would come out."""
+        """Return what is equal exactly if the same prior training would come out."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
-        """Return the keys of the word pairs that the seed draws to learn from and to choose the epoch by."""
+        """Return the keys of the word pairs that this seed learns from or chooses the epoch by."""
         return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(
@@ -433,9 +417,10 @@ class WordPrior:
     ) -> float:
         """Train `encoder` in place on the words that the seed draws; return its dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
-        state = TrainingRun(encoder, examples, dev, self.settings, seed=seed).train(
-            checkpoint=checkpoint,
-            progress=progress,
-            task=f"words at layer {encoder.depth}, seed {seed}, {counted(self.settings.epochs, 'epoch')}",
-        )
-        return max(state.scores)
+        run, task = TrainingRun(encoder, examples, dev, self.settings, seed=seed), f"words at layer {encoder.depth}"
+        task += f", seed {seed}, {_epochs(self.settings)}"
+        return max(run.train(checkpoint=checkpoint, progress=progress, task=task).scores)
+
+
+def _epochs(settings: TrainingSettings) -> str:
+    return counted(settings.epochs, "epoch")

@@ -172,9 +172,7 @@ def _training(result: Any, encoder: "Encoder") -> dict[str, str]:
             "Training": f"{objective}; batch {training.batch_size}, {training.precision}",
         }
     if kind == "DistillResult":
-        from truncate_kit.methods.distill.result import taught_by
-
-        settings, student, source = result.settings, result.student, taught_by(result.settings)
+        settings, student, source = result.settings, result.student, result.settings.teacher
         learned = (
             f"1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, peak "
             f"learning rate {result.learning_rate:g}, {settings.precision}"

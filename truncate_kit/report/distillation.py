@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from truncate_kit.core.wording import blocks_in_words, counted, in_points, liste
 from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring, rough_speeds
 
 if TYPE_CHECKING:
-    from truncate_kit.methods.distill.result import Agreement, DistillResult, Frontier, FrontierPoint, TextCounts
+    from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
 
 _SAID_CHANCE = 5  # share × 100 of nearest texts in common by chance, from which on it is said
 _LARGEST = 9.0  # points across a mark of all dimensions
@@ -22,34 +23,40 @@ _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int
 
 def view_distill_result(result: DistillResult) -> View:
     """Show numbers of blocks before and after learning, and the graphs that were measured."""
+    from truncate_kit.methods.distill.settings import graph_within
     from truncate_kit.report.training import vocabulary_sentences
 
-    frontier, words, search = result.frontier, result.vocabulary, result.search
-    rules = Table.of(
-        f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep",
-        search.best,
-        {
-            "blocks": lambda row: len(row.blocks),
-            "best": lambda row: row.score,
-            **{rule.replace("_", " "): partial(search.simpler, rule) for rule in search.baselines},
-        },
-        detail=True,
-    )
-    tryouts = Table.of(
-        "Choices of blocks after learning from few texts; the higher score counts",
-        sorted(result.tryouts, key=lambda one: (len(one.blocks), -one.best)),
-        {
-            "blocks": lambda one: listed(one.blocks),
-            "without training": lambda one: one.untrained,
-            "after learning": lambda one: one.learned,
-            "nearest": lambda one: None if one.overlap is None else f"{one.overlap:.1f} %",
-        },
-        detail=True,
-    )
-    tables, plots = [sizes_table(result), rules, *([tryouts] if tryouts.rows else [])], [_sizes_plot(result)]
-    if frontier is not None:
-        tables = [_graphs(result, frontier, every=False), *tables, _graphs(result, frontier, every=True)]
-        plots.append(_graphs_plot(result, frontier))
+    words, search = result.vocabulary, result.search
+    taken = graph_within(result.frontier, result.budget, result.needed)
+    columns: dict[str, Callable[[Scored], Cell]] = {"blocks": lambda row: len(row[0]), "best": lambda row: row[1]}
+    for rule, kept in search.baselines.items():
+        columns[rule.replace("_", " ")] = partial(_same_size, kept)
+    tables = [
+        sizes_table(result),
+        Table.of(
+            f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep",
+            search.best,
+            columns,
+            detail=True,
+        ),
+    ]
+    if result.tryouts:
+        tries = Table.of(
+            "Choices of blocks after learning from few texts; the higher score counts",
+            sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score)),
+            {
+                "blocks": lambda row: listed(row.blocks),
+                "without training": lambda row: row.untrained,
+                "after learning": lambda row: max(row.scores),
+                "nearest": lambda row: None if row.agreement is None else f"{row.agreement.overlap:.1f} %",
+            },
+            detail=True,
+        )
+        tables.append(tries)
+    plots = [_sizes_plot(result)]
+    if result.frontier:
+        tables = [_graphs(result, taken, every=False), *tables, _graphs(result, taken, every=True)]
+        plots.append(_graphs_plot(result, taken))
     how = "" if search.exact else "; simpler rules, and the ones named" if result.budget.named_blocks else "; by a beam"
     return View(
         key="sizes",
@@ -63,22 +70,28 @@ def view_distill_result(result: DistillResult) -> View:
         sentences=(
             f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s{how}.",
             choice(result),
-            *_graph_choice(result),
+            *_graph_choice(result, taken),
         ),
         plots=plots,
     )
 
 
+def _same_size(kept: Sequence[Scored], row: Scored) -> Cell:
+    """Return the score of what a rule keeps of as many blocks."""
+    return next((score for blocks, score in kept if len(blocks) == len(row[0])), None)
+
+
 def _notes(result: DistillResult) -> list[str]:
-    """Say what to know beside the numbers: of the data, the machine, and what learning has cost."""
-    student, untrained, model, notes = result.student, result.candidate.untrained, Path(result.model).name, []
+    """Return cautions about the data, the machine, and what learning has cost."""
+    student, model, notes = result.student, Path(result.model).name, list[str]()
+    untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
     if result.num_seen:
         seen = counted(result.num_seen, "test pair")
         notes.append(f"{seen} left out: {model} was trained on them or chosen by them.")
-    if student.scores and (student.as_it_came or untrained >= max(student.scores)):
+    if untrained >= best:
         kept = ", so they are saved as they came" if student.as_it_came else ""
         notes.append(
-            f"Learning has not helped these blocks: {untrained:.2f} before, at most {max(student.scores):.2f} after "
+            f"Learning has not helped these blocks: {untrained:.2f} before, at most {best:.2f} after "
             f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`."
         )
     notes += rough_speeds(result.others_busy)
@@ -87,43 +100,45 @@ def _notes(result: DistillResult) -> list[str]:
     if result.measure != "cosine":
         notes.append(f"{model} compares vectors by {result.measure}; learning keeps directions only: use the cosine.")
     if result.data_tokens is not None:
-        notes += longer_texts(result.data, result.data_tokens, result.texts.long)
-    measured = set() if result.frontier is None else {one.blocks for one in result.frontier.points}
-    missing = [listed(one.blocks) for one in result.students if one.blocks not in measured]
-    if measured and missing:
-        notes.append(f"The frontier lacks blocks {'; '.join(missing)}: their weights, of other runs, are gone.")
+        notes += longer_texts(result.data, result.data_tokens, result.texts["long"])
+    if missing := "; ".join(map(listed, result.unmeasured)):
+        notes.append(f"The frontier lacks blocks {missing}: their weights, of other runs, are gone.")
     return notes
 
 
-def texts_in_words(texts: TextCounts) -> str:
-    """Say what is learned from, and what was left out of it."""
-    said = f"{texts.num_texts:,} distinct texts, {texts.middle} tokens in the middle, 95 of 100 at most {texts.long}"
-    said += f", {texts.cut:,} cut at the model's length" if texts.cut else ""
-    if not texts.compared:
+def texts_in_words(texts: dict[str, int]) -> str:
+    """Describe the learned texts, and what was left out."""
+    middle, long = texts["middle"], texts["long"]
+    said = f"{texts['num_texts']:,} distinct texts, {middle} tokens in the middle, 95 of 100 at most {long}"
+    said += f", {texts['cut']:,} cut at the model's length" if texts["cut"] else ""
+    if not texts["compared"]:
         return f"{said}; not compared with any evaluation set"
-    found = f"{texts.excluded:,} found and left out" if texts.excluded else "none found"
-    return f"{said}; {counted(texts.compared, 'text')} of evaluation sets compared as whole texts, {found}"
+    found = f"{texts['excluded']:,} found and left out" if texts["excluded"] else "none found"
+    return f"{said}; {counted(texts['compared'], 'text')} of evaluation sets compared as whole texts, {found}"
 
 
-def agreement_in_words(found: Agreement) -> str:
-    """Give the correlation with its interval."""
-    return with_interval(found.correlation, (found.low, found.high))
+def agreement_in_words(agreement: Agreement | None) -> str | None:
+    """Write the correlation with its interval; None without one."""
+    return None if agreement is None else with_interval(agreement.correlation, (agreement.low, agreement.high))
 
 
 def choice(result: DistillResult) -> str:
-    """Say which blocks were chosen, how fast they are and how like the full model."""
-    from truncate_kit.methods.distill.result import NEAR, taught_by
+    """Describe the chosen blocks, their speed, and their agreement with the full model."""
+    from truncate_kit.methods.distill.settings import NEAR
 
-    agreement, scores, within = result.student.agreement, result.scores, in_points(result.budget.points or 0)
-    common, chance = f"{agreement.overlap:.0f} %", 100 * NEAR / (agreement.num_texts - 1)
-    if agreement.overlap_low is not None:
-        common += f" [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
+    student, agreement, scores = result.student, result.student.agreement, result.scores
+    within = in_points(result.budget.within or 0)
     said = (
         f"Chosen: {counted(len(result.chosen), 'block')} of {result.depth} ({listed(result.chosen)}), "
-        f"{with_interval(result.speedup, result.candidate.speedup_interval)} times the texts a second; agreement "
-        f"{agreement_in_words(agreement)} with {taught_by(result.settings)} on held-out texts, {common} of nearest "
-        f"texts in common{f' (by chance {chance:.0f} %)' * (chance >= _SAID_CHANCE)}."
+        f"{with_interval(result.speedup, student.speedup_interval)} times the texts a second"
     )
+    if agreement is not None:
+        common, chance = f"{agreement.overlap:.0f} %", 100 * NEAR / (agreement.num_texts - 1)
+        if agreement.overlap_low is not None:
+            common += f" [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
+        said += f"; agreement {agreement_in_words(agreement)} with {result.settings.teacher} on held-out texts, "
+        said += f"{common} of nearest texts in common{f' (by chance {chance:.0f} %)' * (chance >= _SAID_CHANCE)}"
+    said += "."
     if scores is not None:
         some = f" of {scores.num_compared:,} queries" if scores.of_queries and scores.num_compared else ""
         ends = f"; {scores.too_few}" if scores.too_few else f" [{scores.low:+.2f}, {scores.high:+.2f}]"
@@ -140,82 +155,84 @@ def choice(result: DistillResult) -> str:
     return said
 
 
-def _graph_choice(result: DistillResult) -> list[str]:
-    """Say which graph of the frontier the budget takes."""
-    if result.frontier is None or result.budget.kind == "blocks":
+def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
+    """Describe the graph of the frontier that the budget takes."""
+    budget = result.budget
+    if not result.frontier or budget.blocks is not None:
         return []
-    found, full, budget = result.graph, result.frontier.points[0], result.budget
-    if found is None:
+    if taken is None:
         return ["No graph that was measured keeps the budget."]
     asked = {
-        "within": f"The fastest graph that loses at most {in_points(budget.points)}",
+        "within": f"The fastest graph that loses at most {in_points(budget.within or 0)}",
         "speedup": f"The best graph that is {budget.speedup} times as fast as the full float32 one",
         "megabytes": f"The best graph of at most {budget.megabytes} MB",
     }[budget.kind]
-    speedup = with_interval(found.texts_per_second / full.texts_per_second, found.speedup_interval)
-    said = f"{asked}: {_named(found)}; {speedup} × the speed, score {with_interval(found.score, found.interval, '.2f')}"
-    if found.agreement is not None:
-        said += f", agreement {agreement_in_words(found.agreement)} on held-out texts"
+    speedup = with_interval(taken.texts_per_second / result.frontier[0].texts_per_second, taken.speedup_interval)
+    said = f"{asked}: {_named(taken)}; {speedup} × the speed, score {with_interval(taken.score, taken.interval, '.2f')}"
+    if taken.agreement is not None:
+        said += f", agreement {agreement_in_words(taken.agreement)} on held-out texts"
     other = f" Saved: {blocks_in_words(result.chosen)}; `blocks` saves others."
-    return [f"{said}.{'' if found.blocks == result.chosen else other}"]
+    return [f"{said}.{'' if taken.blocks == result.chosen else other}"]
 
 
 def sizes_table(result: DistillResult) -> Table:
-    """Give each number of blocks a row, the full model last; speeds are factors, and texts a second in torch."""
-    from truncate_kit.methods.distill.result import taught_by
-
+    """List each number of blocks, the full model last; speeds are relative, and texts per second in torch."""
     full, needed = result.candidates[-1], ""
     if result.needed is not None:
-        needed = f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"
+        needed = f", {result.needed:.2f} stands for {in_points(result.budget.within or 0)} less"
     return Table.of(
         f"The best choice of each number of blocks by {result.metric} (selection score, optimistic); "
-        f"{taught_by(result.settings)} has {result.full_score:.2f}{needed}; speed 1 is "
+        f"{result.settings.teacher} has {result.full_score:.2f}{needed}; speed 1 is "
         f"{full.texts_per_second:,.0f} texts a second in torch",
         result.candidates,
         {
             "blocks": lambda row: listed(row.blocks) + " (full model)" * (row is full),
-            "without training": lambda row: with_interval(row.untrained, row.interval, ".2f"),
-            "after learning": lambda row: row.learned,
-            "agreement": lambda row: None if row.agreement is None else agreement_in_words(row.agreement),
+            "without training": lambda row: with_interval(row.untrained or 0.0, row.interval, ".2f"),
+            "after learning": lambda row: row.score if row.scores else None,
+            "agreement": lambda row: agreement_in_words(row.agreement),
             "nearest": lambda row: None if row.agreement is None else f"{row.agreement.overlap:.0f} %",
             "speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×",
             "MB": lambda row: f"{row.megabytes:.1f}",
-            "result": lambda row: "chosen" if row is result.candidate else "beaten" if row.dominated else "",
+            "result": lambda row: "chosen" if row is result.student else "beaten" if row.dominated else "",
             "texts/s": lambda row: f"{row.texts_per_second:,.0f}",
         },
-        marked=result.candidate,
-        detail=result.frontier is not None,  # which holds what these rows are for
+        marked=result.student,
+        detail=bool(result.frontier),  # which holds what these rows are for
     )
 
 
-def _graphs(result: DistillResult, frontier: Frontier, *, every: bool) -> Table:
-    """Give each graph a row with its scores by dimensions; every: also those that another one beats."""
-    full, taken = frontier.points[0], result.graph
-    widths = sorted({one.dims for one in frontier.points}, reverse=True)
-    graphs: dict[tuple[object, ...], list[FrontierPoint]] = {}
-    for one in frontier.points:
-        graphs.setdefault(one.graph, []).append(one)
-    shown = [row for row in graphs.values() if every or any(one in (full, taken) or not one.dominated for one in row)]
+def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> Table:
+    """List the graphs with their scores by dimensions; every: also the graphs that others beat."""
+    full = result.frontier[0]
+    graphs: dict[object, dict[int, LeanModel]] = {}
+    for row in result.frontier:
+        graphs.setdefault(row.graph, {})[row.dims] = row
+    shown = [
+        (next(iter(rows.values())), rows)
+        for rows in graphs.values()
+        if every or any(row in (full, taken) or not row.dominated for row in rows.values())
+    ]
 
-    def score(dims: int, row: list[FrontierPoint]) -> Cell:
-        found = next((one for one in row if one.dims == dims), None)
-        return None if found is None else f"({found.score:.2f})" if found.dominated else found.score
+    def score(dims: int, graph: tuple[LeanModel, dict[int, LeanModel]]) -> Cell:
+        row = graph[1].get(dims)
+        return None if row is None else f"({row.score:.2f})" if row.dominated else row.score
 
     title = (
         f"{'All' if every else f'{len(shown)} of'} {len(graphs)} graphs, with scores ({result.metric}) by dimensions; "
         f"in brackets: another one beats it; speed 1 is {full.texts_per_second:,.0f} texts a second"
     )
-    if frontier.words is not None:
-        title += f"; {frontier.covered:.1f} % of held-out texts need no further words"
-    columns: dict[str, Callable[[list[FrontierPoint]], Cell]] = {
-        "blocks": lambda row: listed(row[0].blocks),
-        "precision": lambda row: row[0].precision,
-        "words": lambda row: row[0].words,
+    if result.covered is not None and any(row.words < full.words for row in result.frontier):
+        title += f"; {result.covered:.1f} % of held-out texts need no further words"
+    widths = sorted({row.dims for row in result.frontier}, reverse=True)
+    columns: dict[str, Callable[[tuple[LeanModel, dict[int, LeanModel]]], Cell]] = {
+        "blocks": lambda graph: listed(graph[0].blocks),
+        "precision": lambda graph: graph[0].precision,
+        "words": lambda graph: graph[0].words,
         **{f"{dims} dims": partial(score, dims) for dims in widths},
-        "speed": lambda row: f"{row[0].texts_per_second / full.texts_per_second:.2f} ×",
-        "MB": lambda row: f"{row[0].megabytes:.1f}",
-        "result": lambda row: f"chosen at {taken.dims}" if taken is not None and taken in row else "",
-        "texts/s": lambda row: f"{row[0].texts_per_second:,.0f}",
+        "speed": lambda graph: f"{graph[0].texts_per_second / full.texts_per_second:.2f} ×",
+        "MB": lambda graph: f"{graph[0].megabytes:.1f}",
+        "result": lambda graph: f"chosen at {taken.dims}" if taken is not None and taken in graph[1].values() else "",
+        "texts/s": lambda graph: f"{graph[0].texts_per_second:,.0f}",
     }
     return Table.of(title, shown, columns, detail=every)
 
@@ -225,21 +242,21 @@ def _sizes_plot(result: DistillResult) -> Plot:
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
     best = {len(full.blocks): (full.blocks, full.untrained)}
-    best |= {len(row.blocks): (row.blocks, row.score) for row in result.search.best}
-    first = {len(row.blocks): row.score for row in result.search.baselines["first"]}
-    untrained, others = [best[len(row.blocks)][1] for row in rows], "the blocks that learned best, before it"
+    best |= {len(blocks): (blocks, score) for blocks, score in result.search.best}
+    first = {len(blocks): score for blocks, score in result.search.baselines["first"]}
+    learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.scores]
     series = [
-        Series(speeds, untrained, "best choice, without training", ORANGE, line="--"),
+        Series(speeds, [best[len(row.blocks)][1] for row in rows], "best choice, without training", ORANGE, line="--"),
         Series(speeds, [first.get(len(row.blocks)) for row in rows], "first blocks", GREY, marker="s", line=":"),
         Series(speeds, [row.score for row in rows], marker="", line="", texts=[str(len(row.blocks)) for row in rows]),
     ]
-    learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.learned is not None]
     if learned:
-        x = [speed for speed, _ in learned]
-        series.append(Series(x, [row.score for _, row in learned], "after learning", marker="D", line="", size=8))
-    if found := {speed: row.untrained for speed, row in learned if row.blocks != best[len(row.blocks)][0]}:
-        series.append(Series([*found], [*found.values()], others, marker="D", line="", hollow=True))
-    series.append(ring(result.speedup, result.candidate.score, f"chosen: {listed(result.chosen)}"))
+        x, y = zip(*((speed, row.score) for speed, row in learned), strict=True)
+        series.append(Series(x, y, "after learning", marker="D", line="", size=8))
+    if others := {speed: row.untrained for speed, row in learned if row.blocks != best[len(row.blocks)][0]}:
+        label = "the blocks that learned best, before it"
+        series.append(Series([*others], [*others.values()], label, marker="D", line="", hollow=True))
+    series.append(ring(result.speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
     axes = (
         f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
         f"score in points\n({result.metric})",  # two lines: names of layers make it longer than the axis
@@ -248,31 +265,28 @@ def _sizes_plot(result: DistillResult) -> Plot:
     return Plot("sizes", title, *axes, series, file="frontier")
 
 
-def _graphs_plot(result: DistillResult, frontier: Frontier) -> Plot:
-    """Draw every point by speed and score.
+def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
+    """Draw every graph by speed and score.
 
-    Color is the precision, shape the words too, size the dimensions; a point that another one beats is hollow.
+    Color is the precision, shape the words too, size the dimensions; a graph that another one beats is hollow.
     """
-    full, every, taken = frontier.points[0], frontier.points, result.graph
-    labelled, series = set[tuple[str, bool]](), list[Series]()
-    for one in every:
-        kind = one.precision, one.words < full.words
-        speed = one.texts_per_second / full.texts_per_second
-        whole = (one.dims, one.words) == (full.dims, full.words)
+    full, labelled, series = result.frontier[0], set[tuple[str, bool]](), list[Series]()
+    for row in result.frontier:
+        kind, speed = (row.precision, row.words < full.words), row.texts_per_second / full.texts_per_second
         label = "" if kind in labelled else f"ONNX Runtime {kind[0]}" + ", fewer words" * kind[1]
-        tip = f"{_named(one)}: {speed:.2f} × the speed, score {one.score:.2f}"
+        tip = f"{_named(row)}: {speed:.2f} × the speed, score {row.score:.2f}, {row.megabytes:.1f} MB"
         look: dict[str, Any] = {
             "marker": _MARKS[kind],
-            "hollow": one.dominated,
-            "size": _LARGEST * (one.dims / full.dims) ** 0.5,  # the area is the share of dimensions
-            "texts": [str(len(one.blocks))] if whole else (),
-            "tip": f"{tip}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated,
+            "hollow": row.dominated,
+            "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # the area is the share of dimensions
+            "texts": [str(len(row.blocks))] if (row.dims, row.words) == (full.dims, full.words) else (),
+            "tip": tip + ", beaten" * row.dominated,
         }
-        series.append(Series([speed], [one.score], label, PRECISIONS[one.precision].color, line="", **look))
+        series.append(Series([speed], [row.score], label, PRECISIONS[row.precision].color, line="", **look))
         labelled.add(kind)
-    if any(one.dims < full.dims for one in every):
+    if any(row.dims < full.dims for row in result.frontier):
         series.append(Series((), (), "smaller marks: fewer dimensions", GREY, line="", size=4.5))
-    if any(one.dominated for one in every):
+    if any(row.dominated for row in result.frontier):
         series.append(Series((), (), "hollow: another one beats it", GREY, line="", hollow=True))
     if taken is not None:
         series.append(ring(taken.texts_per_second / full.texts_per_second, taken.score, f"chosen: {_named(taken)}"))
@@ -283,5 +297,5 @@ def _graphs_plot(result: DistillResult, frontier: Frontier) -> Plot:
     return Plot("graphs", "Each graph that was measured, by dimensions and words", *axes, series)
 
 
-def _named(one: FrontierPoint) -> str:
-    return f"{counted(len(one.blocks), 'block')} in {one.precision}, {one.dims} dimensions, {one.words:,} words"
+def _named(row: LeanModel) -> str:
+    return f"{counted(len(row.blocks), 'block')} in {row.precision}, {row.dims} dimensions, {row.words:,} words"

@@ -26,7 +26,7 @@ from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
-from truncate_kit.methods.distill.result import DistillResult, taught_by
+from truncate_kit.methods.distill.settings import DistillResult
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
@@ -288,10 +288,11 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         gain = result.speedup
         grounds.append(f"Speed: {gain:.1f} ×, by a short look in {BACKENDS[BASE].title}.")
     scores = _scores(run, result, grounds)
-    if isinstance(result, DistillResult):
-        agreement = agreement_in_words(result.student.agreement)
-        held_out = counted(result.student.agreement.num_texts, "held-out text")
-        grounds.append(f"Agreement: {agreement} of 100 with {taught_by(result.settings)} on {held_out}.")
+    if isinstance(result, DistillResult) and result.student.agreement is not None:
+        agreement = result.student.agreement
+        held_out = counted(agreement.num_texts, "held-out text")
+        said = agreement_in_words(agreement)
+        grounds.append(f"Agreement: {said} of 100 with {result.settings.teacher} on {held_out}.")
     if isinstance(result, SweepResult):
         seeds = len(result.lean.seeds)
         grounds.append(f"Seeds: {seeds}{'' if seeds >= SEEDS else ', few'}. {capitalized(result.choice)}")

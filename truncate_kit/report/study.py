@@ -49,7 +49,7 @@ _STAGES = {
     "own_trained": "trained at this layer",
 }
 _SUMMARY: dict[str, Column] = {
-    "model": "model",
+    "model": "best_dev.model",
     "best dev": lambda line: str(line.best_dev.scores.layer),
     **{"parameters": "best_dev.scores.parameters", "dev": "best_dev.scores.dev:±", "test": "best_dev.scores.test:±"},
     "last": lambda line: line.last and str(line.last.scores.layer),
@@ -62,22 +62,23 @@ def view_study_result(result: StudyResult) -> View:
     """Show the best layers of each task."""
     tables, plots = [], list[Plot]()
     for task in result.tasks():
-        lines = [line for line in summaries(result) if line.task == task]
-        tables.append(Table.of(f"{task}: layers and their scores, {lines[0].metric}", lines, _SUMMARY))
+        lines = summaries(result, task)
+        tables.append(Table.of(f"{task}: layers and their scores, {lines[0].best_dev.metric}", lines, _SUMMARY))
         plots += _plots(result, task)
     return View("study", "Fine-tuned at every layer", tables, plots=plots)
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
     """Write all scores, best layers, CKA if there is any, and a page of it all. Raises `FileProblemError`."""
-    front = {id(row) for task in result.tasks() for row in pareto_front(result.of_task(task))}
+    front = {id(row) for task in result.tasks() for row in pareto_front(result.of(None, task))}
     scores = []
     for row in result.rows:
         named = {"model": row.model, "task": row.task, "metric": row.metric, "depth": row.depth}
         scores.append(named | _figures(row) | {"seeds": len(row.scores.seeds), "on_front": id(row) in front})
     best = []
-    for line in summaries(result):
-        cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
+    for line in (line for task in result.tasks() for line in summaries(result, task)):
+        row = line.best_dev
+        cells: dict[str, object] = {"model": row.model, "task": row.task, "metric": row.metric}
         cells |= {f"best_dev_{column}": value for column, value in _figures(line.best_dev).items()}
         last = {} if line.last is None else _figures(line.last)
         cells |= {f"last_{column}": last.get(column) for column in _figures(line.best_dev)}
@@ -110,7 +111,7 @@ def page(result: StudyResult) -> str:
     """Write Markdown: for each task the best layers, the curves, every layer, the Pareto front, and CKA."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
-        rows, lines = result.of_task(task), [line for line in summaries(result) if line.task == task]
+        rows, lines = result.of(None, task), summaries(result, task)
         seeds = max(len(row.scores.seeds) for row in rows)
         parts += [
             f"## {in_markdown(task)}",
@@ -144,7 +145,7 @@ def _paper_table(lines: Sequence[Summary]) -> Table:
     rows = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
     columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.scores.layer)}
     columns["parameters, millions"] = lambda row: row.paper_parameters / 1e6
-    main = " Spearman" if lines and "Spearman" in lines[0].metric else ""
+    main = " Spearman" if lines and "Spearman" in lines[0].best_dev.metric else ""
     heads = {name: name.replace("_p", " P") + ("" if "_" in name else main) for name in _MEASURES}
     columns |= {head: f"scores.{name}:±" for name, head in heads.items()}
     columns |= {f"published {head}": _MEASURES[name] for name, head in heads.items()}
@@ -187,10 +188,10 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         if published:
             series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
         plots.append(plot("curves", f"curves-{place}", model, series))
-    lines = [line for line in summaries(result) if line.task == task]
+    lines = summaries(result, task)
     ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     fronts = [
-        _front(result.of_task(task), "Pareto front", "-", 4),
+        _front(result.of(None, task), "Pareto front", "-", 4),
         _front(ends, "of best-dev and last layers alone", "--", 1.5),
     ]
     axes = f"test score in {unit}", "parameters kept, millions"

@@ -7,7 +7,7 @@ from scipy import stats
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.methods.distill.learning import AgreementEvaluator
-from truncate_kit.methods.distill.result import NEAR
+from truncate_kit.methods.distill.settings import NEAR
 
 
 def vectors(seed, count=60, width=8):

@@ -20,10 +20,9 @@ from truncate_kit.data.seen import keys_of, read_seen, unseen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts
-from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.distilling import best_tryout, distill
 from truncate_kit.methods.distill.learning import Learning, held_out_scores
-from truncate_kit.methods.distill.result import DistillResult, HeldOutScores, best_tryout
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.settings import Budget, DistillResult, DistillSettings, HeldOutScores, LeanModel
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
@@ -82,8 +81,8 @@ def test_the_student_comes_closer_to_the_full_model(full, texts, learned):
     out, result = learned
     lean, untrained = load_encoder(out / "lean"), keep(full, result.chosen)
     assert lean.depth == 2
-    assert result.student.best > result.candidate.untrained + 1
-    assert result.student.agreement.correlation > result.candidate.untrained
+    assert result.student.score > result.student.untrained + 1
+    assert result.student.agreement.correlation > result.student.untrained
     assert DistillResult.read(out / "lean" / "distill.json") == result
     assert result.holds
     assert result.needed is result.holds_unseen is None, "nothing was asked for but two blocks"
@@ -171,8 +170,8 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
 
     def holds(correlation=97.01, **changes):
         student = replace(result.student, agreement=replace(result.student.agreement, correlation=correlation))
-        options = {"students": (student,), "needed": 97.0, "budget": Budget(within=1)}
-        return replace(result, **(options | changes)).compared().holds_unseen
+        options = {"candidates": (student, result.candidates[-1]), "needed": 97.0, "budget": Budget(within=1)}
+        return replace(result, **(options | changes)).holds_unseen
 
     assert holds()
     assert holds(96.26) is False
@@ -194,20 +193,20 @@ def test_a_frontier_is_measured_once_and_takes_over_what_earlier_ones_measured(t
         result = distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks=blocks), **options)
         return result, "Measuring graphs" in seen
 
-    assert run("1,3", False)[0].frontier is None
+    assert run("1,3", False)[0].frontier == ()
     first, measured = run("1,3", True)
     assert measured
-    assert {point.blocks for point in first.frontier.points} == {(1, 2, 3), (1, 3)}
+    assert {point.blocks for point in first.frontier} == {(1, 2, 3), (1, 3)}
     for frontier_too in (False, True):
         again, measured = run("1,3", frontier_too)
         assert (again.frontier, measured) == (first.frontier, False)
     run("1..1", False)
     run("1,2", False)  # the weights of 1 alone go with its end
     result, _ = run("2,3", True)
-    assert {one.blocks for one in result.frontier.points} == {(1, 2, 3), (1, 3), (1, 2), (2, 3)}
+    assert {one.blocks for one in result.frontier} == {(1, 2, 3), (1, 3), (1, 2), (2, 3)}
 
     def scores(found):
-        return {(one.precision, one.dims, one.words): one.score for one in found.points if one.blocks == (1, 3)}
+        return {(one.precision, one.dims, one.words): one.score for one in found if one.blocks == (1, 3)}
 
     assert scores(result.frontier) == scores(first.frontier)
     assert "The frontier lacks blocks 1" in notes_of(result)
@@ -222,16 +221,15 @@ def test_a_size_shows_what_learned_best_in_earlier_runs(tiny, tmp_path):
         return distill(tiny, TINY_TEXTS, out=tmp_path, budget=budget, settings=FEW, data=data)
 
     first = run()
-    (leading,) = (row.blocks for row in first.search.best if len(row.blocks) == 2)
+    (leading,) = (blocks for blocks, _ in first.search.best if len(blocks) == 2)
     assert first.candidates[1].blocks == leading
     others = [blocks for blocks in ((1, 2), (1, 3), (2, 3)) if blocks != leading]
     named = [run(*blocks) for blocks in others]
-    assert [found.candidate.blocks for found in named] == others
+    assert [found.student.blocks for found in named] == others
     again = run()
     assert again.chosen == first.chosen
-    best = max((student for student in again.students if len(student.blocks) == 2), key=lambda one: one.best)
-    row, (before,) = again.candidates[1], (found.candidate for found in named if found.chosen == best.blocks)
-    assert (row.blocks, row.learned, row.agreement) == (best.blocks, best.best, best.agreement)
+    row, before = again.candidates[1], max((found.student for found in named), key=lambda one: one.score)
+    assert (row.blocks, row.scores, row.agreement) == (before.blocks, before.scores, before.agreement)
     assert row.untrained == pytest.approx(before.untrained, abs=1e-9)
     assert row.interval == before.interval is not None
 
@@ -261,18 +259,19 @@ class KilledError(Exception):
 
 def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken(learned):
     _, result = learned
-    leading = [one.blocks for one in result.search.leading if len(one.blocks) == 2]
-    assert leading[0] == next(row.blocks for row in result.search.best if len(row.blocks) == 2)
+    leading = [blocks for blocks, _ in result.search.leading if len(blocks) == 2]
+    assert leading[0] == next(blocks for blocks, _ in result.search.best if len(blocks) == 2)
     assert [one.blocks for one in result.tryouts] == leading
     assert len(leading) == 4
     assert result.chosen == best_tryout(result.tryouts).blocks
-    assert all(one.learned > one.untrained for one in result.tryouts)
-    assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
-    worse = replace(result.tryouts[0], blocks=(1, 2), untrained=98.3, learned=96.01, overlap=61.0, low=97.5)
-    better = replace(worse, blocks=(3, 4), untrained=97.0, learned=97.5, overlap=61.04, low=97.0)
+    assert all(max(one.scores) > one.untrained for one in result.tryouts)
+    assert result.student.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
+    agreement = result.tryouts[0].agreement
+    worse = LeanModel(blocks=(1, 2), score=98.3, agreement=replace(agreement, overlap=61.0, low=97.5))
+    better = LeanModel(blocks=(3, 4), score=97.5, agreement=replace(agreement, overlap=61.04, low=97.0))
     assert best_tryout((better, worse)) is better  # within the interval of the other one, and nearer
-    assert best_tryout((better, replace(worse, low=97.6))).blocks == (1, 2)
-    assert best_tryout([replace(one, overlap=None, low=None) for one in (better, worse)]).blocks == (1, 2)
+    assert best_tryout((better, replace(worse, agreement=replace(agreement, low=97.6)))).blocks == (1, 2)
+    assert best_tryout([replace(one, agreement=None) for one in (better, worse)]).blocks == (1, 2)
 
 
 def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
@@ -294,7 +293,7 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path
 
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp_path, monkeypatch):
     texts, options = made_texts(500), {"budget": Budget(blocks="2"), "settings": SHORT}  # 25 of them choose
-    exact = {one.blocks: one.score for one in distill(tiny, texts, out=tmp_path / "all", **options).search.leading}
+    exact = dict(distill(tiny, texts, out=tmp_path / "all", **options).search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 22)
@@ -303,7 +302,7 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp
     tried = [one for one in result.tryouts if one.blocks in exact]
     assert tried
     assert [one.untrained for one in tried] == pytest.approx([exact[one.blocks] for one in tried], abs=1e-3)
-    searched = {row.blocks: row.score for row in result.search.best}
+    searched = dict(result.search.best)
     assert result.candidates[0].untrained != searched[result.candidates[0].blocks]
 
 
@@ -329,13 +328,12 @@ def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
 def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     out, result = learned
     out = shutil.copytree(out, tmp_path / "out")
-    points = (100 - result.student.best + 0.03) / 3  # a point of score is three of agreement
+    points = (100 - result.student.score + 0.03) / 3  # a point of score is three of agreement
     close = distill(full, texts, out=out, budget=Budget(within=points), settings=SHORT)
     assert close.holds
-    assert close.student.best >= close.needed == pytest.approx(result.student.best - 0.03)
+    assert close.student.score >= close.needed == pytest.approx(result.student.score - 0.03)
     assert len(close.chosen) <= 2
-    assert len(close.students) <= 3
-    assert close.chosen in {student.blocks for student in close.students}
+    assert close.student.scores
     assert not distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT).holds
 
 
@@ -363,8 +361,8 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.data_fingerprint == pairs.fingerprint()
     assert read_seen(tmp_path / "lean").tolist() == keys_of(dev).tolist()
     assert read_seen(tmp_path / "full") is None  # which nothing chose
-    assert result.texts.excluded >= 30
-    assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
+    assert result.texts["excluded"] >= 30
+    assert result.texts["compared"] == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
     words = [" ".join(text.split()[:4]) for text in texts[:300]]
@@ -381,7 +379,7 @@ def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, texts, tmp_
     result = distill(full, given, out=tmp_path, budget=Budget(blocks="2,4"), settings=settings, data=words)
     assert result.full_score == pytest.approx(evaluate(full, divided.dev.pairs).spearman)
     assert result.scores.full == pytest.approx(evaluate(full, divided.test.pairs).spearman)
-    assert result.texts.excluded >= len(divided.dev.texts())
+    assert result.texts["excluded"] >= len(divided.dev.texts())
     assert result.data_fingerprint == words.fingerprint()
     assert unseen(words, tmp_path / "lean").evaluation.pairs == divided.test.pairs
 
@@ -404,8 +402,7 @@ def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(full, 2))
     assert "is layer 2 of the full model itself." in (tmp_path / "lean" / "README.md").read_text()
-    assert result.candidate.learned is None
-    assert result.candidate.untrained == pytest.approx(100, abs=0.01)
+    assert result.student.untrained == pytest.approx(100, abs=0.01)
 
 
 def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, texts, tmp_path):
@@ -419,13 +416,13 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     data = replace(pairs, dev=replace(pairs.dev, pairs=its_own), test=None)
     fast = replace(SHORT, learning_rate=1e-2, warmup=0.0)
     result = distill(two, few, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
-    assert result.student.best == pytest.approx(100, abs=0.1)
+    assert result.student.score == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
     assert "are saved as they came" in notes_of(result)
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
     worse = replace(FEW, learning_rate=0.05)
     result = distill(full, few, out=tmp_path / "worse", budget=Budget(blocks="1,3"), settings=worse)
-    assert result.student.best <= result.candidate.untrained
+    assert max(result.student.scores) <= result.student.untrained
     assert "Learning has not helped these blocks" in notes_of(result)
 
 
@@ -460,4 +457,4 @@ def test_learning_in_bf16_comes_as_close(full, texts, learned, tmp_path):
     _, exact = learned
     result = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=replace(SHORT, precision="bf16"))
     assert result.chosen == exact.chosen
-    assert result.student.best == pytest.approx(exact.student.best, abs=0.5)
+    assert result.student.score == pytest.approx(exact.student.score, abs=0.5)

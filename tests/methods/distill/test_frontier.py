@@ -12,11 +12,10 @@ from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.methods.distill import frontier
-from truncate_kit.methods.distill.frontier import measure_frontier, own_pairs, with_earlier
+from truncate_kit.methods.distill.frontier import mark_dominated, measure_frontier, merged_graphs
 from truncate_kit.methods.distill.learning import Learning
-from truncate_kit.methods.distill.result import Frontier, FrontierPoint
-from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts, store_texts
+from truncate_kit.methods.distill.settings import DistillSettings, LeanModel, Measured
+from truncate_kit.methods.distill.texts import RawTexts, own_pairs, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import keep, keep_pieces, kept_pieces, truncate
@@ -35,13 +34,14 @@ def test_every_point_is_what_its_graph_gives(full, tmp_path):
     learning = Learning(full, full, store, vectors, DistillSettings(), None, runs, ALONE, silent)
     lean = keep(full, (1, 3))
     found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], learning)
-    points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
+    points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.rows}
     words, width = full.backbone.config.vocab_size, full.width
     learned = {piece for place in learning.learned_from.tolist() for piece in store.ids(place)}
     kept = kept_pieces(full, learned)
-    assert found.words == len(kept) < found.all_words == words
-    assert len(points) == len(found.points) == 2 * 2 * 3 * 2
-    assert found.points[0].score == pytest.approx(100, abs=0.01)
+    assert {one.words for one in found.rows} == {len(kept), words}
+    assert len(kept) < words
+    assert len(points) == len(found.rows) == 2 * 2 * 3 * 2
+    assert found.rows[0].score == pytest.approx(100, abs=0.01)
     judged = lean.encode_ids(learning.evaluator.texts())
     for dims in (width, width // 2, width // 4):
         wanted = learning.evaluator.score_of(judged[:, :dims])[0]
@@ -56,10 +56,10 @@ def test_every_point_is_what_its_graph_gives(full, tmp_path):
     assert split != points[(1, 3), "fp32", width, words].score
     unseen = store.read(learning.reporting.tolist())
     order = np.argsort(np.argsort(learning.reporting))
-    for one in found.points:
+    for one in found.rows:
         assert (one.agreement is None) == one.dominated
         low, high = one.speedup_interval
-        assert low <= one.texts_per_second / found.points[0].texts_per_second <= high
+        assert low <= one.texts_per_second / found.rows[0].texts_per_second <= high
         assert one.interval is None, "agreement has one of its own"
         if one.agreement is not None:
             whole = full if one.blocks == (1, 2, 3) else lean
@@ -73,17 +73,17 @@ def test_every_point_is_what_its_graph_gives(full, tmp_path):
     assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
     held_out = [*learning.choosing, *learning.reporting]
     assert found.covered == pytest.approx(100 * np.mean([set(store.ids(place)) <= learned for place in held_out]))
-    assert found.points[0].speedup_interval == (1.0, 1.0)
-    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.points]
-    for one, mine in zip(found.points, values, strict=True):
+    assert found.rows[0].speedup_interval == (1.0, 1.0)
+    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.rows]
+    for one, mine in zip(found.rows, values, strict=True):
         assert one.dominated == any(
             all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for other in values
         )
-    assert not all(one.dominated for one in found.points)
+    assert not all(one.dominated for one in found.rows)
 
 
 def a_point(**changes):
-    made = FrontierPoint(
+    made = LeanModel(
         blocks=(1, 2), precision="fp32", dims=64, words=9, score=87.19, texts_per_second=14.2, megabytes=10.7
     )
     return replace(made, **changes)
@@ -102,7 +102,8 @@ def a_point(**changes):
     ],
 )
 def test_scores_that_are_printed_alike_are_equal(changes, beats):
-    assert a_point(**changes).beats(a_point(score=87.1941, texts_per_second=10.0)) == beats
+    marked = mark_dominated([a_point(**changes), a_point(score=87.1941, texts_per_second=10.0)])
+    assert marked[1].dominated == beats
 
 
 def test_pairs_without_labels_carry_the_models_own_cosines(full):
@@ -123,19 +124,19 @@ def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now()
             a_point(blocks=blocks, score=score, texts_per_second=speed, megabytes=len(blocks))
             for blocks, speed, score in rows
         )
-        return Frontier(points=points, words=None, all_words=9, covered=100.0, seconds=1.0)
+        return Measured(rows=points)
 
     now = made(((1, 2, 3), 10.0, 100.0), ((1,), 30.0, 90.0))
     before = made(((1, 2, 3), 20.0, 100.0), ((1,), 50.0, 90.0), ((1, 3), 30.0, 95.0))
     slow = made(((1, 2, 3), 20.0, 100.0), ((2, 3), 16.0, 94.0))
-    found = with_earlier(now, [before, slow])
-    assert [(one.blocks, one.texts_per_second, one.dominated) for one in found.points] == [
+    found = merged_graphs([before, slow, now])
+    assert [(one.blocks, one.texts_per_second, one.dominated) for one in found] == [
         ((1, 2, 3), 10.0, False),
         ((1, 3), 15.0, False),
         ((2, 3), 8.0, True),
         ((1,), 30.0, False),
     ]
-    assert with_earlier(now, []) == now
+    assert merged_graphs([now]) == now.rows
 
 
 def test_speedups_have_the_interval_of_a_bootstrap_over_rounds():

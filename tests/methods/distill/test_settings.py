@@ -5,14 +5,11 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.methods.distill.distilling import graph_within, marked, within_limit
-from truncate_kit.methods.distill.result import Candidate, Frontier, FrontierPoint
-from truncate_kit.methods.distill.settings import Budget, DistillSettings
+from truncate_kit.methods.distill.frontier import mark_dominated
+from truncate_kit.methods.distill.settings import Budget, DistillSettings, LeanModel, graph_within, within_limit
 
 ROWS = [
-    Candidate(
-        blocks=blocks, untrained=50.0 + size, learned=None, texts_per_second=600 / size, parameters=1_000_000 * size
-    )
+    LeanModel(blocks=blocks, score=50.0 + size, texts_per_second=600 / size, megabytes=4.0 * size)
     for size in (1, 2, 3, 4)
     for blocks in [tuple(range(1, size + 1))]
 ]
@@ -40,7 +37,7 @@ def test_a_list_of_one_block_names_it_and_a_number_does_not():
     assert Budget(blocks=5).named_blocks is Budget(blocks="5").named_blocks is None
     assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)
     assert Budget(blocks="1..3,6").named_blocks == (1, 2, 3, 6)
-    assert (Budget().kind, Budget().points, Budget(within=0.5).points) == ("within", 1.0, 0.5)
+    assert (Budget().kind, Budget().within, Budget(within=0.5).within) == ("within", 1.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +49,19 @@ def test_the_rate_depends_on_the_width_and_on_what_is_left_out(width, left_out, 
     assert DistillSettings(learning_rate=3e-4).rate(width, left_out) == 3e-4
 
 
+def learned(row, score):
+    return replace(row, score=score, scores=(score,))
+
+
 def test_scores_before_learning_are_no_match_for_those_behind_it():
     one, two, three, full = ROWS
-    rows = [replace(one, learned=90.0), two, replace(three, untrained=40.0), replace(full, untrained=100.0)]
-    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by two blocks
-    rows[2] = replace(three, learned=89.0)
-    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by one block
-    rows[3] = replace(full, untrained=88.0)
-    assert [row.dominated for row in marked(rows)] == [False, False, True, True]
-    assert not any(row.dominated for row in marked([*rows[1:2], replace(full, untrained=100.0)]))
+    rows = [learned(one, 90.0), two, replace(three, score=40.0), replace(full, score=100.0)]
+    assert [row.dominated for row in mark_dominated(rows)] == [False, False, True, False]  # by two blocks
+    rows[2] = learned(three, 89.0)
+    assert [row.dominated for row in mark_dominated(rows)] == [False, False, True, False]  # by one block
+    rows[3] = replace(full, score=88.0)
+    assert [row.dominated for row in mark_dominated(rows)] == [False, False, True, True]
+    assert not any(row.dominated for row in mark_dominated([*rows[1:2], replace(full, score=100.0)]))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +88,13 @@ def test_a_budget_that_nothing_meets(values):
 
 def a_graph(blocks, precision, dims, score, speed, megabytes):
     sizes = {"dims": dims, "words": 9, "texts_per_second": speed, "megabytes": megabytes}
-    return FrontierPoint(blocks=blocks, precision=precision, score=score, **sizes)
+    return LeanModel(blocks=blocks, precision=precision, score=score, **sizes)
 
 
 FULL, SHORT = a_graph((1, 2), "fp32", 8, 100.0, 100.0, 40.0), a_graph((1, 2), "fp32", 4, 99.0, 100.0, 40.0)
 EIGHT, BOTH = a_graph((1, 2), "int8", 8, 99.5, 240.0, 11.0), a_graph((1, 2), "int8", 4, 98.0, 240.0, 11.0)
 ONE, LEAST = a_graph((2,), "fp32", 8, 97.0, 190.0, 30.0), a_graph((2,), "int8", 8, 96.0, 400.0, 8.0)
-GRAPHS = Frontier(points=(FULL, SHORT, EIGHT, BOTH, ONE, LEAST), words=None, all_words=9, covered=100.0, seconds=1.0)
+GRAPHS = (FULL, SHORT, EIGHT, BOTH, ONE, LEAST)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
-from truncate_kit.methods.distill.subsets import check_blocks, compare_blocks, search_subsets
+from truncate_kit.methods.distill.subsets import check_blocks, search_subsets
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
@@ -48,12 +48,11 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
     found = search_subsets(encoder, evaluator)
     assert found.exact
     assert found.tried == len(tried)
-    for row in found.best:
-        best = max(score for blocks, score in tried.items() if len(blocks) == len(row.blocks))
-        assert row.score == pytest.approx(best, abs=1e-3)
-        assert row.score == pytest.approx(tried[row.blocks], abs=1e-3)
-    assert found.best[-1].blocks == (1, 2, 3)
-    assert found.best[-1].score == pytest.approx(100)
+    for kept, score in found.best:
+        best = max(score for blocks, score in tried.items() if len(blocks) == len(kept))
+        assert score == pytest.approx(best, abs=1e-3)
+        assert score == pytest.approx(tried[kept], abs=1e-3)
+    assert found.best[-1] == ((1, 2, 3), pytest.approx(100))
 
 
 def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(bert, monkeypatch):
@@ -61,10 +60,10 @@ def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(bert, monkeypat
     monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
     beam = search_subsets(bert, evaluator_of(bert), beam=3)
     assert not beam.exact
-    assert [row.blocks for row in beam.best] == [row.blocks for row in exact.best]
+    assert [blocks for blocks, _ in beam.best] == [blocks for blocks, _ in exact.best]
     narrow = search_subsets(bert, evaluator_of(bert), beam=1)
     assert narrow.tried <= beam.tried
-    assert {len(row.blocks) for row in narrow.best} == {1, 2, 3}
+    assert {len(blocks) for blocks, _ in narrow.best} == {1, 2, 3}
 
 
 class Heard:
@@ -99,37 +98,35 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(ber
         patch.setattr(subsets, "SEARCH_SECONDS", 101.0)
         found = search_subsets(bert, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)
-    assert "cut to 5 tokens, and takes about 2 min: 7 runs of a block over 40 texts." in heard.said[0]
+    assert "takes about 2 min: 7 runs of a block over 40 texts, cut to 5 tokens" in heard.said[0]
     texts, smaller = evaluator.texts()[:40], evaluator.fewer(bert, 40, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
-    for row in found.best:
-        assert row.score == pytest.approx(smaller.score(keep(bert, row.blocks))[0], abs=1e-3)
+    for blocks, score in found.best:
+        assert score == pytest.approx(smaller.score(keep(bert, blocks))[0], abs=1e-3)
     with monkeypatch.context() as patch:  # at most 16 wide, at four layers
         patch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)
         found = search_subsets(bert, evaluator, progress=(heard := Heard()))
     assert (found.exact, found.num_texts) == (True, 40)
-    assert " GB. So it goes over fewer texts, cut to 5 tokens" in heard.said[0]
+    assert "over all texts it would take" in heard.said[0]
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
     least = search_subsets(bert, evaluator, progress=(heard := Heard()))
     assert (least.exact, least.num_texts) == (False, 40)
-    assert "and by a beam of 1, and takes" in heard.said[0]
-    assert least.best[-1].score == pytest.approx(100)
+    assert least.best[-1][1] == pytest.approx(100)
 
 
 def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(bert, monkeypatch):
     evaluator = evaluator_of(bert, 60)
-    every, found = search_subsets(bert, evaluator), compare_blocks(bert, evaluator, (2, 3))
-    rules = {row.blocks for rows in every.baselines.values() for row in rows if len(row.blocks) in (2, 3)}
+    every, found = search_subsets(bert, evaluator), search_subsets(bert, evaluator, blocks=(2, 3))
+    rules = {blocks for rows in every.baselines.values() for blocks, _ in rows if len(blocks) in (2, 3)}
     assert found.tried == len(rules | {(2, 3)})
     for name, rows in found.baselines.items():
-        assert [row.blocks for row in rows] == [row.blocks for row in every.baselines[name][1:]]
-        assert [row.score for row in rows] == pytest.approx([row.score for row in every.baselines[name][1:]])
-    assert [len(row.blocks) for row in found.best] == [2, 3]
+        assert [blocks for blocks, _ in rows] == [blocks for blocks, _ in every.baselines[name][1:]]
+        assert [score for _, score in rows] == pytest.approx([score for _, score in every.baselines[name][1:]])
+    assert [len(blocks) for blocks, _ in found.best] == [2, 3]
     monkeypatch.setattr(subsets, "RULED_TEXTS", 25)  # the rules look at a part of many texts, and all of them score
-    rows = {
-        row.blocks: row.score for kept in compare_blocks(bert, evaluator, (2, 3)).baselines.values() for row in kept
-    }
+    found = search_subsets(bert, evaluator, blocks=(2, 3))
+    rows = {blocks: score for kept in found.baselines.values() for blocks, score in kept}
     rules = subsets.baseline_blocks(subsets._runners(bert, evaluator.texts()[:25]), 3)
     assert set(rows) == {kept[size - 1] for kept in rules.values() for size in (2, 3)}
     for blocks, score in rows.items():
@@ -149,8 +146,8 @@ def test_graded_pairs_are_made_fewer_and_shorter(bert):
 def test_simpler_rules_keep_what_their_papers_say(bert):
     evaluator = evaluator_of(bert)
     found = search_subsets(bert, evaluator).baselines
-    assert [row.blocks for row in found["first"]] == [(1,), (1, 2), (1, 2, 3)]
-    assert [row.blocks for row in found["even"]] == [(3,), (2, 3), (1, 2, 3)]
+    assert [blocks for blocks, _ in found["first"]] == [(1,), (1, 2), (1, 2, 3)]
+    assert [blocks for blocks, _ in found["even"]] == [(3,), (2, 3), (1, 2, 3)]
     states: list[list[torch.Tensor]] = [[], [], [], []]
     with torch.inference_mode():
         for ids in evaluator.texts():  # one text at a time: no padding
@@ -166,15 +163,15 @@ def test_simpler_rules_keep_what_their_papers_say(bert):
         return [tuple(sorted(order[:size])) for size in (1, 2, 3)]
 
     influence = [float(1 - cosine(block - 1, block).mean()) for block in (1, 2, 3)]
-    assert [row.blocks for row in found["block_influence"]] == largest(influence)
+    assert [blocks for blocks, _ in found["block_influence"]] == largest(influence)
     angles = {(first, last): float(cosine(first, last).arccos().mean()) for first in range(4) for last in range(4)}
-    for size, row in enumerate(found["angular"], 1):
+    for size, (kept, score) in enumerate(found["angular"], 1):
         start = min(range(size + 1), key=lambda at: angles[at, at + 3 - size])
-        assert row.blocks == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
-        assert row.score == pytest.approx(evaluator.score(keep(bert, row.blocks))[0], abs=1e-3)
+        assert kept == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
+        assert score == pytest.approx(evaluator.score(keep(bert, kept))[0], abs=1e-3)
     pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
     changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
-    assert [row.blocks for row in found["cka"]] == largest(changed)
+    assert [blocks for blocks, _ in found["cka"]] == largest(changed)
 
 
 def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -36,7 +36,7 @@ def test_the_shares_of_what_is_hidden_are_those_of_bert():
     ids = torch.full((4000, 20), 7)
     maskable = torch.ones_like(ids, dtype=torch.bool)
     maskable[:, 0] = False
-    hidden, labels = mask_tokens(ids, maskable, 3, 1000, torch.Generator().manual_seed(0))
+    hidden, labels = mask_tokens(ids, maskable, 3, 1000, torch.Generator().manual_seed(0), 0.15)
     chosen = labels != IGNORED
     assert not chosen[:, 0].any()
     assert chosen.any(dim=1).all()  # no text is wasted

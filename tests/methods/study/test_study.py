@@ -1,7 +1,6 @@
 """A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
 
 import csv
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -85,17 +84,6 @@ def done(file, tmp_path_factory):
     return run_study(read_study(file), out), out
 
 
-def test_the_file_says_everything(file, tiny_folder):
-    study = read_study(file)
-    assert [model.name for model in study.models] == ["small | bert", "drawn anew"]
-    assert study.models[1].pooling == "cls"
-    graded, labels = study.tasks
-    assert graded.data == str(file.parent / "graded.csv")
-    assert (graded.training.objective, graded.training.epochs) == ("cosine", 1)
-    assert (labels.training.objective, labels.training.epochs) == ("paraphrase", 2)
-    assert graded.training.learning_rate == labels.training.learning_rate == 1e-3
-
-
 def test_every_model_meets_every_task_at_every_layer(done):
     result, _ = done
     assert len(result.rows) == 2 * 4 + 2 * 3  # no layer 0 for CLS pooling: every text has the same state there
@@ -156,10 +144,10 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
             assert image.width > 500
     with (folder / "best.csv").open() as handle:
         best = list(csv.DictReader(handle))
-    lines = summaries(result)
-    assert [(row["model"], row["task"]) for row in best] == [(line.model, line.task) for line in lines]
-    scores = lines[0].best_dev.scores
-    millions = f"{lines[0].best_dev.paper_parameters / 1e6:.2f}"
+    lines = [line for task in result.tasks() for line in summaries(result, task)]
+    assert [(row["model"], row["task"]) for row in best] == [(line[0].model, line[0].task) for line in lines]
+    scores = lines[0][0].scores
+    millions = f"{lines[0][0].paper_parameters / 1e6:.2f}"
     cells = [points(scores.dev, scores.dev_std), points(scores.dev_pearson, scores.dev_pearson_std)]
     cells += [points(scores.test, scores.test_std), points(scores.test_pearson, scores.test_pearson_std)]
     assert f"| small \\| bert | {scores.layer} | {millions} | {' | '.join(cells)} |" in page
@@ -168,7 +156,7 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
     assert float(best[0]["best_dev_dev_pearson_std"]) == pytest.approx(scores.dev_pearson_std, abs=0.006)
     front = [(row["model"], row["task"], int(row["layer"])) for row in rows if row["on_front"] == "True"]
     assert sorted(front) == sorted(
-        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of_task(task))
+        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of(None, task))
     )
     with (folder / "cka.csv").open() as handle:
         similarities = list(csv.DictReader(handle))
@@ -232,34 +220,6 @@ def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_pat
     assert result.rows == done[0].rows
 
 
-def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp_path):
-    """A resumed study that is stopped again leaves no fewer rows than there were."""
-    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
-    done[0].write(tmp_path / "study.json")
-    given = []
-    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
-    assert given == [done[0].rows]
-    records = tmp_path / "trials/trials.jsonl"
-    records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))  # of the last part
-    given.clear()
-    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
-    assert [len(rows) for rows in given] == [len(done[0].rows)]
-
-
-def test_results_of_all_stand_while_an_early_part_has_something_new(file, done, tmp_path):
-    """As where a layer is added: stopped after the first model, the others would be gone."""
-    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
-    done[0].write(tmp_path / "study.json")
-    records = tmp_path / "trials/trials.jsonl"
-    lines = records.read_text().splitlines(keepends=True)
-    first = json.loads(lines[0])["store"]
-    own = [line for line in lines if json.loads(line)["store"] == first]
-    records.write_text("".join(line for line in lines if line != own[-1]))
-    given = []
-    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
-    assert given == [done[0].rows]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
@@ -303,23 +263,23 @@ def test_the_front_holds_what_nothing_smaller_beats():
 )
 def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
     rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
-    (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
-    assert summary.drop == pytest.approx(60.0 - last)
-    assert summary.drops == drops
+    ((_, _, drop, is_drop),) = summaries(StudyResult(rows=rows, seconds=0.0), "t")
+    assert drop == pytest.approx(60.0 - last)
+    assert is_drop == drops
 
 
 def test_of_one_seed_no_drop_is_said():
     rows = [scored(layer, layer, test, 0.0) for layer, test in ((1, 70.0), (2, 50.0))]
     rows = [replace(row, scores=replace(row.scores, seeds=(0,), test_std=None), depth=2) for row in rows]
-    (summary,) = summaries(StudyResult(rows=tuple(rows), seconds=0.0))
-    assert (summary.drop, summary.drops) == (20.0, False)
+    (summary,) = summaries(StudyResult(rows=tuple(rows), seconds=0.0), "t")
+    assert summary[2:] == (20.0, False)
 
 
 def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
     result = StudyResult(rows=(scored(1, 10, 60.0), scored(2, 20, 61.0)), seconds=0.0)
-    (summary,) = summaries(result)
-    assert (summary.last, summary.drop, summary.drops) == (None, None, False)
-    best = summary.best_dev.scores
+    (summary,) = summaries(result, "t")
+    assert summary[1:] == (None, None, False)
+    best = summary[0].scores
     write_tables(result, tmp_path)
     page = (tmp_path / "tables.md").read_text()
     scores = points(best.dev, best.dev_std), points(best.test, best.test_std)
@@ -328,36 +288,6 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
     write_figures(view_of(result), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("seeds = ", "not TOML"),
-        ("seeds = 3", "names no models"),
-        ('[[models]]\nmodel = "m"', "names no tasks"),
-        ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "model is missing"),
-        ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
-        ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
-        ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two of its models 'm'"),
-        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "`seeds` 0 is out of range"),
-        (
-            'cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"',
-            "cka names 'x', which the study does not have",
-        ),
-        ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "dropout"', "has the objective dropout"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "epochs is 'three'"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "odd"', r"\.toml: bundled: .* 'odd'"),
-    ],
-)
-def test_bad_files_are_named(tmp_path, text, words):
-    path = tmp_path / "study.toml"
-    path.write_text(text)
-    with pytest.raises((UsageError, DataError), match=words):
-        read_study(path)
 
 
 def test_a_missing_file_is_one_line_on_the_command_line(tmp_path, capfd):

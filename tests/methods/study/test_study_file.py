@@ -115,9 +115,9 @@ def test_all_models_and_sets_of_the_papers_study_are_published(shared_data, monk
     figures = read_published(study.published)
     check_published(study, figures)
     models = {model.published or model.name for model in study.models if model.weights == "pretrained"}
-    assert models == {place.model for place in figures}
+    assert models == {place[0] for place in figures}
     data = {task.published or task.name for task in study.tasks}
-    assert data == {place.data for place in figures} | {"stsb/en random weights", "wordsim"}
+    assert data == {place[1] for place in figures} | {"stsb/en random weights", "wordsim"}
     words = next(task for task in study.tasks if task.name == "wordsim")
     assert (words.training.epochs, words.training.batch_size) == (50, 128)
     for task in study.tasks:
@@ -151,32 +151,47 @@ def test_a_prior_has_settings_of_its_own(tmp_path):
     assert found.word_training() == TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-4)
 
 
-BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
+ONE, TASK = '[[models]]\nmodel = "a"\n', '[[tasks]]\ndata = "d"\n'
+BOTH = f'{ONE}[[models]]\nmodel = "b"\n'
+NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["c"]', "models names 'c', which the study does not have"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = ["a"]', "'b' does not run at all"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a'"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is 'True'"),
-        (
-            '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
-            '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',
-            "would call two of its models 'A, x first'",
-        ),
-        (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is '3'"),
-        (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no words or texts"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: `precision` 'fp8'"),
+        ("seeds = ", "not TOML"),
+        ("seeds = 3", "names no models"),
+        (ONE, "names no tasks"),
+        (f"priors = []\n{ONE}{TASK}", "names no priors"),
+        (f'[[models]]\nname = "m"\n{TASK}', "model is missing"),
+        (f"{ONE}size = 3\n{TASK}", "has no 'size'"),
+        (f'{ONE}weights = "heavy"\n{TASK}', "'heavy'"),
+        (f"{ONE}pooling = 3\n{TASK}", "pooling is '3'"),
+        (f"{ONE}{ONE}{TASK}", "two of its models 'a'"),
+        (f'{NAMED}{TASK}[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"', "would call two of its models 'A, x first'"),
+        (f"seeds = 0\n{ONE}{TASK}", "`seeds` 0 is out of range"),
+        (f'cka = "x"\n{ONE}{TASK}', "cka names 'x', which the study does not have"),
+        (f"training = 3\n{ONE}{TASK}", r"\[training\] is 3"),
+        (f"{ONE}{TASK}[training]\nepoch = 3", "has no 'epoch'"),
+        (f'{ONE}{TASK}objective = "luck"', r"\.toml: d: .* 'luck'"),
+        (f'{ONE}{TASK}objective = "dropout"', "the objective dropout does not fit"),
+        (f'{ONE}{TASK}epochs = "three"', "epochs is 'three'"),
+        (f"{ONE}{TASK}epochs = true", "epochs is 'True'"),
+        (f"read_earlier = 1\n{ONE}{TASK}", "read_earlier is '1'"),
+        (f'{ONE}[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
+        (f'{BOTH}{TASK}models = ["c"]', "models names 'c', which the study does not have"),
+        (f'{BOTH}{TASK}models = ["a"]', "'b' does not run at all"),
+        (f'{BOTH}{TASK}models = "a"', "models is 'a'"),
+        (f'{ONE}{TASK}[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
+        (f'{ONE}{TASK}[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
+        (f'{ONE}{TASK}[[priors]]\nword = "x"', "a prior has no 'word'"),
+        (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "has batch_size but nothing"),
+        (f'{ONE}{TASK}[[priors]]\nprecision = "bf16"', "has precision but nothing"),
+        (f'{ONE}{TASK}[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: `precision` 'fp8'"),
     ],
 )
-def test_slips_are_named(tmp_path, text, words):
-    with pytest.raises(UsageError, match=words):
+def test_mistakes_are_named(tmp_path, text, words):
+    with pytest.raises((UsageError, DataError), match=words):
         read(tmp_path, text)
 
 

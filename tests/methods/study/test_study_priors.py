@@ -115,32 +115,6 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     assert scores(result, "bert, trained at layer 3") == pytest.approx(read, abs=1e-3)
 
 
-def test_a_second_run_reads_what_the_first_left(home, done):
-    result, out = done
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    assert run_study(read_study(home / "study.toml"), out).rows == result.rows
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("priors = [{ layer = 2 }]", "has layer but no texts"),
-        ("priors = [{ word = 'x' }]", "a prior has no 'word'"),
-        ("priors = []", "names no priors"),
-        ("priors = [{ words = 'w' }, { words = 'v' }]", "two of its models 'bert, words first'"),
-        ("read_earlier = 1", "read_earlier is '1'"),
-    ],
-)
-def test_bad_priors_are_said(home, line, message):
-    text = (home / "study.toml").read_text()
-    key = line.split(" ")[0]
-    lines = [line if part.strip().startswith(key) else part for part in text.splitlines()]
-    (home / "bad.toml").write_text("\n".join(lines))
-    with pytest.raises(UsageError, match=message):
-        read_study(home / "bad.toml")
-
-
 def test_a_folder_without_word_sets_is_said(home, tmp_path):
     (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
     with pytest.raises(DataError, match="nowhere does not exist"):

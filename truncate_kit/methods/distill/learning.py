@@ -1,8 +1,8 @@
-"""Learning: the full model's vectors, the student's loss, and the runs of one distillation."""
+"""Agreement with the full model, its vectors, the student's loss, and the runs of one distillation."""
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError, too_few_texts
+from truncate_kit.core.errors import MissingExtraError, ModelError, UsageError, too_few_texts
 from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.wording import counted
+from truncate_kit.core.wording import counted, listed
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
@@ -28,23 +28,12 @@ from truncate_kit.export.encode import Chunk, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.distill.result import (
-    NEAR,
-    Agreement,
-    Blocks,
-    DistillResult,
-    HeldOutScores,
-    Student,
-    SubsetScore,
-    Tryout,
-    taught_by,
-)
-from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillSettings
-from truncate_kit.methods.distill.texts import CutTexts, Taught, TextStore, few_texts, held_out_places
+from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores, LeanModel
+from truncate_kit.methods.distill.texts import Taught, TextStore, TokenRows, few_texts, held_out_places
 from truncate_kit.models.encoder import Batch, Encoder
 from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.store import RunStore, StoredRows
-from truncate_kit.models.truncation import keep, truncate
+from truncate_kit.models.truncation import keep
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import (
     Evaluator,
@@ -60,61 +49,59 @@ from truncate_kit.training.settings import TrainingSettings
 
 
 class AgreementEvaluator(VectorEvaluator):
-    """Scores an encoder by its agreement with given vectors, which needs no labels."""
+    """Score an encoder by its agreement with given vectors, without labels.
+
+    Args:
+        ids: Token ids of n held-out texts.
+        vectors: The full model's vectors of them, (n, d).
+
+    Raises:
+        DataError: There are fewer than 2 · `NEAR` + 1 texts.
+    """
 
     def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
-        """Draw the pairs.
-
-        Args:
-            ids: Token ids of n held-out texts.
-            vectors: What the full model gives them, (n, d).
-
-        Raises:
-            DataError: Fewer than 2 · `NEAR` + 1 texts.
-        """
         if len(ids) <= 2 * NEAR:
             raise too_few_texts(len(ids), needed=2 * NEAR + 1)
         self._ids = ids
-        unit = torch.nn.functional.normalize(vectors.float(), dim=1)
+        unit = nn.functional.normalize(vectors.float(), dim=1)
         self._near = _nearest(unit)
         generator = torch.Generator().manual_seed(0)
         steps = torch.randint(1, len(ids), (len(ids), NEAR), generator=generator)  # never a text with itself
         others = (torch.arange(len(ids))[:, None] + steps) % len(ids)
         self._partners = torch.cat([self._near, others], dim=1)
-        self._expected = self._cosines(unit)
+        self._expected = self._cosines(unit).flatten().tolist()
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """The correlation of `Agreement`; no Pearson."""
-        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also where bf16 trains
-            found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
-        # 0 where all cosines are the same, as they are for a model that gives every text one vector.
-        return spearman(found.flatten().tolist(), self._expected.flatten().tolist()) or 0.0, None
+        """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson."""
+        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also while bf16 trains
+            cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
+        return spearman(cosines.flatten().tolist(), self._expected) or 0.0, None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
-        """See `VectorEvaluator`; the first texts, for they were drawn at random, with vectors of what is left."""
+        """Do as in `VectorEvaluator`: take the first texts, drawn at random before, and encode them anew."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
     def agreement(self, encoder: Encoder) -> Agreement:
-        """With interval and neighbours."""
+        """Return correlation and overlap with their intervals."""
         return self.agreement_of(encoder.encode_ids(self._ids))
 
     def agreement_of(self, vectors: Tensor) -> Agreement:
-        """The same from vectors (n, d) of `texts()`."""
-        unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-        found, expected = tied(self._cosines(unit).flatten().tolist()), self._expected.flatten().tolist()
+        """Do as `agreement`, from vectors (n, d) of `texts()`."""
+        unit = nn.functional.normalize(vectors.float(), dim=1)
+        cosines = tied(self._cosines(unit).flatten().tolist())
         # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and those of
         # the texts that it is a partner of.
         drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
-        scores = 100 * rank_correlations(found, expected, counts.reshape(TEXT_RESAMPLES, -1))
+        scores = 100 * rank_correlations(cosines, self._expected, counts.reshape(TEXT_RESAMPLES, -1))
         scores = scores[np.isfinite(scores)]
         low, high = interval(scores) if len(scores) else (0.0, 0.0)
-        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # whether each is near here as well
+        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # neighbours of both models
         near = counts[:, :, :NEAR]
         overlap_low, overlap_high = interval(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)))
         return Agreement(
-            correlation=spearman(found, expected) or 0.0,
+            correlation=spearman(cosines, self._expected) or 0.0,
             low=low,
             high=high,
             overlap=100 * float(same.float().mean()),
@@ -124,67 +111,57 @@ class AgreementEvaluator(VectorEvaluator):
         )
 
     def _cosines(self, unit: Tensor) -> Tensor:
-        """Of each text with its partners, (n, 2 · NEAR)."""
+        """Return the cosines of each text with its partners, (n, 2 · NEAR)."""
         return torch.einsum("nd,npd->np", unit, unit[self._partners])
 
 
 def _nearest(unit: Tensor) -> Tensor:
-    """Places (n, NEAR) of the texts nearest to each, by vectors (n, d) of length 1."""
-    found = []
+    """Return places (n, NEAR) of the texts nearest to each, by vectors (n, d) of length 1."""
+    nearest = []
     for start in range(0, len(unit), 1024):  # never all n² cosines at once
         cosines = unit[start : start + 1024] @ unit.T
         cosines[torch.arange(len(cosines)), torch.arange(start, start + len(cosines))] = -2.0
-        found.append(cosines.topk(NEAR, dim=1).indices)
-    return torch.cat(found)
+        nearest.append(cosines.topk(NEAR, dim=1).indices)
+    return torch.cat(nearest)
 
 
 def held_out_scores(
     full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
 ) -> HeldOutScores | None:
-    """Of the test pairs, or of the half of the queries that is reported; None where there are neither.
+    """Compare both models on the test pairs, or on the half of the queries that reports; None without either.
 
     Args:
         full: The full model.
-        lean: The lean one, which may have fewer word pieces.
-        data: What was given to choose and report by.
-        queries: That half, where `data` is a retrieval set.
+        lean: The lean model, which may have fewer word pieces.
+        data: Data to choose and report by.
+        queries: The reporting half if `data` is a retrieval set.
     """
+    mixed, scores = None, (0.0, 0.0)
     if isinstance(data, RetrievalSet) and queries is not None:
-        same = lean.backbone.config.vocab_size == full.backbone.config.vocab_size
         ids = queries.texts()
-        own = ids if same else halves(lean, data)[1].texts()
-        ours, theirs = lean.encode_ids(own), full.encode_ids(ids)
-        lean_scores, full_scores, mixed = (
-            queries.scores(*sides) for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
-        )
-        difference, (low, high) = estimated(lean_scores - full_scores)
-        return HeldOutScores(
-            data=data.name,
-            metric=SEARCH_METRICS[data.metric],
-            lean=float(lean_scores.mean()),
-            full=float(full_scores.mean()),
-            mixed=float(mixed.mean()),
-            difference=difference,
-            low=low,
-            high=high,
-            num_compared=len(lean_scores),
-            queries_fingerprint=data.queries_fingerprint(),
-        )
-    if not isinstance(data, PairSplits) or data.test is None:
+        same = lean.backbone.config.vocab_size == full.backbone.config.vocab_size
+        ours, theirs = lean.encode_ids(ids if same else halves(lean, data)[1].texts()), full.encode_ids(ids)
+        lean_scores, full_scores = queries.scores(ours, ours), queries.scores(theirs, theirs)
+        scores, mixed = (lean_scores.mean(), full_scores.mean()), float(queries.scores(ours, theirs).mean())
+        (_, (low, high)), number = estimated(lean_scores - full_scores), len(lean_scores)
+        name, metric = data.name, SEARCH_METRICS[data.metric]
+    elif isinstance(data, PairSplits) and data.test is not None:
+        both = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
+        numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
+        scores, (low, high), _, number = paired_difference(both[0], both[1], data.test.scores(), numbers=numbers)
+        name, metric = data.test.name, "Spearman × 100"
+    else:
         return None
-    cosines = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
-    numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
-    scores, (low, high), _, num_pairs = paired_difference(cosines[0], cosines[1], data.test.scores(), numbers=numbers)
     return HeldOutScores(
-        data=data.test.name,
-        metric="Spearman × 100",
-        lean=scores[0],
-        full=scores[1],
-        mixed=None,
-        difference=scores[0] - scores[1],
+        data=name,
+        metric=metric,
+        lean=float(scores[0]),
+        full=float(scores[1]),
+        mixed=mixed,
+        difference=float(scores[0] - scores[1]),
         low=low,
         high=high,
-        num_compared=num_pairs,
+        num_compared=number,
     )
 
 
@@ -194,10 +171,10 @@ HALF = VectorFormat(precision="float16")
 EVALUATIONS = 20
 """Evaluations of an epoch."""
 PATIENCE = 10
-"""Learning ends where this number of evaluations, half an epoch, have brought nothing: at the peak of the rate scores
-dip for a while, also where they end higher."""
+"""Learning stops after this number of evaluations without a gain, half an epoch: at the peak of the rate scores dip for
+a while, also if they end higher."""
 LOST = 1.0
-"""Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
+"""Points on labels that learning must lose before blocks are saved as they came: their vectors fit no other model's."""
 
 
 class TokenWork(EncodingWork):
@@ -205,25 +182,13 @@ class TokenWork(EncodingWork):
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
         """Return rows as they are stored, in the order of the texts."""
-        vectors = self._encoder.encode_ids(chunk.texts)
-        return self._form.store(vectors).tobytes(), 0
-
-
-def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
-    """Return what gives the vectors that are learned: the full model, or the full model cut at a layer before its end.
-
-    Raises `LayerOutOfRangeError`.
-    """
-    if layer is not None and layer > encoder.depth:
-        raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
-    return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
+        return self._form.store(self._encoder.encode_ids(chunk.texts)).tobytes(), 0
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the encoder's float32 graph on a CPU, made in `folder` where it is not there whole; else the encoder.
+    """Return the encoder's float32 graph in `folder`, made there if needed; or the encoder itself.
 
-    The graph runs on as many threads as torch does. On a GPU, where ONNX Runtime is not installed or the encoder cannot
-    be exported, the encoder itself runs.
+    The encoder runs on a GPU, without ONNX Runtime, or if it cannot be exported; a graph has as many threads as torch.
     """
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
@@ -239,13 +204,13 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def teacher_vectors(
     encoder: Encoder, texts: TextStore, folder: Path, *, engine: Engine | None = None, progress: Progress = silent
 ) -> NDArray[np.float16]:
-    """Compute the vectors (n, out) of all texts in float16, memory-mapped; take up what a killed run left.
+    """Compute the vectors (n, out) of all texts in float16, memory-mapped; continue after a kill.
 
     Args:
         encoder: The teacher.
-        texts: In token ids.
+        texts: Token ids.
         folder: Gets the graph and the vectors.
-        engine: Where chunks are encoded, None is here; the bytes do not depend on it where processors are alike.
+        engine: Where chunks are encoded, None is here; the bytes are the same on processors alike.
         progress: Called after each chunk.
 
     Raises:
@@ -256,28 +221,22 @@ def teacher_vectors(
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
     stored = StoredRows(folder / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
-    missing = sorted(stored.missing)
-    done = len(texts) - sum(min(CHUNK, len(texts) - start) for start in missing)
-
-    def chunks() -> Iterator[Chunk]:
-        for start in missing:
-            places = range(start, min(start + CHUNK, len(texts)))
-            yield Chunk(start, [texts.ids(place) for place in places])  # ids, for TokenWork
-
-    for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+    chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
+    done = len(texts) - sum(map(len, chunks))
+    work = (Chunk(places.start, list(map(texts.ids, places))) for places in chunks)  # ids, for TokenWork
+    for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
         stored.write(chunk.start, rows)
         done += len(chunk.texts)
         progress("Encoding with the full model", done, len(texts))
-    return read_vectors(encoder, texts, folder)
+    return read_vectors(texts, folder)
 
 
-def read_vectors(encoder: Encoder, texts: TextStore, folder: Path) -> NDArray[np.float16]:
+def read_vectors(texts: TextStore, folder: Path) -> NDArray[np.float16]:
     """Map what `teacher_vectors` has written to `folder`."""
-    width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
-    return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r", shape=(len(texts), width))
+    return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(texts), -1)
 
 
 def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
@@ -290,18 +249,18 @@ class TaughtTexts:
 
     Args:
         texts: All texts.
-        places: Of those that are learned from.
-        vectors: The full model's, of all texts, (n, out).
+        places: Of the texts to learn from.
+        vectors: The full model's vectors of all texts, (n, out).
         settings: Weights of the parts of the loss.
-        full: The full model and the blocks that the student keeps of it; for the states alone.
-        group: Processes that learn together, each embedding its share of every batch.
+        full: The full model and the blocks that the student keeps of it; for `states` only.
+        group: Processes that learn together, each on its share of every batch.
     """
 
     head: nn.Module | None = None
 
     def __init__(
         self,
-        texts: TextStore | CutTexts,
+        texts: TokenRows,
         places: NDArray[np.int64],
         vectors: NDArray[np.float16],
         settings: DistillSettings,
@@ -314,7 +273,7 @@ class TaughtTexts:
         self.separable = not (settings.similarity or self._full)
         # Over all texts: a batch holds texts of like length, and one of queries alone would cancel their weight.
         share = float((places < texts.num_queries).mean())
-        self._mean_weight = share * settings.query_weight + 1 - share
+        self._mean_weight = 1 + share * (settings.query_weight - 1)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -327,7 +286,7 @@ class TaughtTexts:
         """Return None: the word embeddings keep all their rows."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return 1 − cosine to the full model's vector, and `similarity` times the difference of the batch's cosines.
+        """Return 1 − cosine to the full model's vector, plus the weighted parts for `similarity` and `states`.
 
         Every process of the group has the vectors of all, and gradients of its own share.
         """
@@ -339,19 +298,14 @@ class TaughtTexts:
             mine = encoder.from_states(states[-1], inputs["attention_mask"]).float()
         else:  # a batch with fewer texts than there are processes
             mine = torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
-        found = self._group.gather(mine[None], len(places))[0]
+        vectors = nn.functional.normalize(self._group.gather(mine[None], len(places))[0], dim=1)
         places = [place for rank in range(self._group.size) for place in places[rank :: self._group.size]]
-        wanted = rows_of(self._vectors, places).to(found.device)
-        found, wanted = (nn.functional.normalize(side, dim=1) for side in (found, wanted))
-        distance = 1 - (found * wanted).sum(1)
-        if self._settings.query_weight != 1 and self._texts.num_queries:
-            queries = torch.tensor(places, device=found.device) < self._texts.num_queries
-            weight = torch.where(queries, self._settings.query_weight, 1.0)
-            loss = (weight * distance).mean() / self._mean_weight
-        else:
-            loss = distance.mean()
+        wanted = nn.functional.normalize(rows_of(self._vectors, places).to(vectors.device), dim=1)
+        is_query = torch.tensor(places, device=vectors.device) < self._texts.num_queries
+        weight = torch.where(is_query, self._settings.query_weight, 1.0)
+        loss = (weight * (1 - (vectors * wanted).sum(1))).mean() / self._mean_weight
         if self._settings.similarity:
-            loss = loss + self._settings.similarity * nn.functional.mse_loss(found @ found.T, wanted @ wanted.T)
+            loss = loss + self._settings.similarity * nn.functional.mse_loss(vectors @ vectors.T, wanted @ wanted.T)
         if self._full and own:
             tokens = sum(self._lengths[place] for place in batch)
             loss = loss + self._settings.states * _distance_of_states(states, inputs, self._full, tokens)
@@ -359,9 +313,9 @@ class TaughtTexts:
 
 
 def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Encoder, Blocks], tokens: int) -> Tensor:
-    """Return the mean 1 − cosine between tokens behind the kept blocks and behind the same blocks of the full model.
+    """Return the mean 1 − cosine between token states of both models behind the kept blocks.
 
-    tokens: Number of them in the whole batch, of all processes.
+    tokens: Number of tokens in the whole batch, of all processes.
     """
     encoder, blocks = full
     with torch.no_grad():
@@ -373,7 +327,7 @@ def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Enc
 
 
 class StudentRun(TrainingRun):
-    """Learning without dropout, which would blur vectors that are to be met exactly; ends where scores stop growing."""
+    """Learn without dropout, which would blur exact targets; stop when scores stop growing."""
 
     dropout = False
     bucket_batches = 96
@@ -409,8 +363,8 @@ def student_run(
 
     Args:
         student: Is taught.
-        examples: What it learns from.
-        evaluator: Scores it, and chooses the weights that are kept.
+        examples: Texts and targets.
+        evaluator: Scores the student and chooses the weights to keep.
         settings: How it learns.
         group: Processes that learn together.
         evaluations: Number of scores in an epoch.
@@ -431,7 +385,19 @@ def student_run(
 
 
 class Learning:
-    """What is held out of a distillation, and what has learned or learns now: all that every process of a group has."""
+    """The state of one distillation that every process of a group has: held-out texts, evaluators and runs.
+
+    Args:
+        encoder: The full model.
+        teacher: The full model, cut at `settings.layer`.
+        texts: All texts.
+        vectors: The teacher's vectors of them.
+        settings: How students learn.
+        data: Data to choose and report by; None chooses by agreement.
+        runs: Store of the runs; the leading process holds it.
+        group: Processes that learn together.
+        progress: Called as the work goes on.
+    """
 
     def __init__(
         self,
@@ -445,14 +411,16 @@ class Learning:
         group: Group,
         progress: Progress,
     ) -> None:
-        """Take what `distill` has; texts and vectors are there, and the leading process holds `runs`."""
         self.encoder, self.teacher, self.settings = encoder, teacher, settings
         self.texts, self.vectors, self.data = texts, vectors, data
         self.runs, self.group, self.progress = runs, group, progress
         self.choosing, self.reporting, self.learned_from = held_out_places(len(texts), settings)
-        self.report, by_agreement = self._agreement(self.reporting), self._agreement(self.choosing)
+        self.report, by_agreement = (
+            AgreementEvaluator(texts.ids_at(places), rows_of(vectors, places.tolist()))
+            for places in (self.reporting, self.choosing)
+        )
         self.evaluator: VectorEvaluator = by_agreement
-        self.metric, self.full_score = f"agreement with {taught_by(settings)}", 100.0
+        self.metric, self.full_score = settings.agreement, 100.0
         self.queries: RetrievalEvaluator | None = None  # that report
         if isinstance(data, RetrievalSet):
             self.evaluator, self.queries = halves(encoder, data)
@@ -463,66 +431,69 @@ class Learning:
         if not self.by_agreement:
             self.full_score = self.evaluator.score(teacher)[0]
 
-    def _agreement(self, places: NDArray[np.int64]) -> AgreementEvaluator:
-        return AgreementEvaluator(self.texts.ids_at(places), rows_of(self.vectors, places.tolist()))
-
     def reread(self, encoder: Encoder) -> list[Ids]:
-        """Tokenise the texts of `evaluator` by the tokenizer of another encoder."""
+        """Tokenise the texts of `evaluator` with the tokenizer of another encoder."""
         if isinstance(self.data, RetrievalSet):
             return halves(encoder, self.data)[0].texts()
         if self.data is not None and self.data.dev is not None:
             return PairEvaluator(encoder, self.data.dev).texts()
         return self.texts.ids_for(encoder, self.choosing.tolist())
 
-    def try_out(self, one: SubsetScore) -> Tryout:
-        """Return what a subset gives after learning from few texts, from the store or by learning now."""
-        name = f"tryout-{run_name(one.blocks)}"
-        if (found := self.runs.read(name, Tryout)) is not None:
-            return found
-        self.group.agree((one.blocks, True))
-        student, run = self._taught(one.blocks, few=True)
-        found = Tryout(blocks=one.blocks, untrained=one.score, learned=max(run.state.scores))
+    def view(self, blocks: Blocks) -> Encoder:
+        """Return the untrained model of these blocks, to score; it shares memory with the full model."""
+        return keep(self.encoder, blocks, copy_weights=False)
+
+    def try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
+        """Return what a subset gives after learning from few texts; learn unless the store has it."""
+        name = f"tryout-{run_name(blocks)}"
+        if (known := self.runs.read(name, LeanModel)) is not None:
+            return known
+        self.group.agree((blocks, True))
+        student, run = self._taught(blocks, few=True)
+        best = max(run.state.scores)
+        agreement = None
         if isinstance(self.evaluator, AgreementEvaluator):
-            counts = student if found.learned >= one.score else keep(self.encoder, one.blocks, copy_weights=False)
-            agreement = self.evaluator.agreement(counts)
-            found = replace(found, overlap=agreement.overlap, low=agreement.low)
-        return self.runs.write(name, found)
+            agreement = self.evaluator.agreement(student if best >= untrained else self.view(blocks))
+        row = LeanModel(
+            blocks=blocks, score=max(untrained, best), untrained=untrained, scores=(best,), agreement=agreement
+        )
+        return self.runs.write(name, row)
 
-    def learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
-        """Return the student that keeps these blocks, from the store or by learning now.
-
-        weights: Whether they are needed.
-        """
+    def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
+        """Return the student with these blocks; learn unless the store has it, and its weights if they are needed."""
         name = run_name(blocks)
-        found = self.runs.read(name, Student)
-        if found is not None and (self.runs.has_weights(name) or not weights):
-            return found
+        known = self.runs.read(name, LeanModel)
+        if known is not None and (self.runs.has_weights(name) or not weights):
+            return known
         if len(blocks) == self.teacher.depth and self.by_agreement:  # the teacher itself
-            agreement = self.report.agreement(self.teacher)
-            whole = Student(blocks=blocks, scores=(), best=100.0, agreement=agreement, steps=0, seconds=0.0)
+            whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
         state, best = run.state, max(run.state.scores)
-        if not self.by_agreement:  # where a model's end makes its vectors worse, learning them loses what a cut has
+        if not self.by_agreement:  # if a model's end makes its vectors worse, learning them loses what a cut has
             as_it_came = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
                 student, best = as_it_came, untrained
-        record = Student(
+        steps, agreement = min(state.stage * run.interval, run.total), self.report.agreement(student)
+        row = LeanModel(
             blocks=blocks,
+            score=best,
             scores=tuple(state.scores),
-            best=best,
-            agreement=self.report.agreement(student),
-            steps=min(state.stage * run.interval, run.total),
+            agreement=agreement,
+            steps=steps,
             seconds=state.seconds,
         )
-        return self.runs.write_encoder(name, record, student)
+        return self.runs.write_encoder(name, row, student)
 
-    def help(self) -> DistillResult | None:
-        """Learn together with the leading process, as often as it does; return None."""
+    def recorded(self, prefix: str) -> list[LeanModel]:
+        """Return all stored rows of a kind: `blocks` learned from all texts, `tryout` from few."""
+        return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
+
+    def help(self) -> None:
+        """Learn together with the leading process, as often as it does."""
         while (order := self.group.agree(None)) is not None:
             self._taught(order[0], few=order[1])
-        return None
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
         """Return a student with the weights that learned best, and its run. few: from few short texts."""
@@ -530,22 +501,22 @@ class Learning:
         taught: Taught = self.texts, self.learned_from, self.vectors
         settings = replace(self.settings, learning_rate=self.rate(blocks))
         evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
-        if few and self.few is not None:  # at the usual rate, for there are few steps
-            settings = replace(self.settings, epochs=1)
+        if few and self.few is not None:
+            settings = replace(self.settings, epochs=1)  # at the usual rate, because there are few steps
             evaluations, checkpoint, taught = 1, None, self.few
         examples = TaughtTexts(*taught, settings, full, self.group)
         run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
-        task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
+        task = f"{counted(len(blocks), 'block')} ({listed(blocks)}) {'tried out' if few else 'learning'}"
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
 
     @cached_property
     def few(self) -> Taught | None:
-        """The few texts that subsets are tried out on; None where there are too few texts for it."""
+        """Return the few texts to try subsets on; None if there are too few for it."""
         return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
 
     def rate(self, blocks: Blocks) -> float:
-        """Return the peak rate of learning by these blocks."""
+        """Return the peak rate for a student with these blocks."""
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import combinations
+from itertools import combinations, groupby, islice
 
 import torch
 from torch import Tensor
@@ -13,118 +13,92 @@ from truncate_kit.analysis.cka import cka_matrix
 from truncate_kit.core.errors import LayerNotHeldError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.core.wording import counted, lasting
-from truncate_kit.methods.distill.result import LEADING, Blocks, SubsetScore, SubsetSearch
+from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
 from truncate_kit.models.encoder import BlockRunner, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import keep, kept_config
 from truncate_kit.training.examples import Ids, VectorEvaluator
 from truncate_kit.training.loop import precision
 
+LEADING = 4
+"""Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 EXACT_DEPTH = 12
-"""Deepest model of which every subset is tried: 4,095 of them."""
+"""Deepest model that is searched exactly: 4,095 subsets."""
 BEAM = 8
 BATCH = 64
-SEARCH_SECONDS = 600.0
-"""A search that would take longer uses fewer and shorter texts, and then a beam."""
-SEARCH_BYTES = 4 * 2**30
-"""Likewise one whose states would take more memory."""
+SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
+"""A search that would take more uses fewer and shorter texts, and then a beam."""
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
 RULED_TEXTS = 2000
-"""Most texts over which simpler rules look at the blocks of a model, where no search goes over more anyway."""
+"""Most texts that simpler rules read for named blocks; no search reads more."""
 SAID_SECONDS = 5.0  # a longer search is announced
 _TIMED = 3  # blocks
 
 
 def search_subsets(
-    encoder: Encoder, evaluator: VectorEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
+    encoder: Encoder,
+    evaluator: VectorEvaluator,
+    *,
+    blocks: Blocks | None = None,
+    beam: int = BEAM,
+    progress: ProgressOption = False,
 ) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
-    Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a
-    block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size. A block is
-    timed first: a search of more than a few seconds is announced, and one that would take more than ten minutes or hold
-    more than 4 GiB goes over fewer and shorter texts, and where these do not help by a beam as well.
+    Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a block
+    over the texts. For deeper models, blocks are removed one at a time from the `beam` best subsets of each size. A
+    block is timed first: a search of more than ten minutes or 4 GiB uses fewer and shorter texts, or else a beam.
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
-        evaluator: Scores the vectors of its texts; 2,000 short ones or fewer keep the states of a 12-layer model in
-            1 GiB.
-        beam: Subsets of each size that are gone on from.
-        progress: True draws bars and logs; else what is called after each subset.
+        evaluator: Scores the vectors of its texts.
+        blocks: Score only these blocks, the full model and what simpler rules keep, on all texts.
+        beam: Width of the beam.
+        progress: True draws bars and logs; else called after each subset.
 
     Raises:
         ModelError: Vectors come from several layers or from heads.
     """
     progress = reporter(progress)
-    check_blocks(encoder)
-    begin, depth, held = time.perf_counter(), encoder.depth, cache(partial(_is_held, encoder))
-    every = tuple(range(1, depth + 1))
-    with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
-        used, width, sentence = plan_search(encoder, evaluator, beam)
-        if sentence:
-            announce(progress, sentence)
-        tree = _Tree(encoder, used)
-        if width is None:
-            subsets = [blocks for size in every for blocks in combinations(every, size) if held(blocks)]
-            scores = tree.scores(subsets, progress)
-        else:
-            best, scores = [every], tree.scores([every])
-            for size in range(depth - 1, 0, -1):
-                fewer = {(*b[:place], *b[place + 1 :]) for b in best for place in range(len(b))}
-                found = tree.scores(filter(held, fewer))
-                if not found:
-                    break
-                scores |= found
-                best = sorted(found, key=lambda blocks: (-found[blocks], blocks))[:width]
-                progress("Searching subsets", depth - size, depth - 1)
-        rules = baseline_blocks(tree.runners, depth)
-        baselines = {name: list(filter(held, kept)) for name, kept in rules.items()}
-        scores |= tree.scores({one for kept in baselines.values() for one in kept} - set(scores))
-    num_texts = None if used is evaluator else len(used.texts())
-    return _found(scores, baselines, exact=width is None, num_texts=num_texts, begin=begin)
-
-
-def compare_blocks(encoder: Encoder, evaluator: VectorEvaluator, blocks: Blocks) -> SubsetSearch:
-    """Score blocks that are known, the full model, and what simpler rules keep, in the form of `search_subsets`.
-
-    Each is scored on all texts, batch by batch; the rules look at `RULED_TEXTS` of them at most. Raises as
-    `search_subsets`.
-    """
     check_blocks(encoder, blocks)
-    begin, every = time.perf_counter(), tuple(range(1, encoder.depth + 1))
+    begin, depth, held = time.perf_counter(), encoder.depth, cache(partial(is_held, encoder))
+    every, used, width = tuple(range(1, depth + 1)), evaluator, None
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
-        many = len(evaluator.texts()) > RULED_TEXTS
-        used = evaluator.fewer(encoder, RULED_TEXTS, SEARCHED_TOKENS) if many else evaluator
-        baselines = {
-            name: [one for one in kept if len(one) in (len(blocks), len(every)) and _is_held(encoder, one)]
-            for name, kept in baseline_blocks(_runners(encoder, used.texts()), encoder.depth).items()
-        }
-        compared = {blocks, every, *(one for kept in baselines.values() for one in kept)}
-        scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in sorted(compared)}
-    return _found(scores, baselines, exact=False, num_texts=None, begin=begin)
-
-
-def _found(
-    scores: dict[Blocks, float],
-    baselines: dict[str, list[Blocks]],
-    *,
-    exact: bool,
-    num_texts: int | None,
-    begin: float,
-) -> SubsetSearch:
-    """Order all scores; begin: when the search began, by `perf_counter`."""
-    ranked: dict[int, list[SubsetScore]] = {}
-    for blocks, score in sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0])):
-        ranked.setdefault(len(blocks), []).append(SubsetScore(blocks=blocks, score=score))
+        if blocks is not None:
+            many = len(evaluator.texts()) > RULED_TEXTS
+            read = evaluator.fewer(encoder, RULED_TEXTS, SEARCHED_TOKENS) if many else evaluator
+            rules = baseline_blocks(_runners(encoder, read.texts()), depth)
+            baselines = {
+                name: [one for one in kept if len(one) in (len(blocks), depth) and held(one)]
+                for name, kept in rules.items()
+            }
+            compared = {blocks, every, *(one for kept in baselines.values() for one in kept)}
+            scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in sorted(compared)}
+        else:
+            used, width = plan_search(encoder, evaluator, beam, progress)
+            tree = _Tree(encoder, used)
+            if width is None:
+                scores = tree.scores(
+                    [one for size in every for one in combinations(every, size) if held(one)], progress
+                )
+            else:
+                best, scores = [every], tree.scores([every])
+                for size in range(depth - 1, 0, -1):
+                    fewer = {(*b[:place], *b[place + 1 :]) for b in best for place in range(len(b))}
+                    scored = tree.scores(filter(held, fewer))
+                    if not scored:
+                        break
+                    scores |= scored
+                    best = sorted(scored, key=lambda one: (-scored[one], one))[:width]
+                    progress("Searching subsets", depth - size, depth - 1)
+            baselines = {name: list(filter(held, kept)) for name, kept in baseline_blocks(tree.runners, depth).items()}
+            scores |= tree.scores({one for kept in baselines.values() for one in kept} - set(scores))
+    ranked = sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
     return SubsetSearch(
-        best=tuple(rows[0] for rows in ranked.values()),
-        leading=tuple(one for rows in ranked.values() for one in rows[:LEADING]),
-        baselines={
-            name: tuple(SubsetScore(blocks=blocks, score=scores[blocks]) for blocks in found)
-            for name, found in baselines.items()
-        },
+        leading=tuple(one for _, rows in groupby(ranked, lambda item: len(item[0])) for one in islice(rows, LEADING)),
+        baselines={name: tuple((one, scores[one]) for one in kept) for name, kept in baselines.items()},
         tried=len(scores),
-        exact=exact,
-        num_texts=num_texts,
+        exact=blocks is None and width is None,
+        num_texts=None if used is evaluator else len(used.texts()),
         seconds=time.perf_counter() - begin,
     )
 
@@ -142,7 +116,7 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
         kept_config(encoder.backbone.config, blocks)
 
 
-def _is_held(encoder: Encoder, blocks: Blocks) -> bool:
+def is_held(encoder: Encoder, blocks: Blocks) -> bool:
     """Tell whether an ordinary checkpoint can hold this subset."""
     try:
         kept_config(encoder.backbone.config, blocks)
@@ -152,7 +126,7 @@ def _is_held(encoder: Encoder, blocks: Blocks) -> bool:
 
 
 def _batches(ids: Sequence[Ids]) -> list[list[int]]:
-    """Return the places of the texts of each batch, of like length."""
+    """Return the places of the texts of each batch, of similar length."""
     return length_batches([len(row) for row in ids], BATCH)
 
 
@@ -171,35 +145,32 @@ class _Tree:
         self._order = original_order(_batches(ids))
 
     def scores(self, wanted: Iterable[Blocks], progress: Progress = silent) -> dict[Blocks, float]:
-        """Score some subsets; those that follow one another in order share the states of their common beginning."""
+        """Score some subsets; neighbours in sorted order share the states of their common beginning."""
         scores: dict[Blocks, float] = {}
-        path: list[tuple[int, list[Tensor]]] = []
+        path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in self.runners])]
         ordered = sorted(wanted)
         for blocks in ordered:
             common = 0
-            while common < min(len(path), len(blocks)) and path[common][0] == blocks[common]:
+            while common < min(len(path) - 1, len(blocks)) and path[common + 1][0] == blocks[common]:
                 common += 1
-            del path[common:]
+            del path[common + 1 :]
             for block in blocks[common:]:
-                path.append((block, self.run(block, path[-1][1] if path else [each.embedded for each in self.runners])))
+                states = [one.run(block, state) for one, state in zip(self.runners, path[-1][1], strict=True)]
+                path.append((block, states))
             vectors = [one.vectors(state).float().cpu() for one, state in zip(self.runners, path[-1][1], strict=True)]
             scores[blocks] = self._evaluator.score_of(torch.cat(vectors)[self._order])[0]
             progress("Searching subsets", len(scores), len(ordered))
         return scores
 
-    def run(self, block: int, states: list[Tensor]) -> list[Tensor]:
-        """Run a block over the states of all batches."""
-        return [runner.run(block, state) for runner, state in zip(self.runners, states, strict=True)]
-
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
     """Return what simpler rules keep for each number n of blocks, from one run of all blocks over four texts or more.
 
-    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, as layer
-    reduction for distillation usually takes them. block_influence: the n blocks that change their tokens' direction
-    most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens
-    before and behind it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that change the sentence
-    vectors most, by debiased CKA.
+    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, the usual
+    layer reduction for distillation. block_influence: the n blocks that change their tokens' direction most (ShortGPT,
+    arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens before and behind
+    it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that change the sentence vectors most, by
+    debiased CKA.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
@@ -232,47 +203,36 @@ def _largest(values: Tensor, number: int) -> Blocks:
     return tuple(sorted(order[:number]))
 
 
-def plan_search(encoder: Encoder, evaluator: VectorEvaluator, beam: int) -> tuple[VectorEvaluator, int | None, str]:
-    """Choose the first way that ends within `SEARCH_SECONDS` and holds no more than `SEARCH_BYTES`, or the last one.
+def plan_search(
+    encoder: Encoder, evaluator: VectorEvaluator, beam: int, progress: Progress
+) -> tuple[VectorEvaluator, int | None]:
+    """Choose the first way within `SEARCH_SECONDS` and `SEARCH_BYTES`, or the last one; announce a long search.
 
-    Every subset over all texts, over all of them cut to `SEARCHED_TOKENS`, over half of these and so on down to
-    `FEWEST_SEARCHED`; then by a beam, which gets narrower. Deeper models than `EXACT_DEPTH` begin with the beam.
-
-    Args:
-        encoder: Its blocks are timed.
-        evaluator: Of all texts.
-        beam: The widest one.
+    The ways: every subset over all texts, over all texts cut to `SEARCHED_TOKENS`, over half of these and so on down to
+    `FEWEST_SEARCHED`; then a beam that gets narrower. Models deeper than `EXACT_DEPTH` begin with the beam.
 
     Returns:
-        The evaluator, the width of the beam (None tries every subset), and what to announce, which may be empty.
+        The evaluator, and the width of the beam (None tries every subset).
     """
     block, score = _seconds(encoder, evaluator)
     fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
-    depth, total = encoder.depth, len(evaluator.texts())
-    wanted: tuple[float, int] | None = None
+    depth, total, whole = encoder.depth, len(evaluator.texts()), ""
     for number, width in _ways(total, depth, beam):
         used = evaluator if number is None else fewer(number)
         ids = used.texts()
         runs, subsets = (2**depth - 1,) * 2 if width is None else beam_cost(depth, width)
         seconds = runs * block * _padded(ids) + subsets * score * len(ids) / total
-        held = 4 * encoder.width * _padded(ids) * (depth + 1)  # float32 states behind each block of a subset
-        wanted = wanted or (seconds, held)
-        if seconds <= SEARCH_SECONDS and held <= SEARCH_BYTES:
+        states = 4 * encoder.width * _padded(ids) * (depth + 1)  # bytes in float32, behind each block of a subset
+        whole = whole or f"{lasting(seconds)} and {states / 1e9:.1f} GB"
+        if seconds <= SEARCH_SECONDS and states <= SEARCH_BYTES:
             break
-    took = f"about {lasting(seconds)}: {counted(runs, 'run')} of a block over {counted(len(ids), 'text')}"
-    if used is evaluator:
-        return used, width, f"The search for blocks takes {took}." if seconds > SAID_SECONDS else ""
-    assert wanted is not None
-    memory = f" and {wanted[1] / 1e9:.0f} GB" if wanted[1] > SEARCH_BYTES else ""
-    by_beam = "" if width is None else f" and by a beam of {width}"
-    return (
-        used,
-        width,
-        (
-            f"The search for blocks would take about {lasting(wanted[0])}{memory}. So it goes over fewer texts, cut to "
-            f"{SEARCHED_TOKENS} tokens{by_beam}, and takes {took}."
-        ),
-    )
+    if used is not evaluator or seconds > SAID_SECONDS:
+        said = f"The search for blocks takes about {lasting(seconds)}: {counted(runs, 'run')} of a block over "
+        said += counted(len(ids), "text")
+        if used is not evaluator:
+            said += f", cut to {SEARCHED_TOKENS} tokens; over all texts it would take {whole}"
+        announce(progress, f"{said}.")
+    return used, width
 
 
 def beam_cost(depth: int, beam: int) -> tuple[int, int]:
@@ -286,20 +246,18 @@ def beam_cost(depth: int, beam: int) -> tuple[int, int]:
 
 
 def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield numbers of texts, None for all as they are, and widths of the beam, None to try all; the dearest first."""
+    """Yield numbers of texts, None for all as they are, and widths of the beam, None for all subsets; slowest first."""
     fewest, numbers = total, [None, total]
     while fewest > FEWEST_SEARCHED:
         numbers.append(fewest := max(FEWEST_SEARCHED, fewest // 2))
-    widths = [beam]
-    while widths[-1] > 1:
-        widths.append(widths[-1] // 2)
+    widths = [beam >> halvings for halvings in range(beam.bit_length())]
     widest = None if depth <= EXACT_DEPTH else widths.pop(0)
     yield from ((number, widest) for number in numbers)
     yield from ((fewest, width) for width in widths)
 
 
 def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> tuple[float, float]:
-    """Time a block a padded token, on a batch of middle length; and a score of all vectors."""
+    """Time a block per padded token, on a batch of middle length; and a score of all vectors."""
     ids = evaluator.texts()
     batches = _batches(ids)
     some = [ids[place] for place in batches[len(batches) // 2]]

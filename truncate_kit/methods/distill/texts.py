@@ -1,47 +1,62 @@
-"""The texts to learn from: token ids in a memory-mapped file, and the few that choices of blocks are tried out on."""
+"""Texts to learn from, as token ids in a memory-mapped file; and pairs scored by a model's own cosines."""
 
 import hashlib
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from truncate_kit.core.errors import DataError
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, TruncateKitError
 from truncate_kit.core.files import replacing
+from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.wording import counted
+from truncate_kit.core.workspace import Workspace, read_result
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.methods.distill.result import TextCounts
-from truncate_kit.methods.distill.settings import DistillSettings
+from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
 from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Digest, encoder_digest
+from truncate_kit.models.truncation import truncate
 from truncate_kit.training.examples import Ids
 
+if TYPE_CHECKING:
+    from truncate_kit.data.retrieval import RetrievalSet
+
+FOLDER = Path("distillation") / "texts"
+"""Of a workspace."""
 FEWEST_TEXTS = 200
 FEWEST_HELD_OUT = 42
-"""Texts: halves of 21, so that each has the nearest twenty of which the overlap is counted."""
+"""Halves of 21 texts, so that each text has the nearest twenty that the overlap needs."""
 FEW_TEXTS, FEW_TOKENS = 2000, 64
-"""How many texts a choice of blocks is tried out on, a tenth of all where these are few; and the length to which they
-are cut where too few are short."""
+"""Number of texts to try a choice of blocks on, at most a tenth of all; and their length, if too few are as short."""
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
 _AT_ONCE = 4096  # texts that are tokenised together
+NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
+SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
+PAIRS = 1000  # at most; all cosines between as many texts are computed
+FEWEST_PAIRED = 10  # texts of each half: a correlation over fewer pairs means little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTexts:
-    """What is read.
+    """Texts for `distill`.
 
     Attributes:
         texts: As long as those to be served; read once, in order.
-        queries: Texts that will be searched with; they get the model's prompt for queries.
+        queries: Texts to search with; they get the model's prompt for queries.
         exclude: Texts that must not be learned from.
-        vocabulary: Texts whose word pieces alone the lean model keeps; None keeps all.
+        vocabulary: The lean model keeps the word pieces of these texts; None keeps all.
     """
 
     texts: Iterable[str]
@@ -50,18 +65,17 @@ class RawTexts:
     vocabulary: Sequence[str] | None = None
 
 
-class TextStore:
-    """Token ids of all texts by their places, read from a memory-mapped file."""
+class TokenRows:
+    """Token ids of texts, one after another.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / TEXTS_FILE  # the texts themselves, one JSON object a line, prompts not included
-        note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
-        self.counts = TextCounts.from_dict(note["counts"])
-        self.num_queries = self.counts.num_queries  # which come first
-        self.digest: str = note["texts"]
-        self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
-        self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
+    Args:
+        tokens: All ids.
+        ends: End of each text in `tokens`, (n,).
+        num_queries: Number of queries; they come first.
+    """
+
+    def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int64], num_queries: int) -> None:
+        self._tokens, self._ends, self.num_queries = tokens, ends, num_queries
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -69,8 +83,8 @@ class TextStore:
     def ids(self, place: int) -> Ids:
         """Return the token ids of one text."""
         start = int(self._ends[place - 1]) if place else 0
-        found: Ids = self._tokens[start : int(self._ends[place])].tolist()
-        return found
+        row: Ids = self._tokens[start : int(self._ends[place])].tolist()
+        return row
 
     def ids_at(self, places: NDArray[np.int64]) -> list[Ids]:
         """Return the token ids of some texts."""
@@ -80,118 +94,105 @@ class TextStore:
         """Count the tokens of each text, (n,)."""
         return np.diff(self._ends, prepend=0)
 
+
+class TextStore(TokenRows):
+    """Texts of a folder that `store_texts` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
+        note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
+        self.counts: dict[str, int] = note["counts"]  # see `DistillResult.texts`
+        self.digest: str = note["texts"]
+        tokens = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
+        super().__init__(tokens, np.load(folder / ENDS_FILE, mmap_mode="r"), self.counts["num_queries"])
+
     def read(self, places: Collection[int]) -> list[str]:
-        """Read the texts at some places, in the order of the file, prompts not included."""
+        """Read the texts at some places, in the order of the file, without prompts."""
         wanted = set(places)
         with self.file.open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
 
     def ids_for(self, encoder: Encoder, places: Sequence[int]) -> list[Ids]:
-        """Tokenise the texts at some places by another tokenizer, which has the same prompts; in that order."""
+        """Tokenise the texts at some places with the tokenizer of another encoder that has the same prompts."""
         text = dict(zip(sorted(places), self.read(places), strict=True))
-        found: dict[int, Ids] = {}
+        ids: dict[int, Ids] = {}
         for names, asked in ((QUERY_PROMPTS, True), (DOCUMENT_PROMPTS, False)):
             side = [place for place in text if (place < self.num_queries) == asked]
             prompt = side_prompt(encoder, names) or None
-            found |= zip(side, prompted_ids(encoder, [text[place] for place in side], prompt), strict=True)
-        return [found[place] for place in places]
+            ids |= zip(side, prompted_ids(encoder, [text[place] for place in side], prompt), strict=True)
+        return [ids[place] for place in places]
 
 
 def store_texts(
     encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
-    """Tokenise the distinct texts into `folder`.
+    """Tokenise the distinct texts into `folder`; only a hash of each text stays in memory.
 
-    Queries come first and get the model's own prompt for queries; other texts get that for documents, or the default
-    prompt. Only a hash of each text stays in memory.
+    Queries come first, with the model's prompt for queries; other texts get its prompt for documents, or the default.
 
     Args:
-        encoder: Whose tokenizer, casing, prompts and length count.
+        encoder: Has tokenizer, casing, prompts and length.
         raw: The texts.
-        folder: Is written as a whole.
-        limit: Largest number of texts beside the queries, of which all are read; None for all.
+        folder: Is replaced as a whole.
+        limit: Largest number of texts beside the queries; None is all.
         progress: Called after some thousand texts.
 
     Raises:
-        DataError: Queries alone, or fewer than `FEWEST_TEXTS` distinct texts.
+        DataError: There are queries alone, or fewer than `FEWEST_TEXTS` distinct texts.
         FileProblemError: The folder cannot be written.
     """
     exclude, number = {_compared(text) for text in raw.exclude}, Counter[str]()
-    lengths, digest, longest = list[int](), Digest(), encoder.max_length
+    lengths, digest, longest, seen = list[int](), Digest(), encoder.max_length, set[bytes]()
     digest.add(encoder_digest(encoder))
-    read = _distinct(raw.queries, raw.texts, exclude, limit, number)
+
+    def distinct(texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
+            kind = "excluded" if _compared(text) in exclude else "repeated" if mark in seen else "kept"
+            number[kind] += 1
+            if kind == "kept":
+                seen.add(mark)
+                yield text
+
+    sides = ((QUERY_PROMPTS, distinct(raw.queries)), (DOCUMENT_PROMPTS, islice(distinct(raw.texts), limit)))
     with replacing(folder) as place:
         place.mkdir()
         with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
-            for names, some in read:
-                prompt = side_prompt(encoder, names) or None  # where there is none for a side, the default one
-                rows = prompted_ids(encoder, some, prompt)
-                full = [(prompt or "") + one for one, ids in zip(some, rows, strict=True) if len(ids) >= longest]
-                number["cut"] += encoder.reader.num_longer(full, prompt=prompt is None)  # some fit exactly
-                for text, ids in zip(some, rows, strict=True):
-                    lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-                    np.asarray(ids, dtype=np.int32).tofile(tokens)
-                    lengths.append(len(ids))
-                    digest.add(names[0], text)
-                progress("Reading texts", len(lengths), len(lengths) + 1)
-        _check_enough(len(lengths), number)
+            for names, source in sides:
+                prompt = side_prompt(encoder, names) or None  # the default one if there is none for a side
+                while some := list(islice(source, _AT_ONCE)):
+                    rows = prompted_ids(encoder, some, prompt)
+                    full = [(prompt or "") + text for text, ids in zip(some, rows, strict=True) if len(ids) >= longest]
+                    number["cut"] += encoder.reader.num_longer(full, prompt=prompt is None)  # some fit exactly
+                    number["queries"] += len(some) * (names is QUERY_PROMPTS)
+                    for text, ids in zip(some, rows, strict=True):
+                        lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+                        np.asarray(ids, dtype=np.int32).tofile(tokens)
+                        lengths.append(len(ids))
+                        digest.add(names[0], text)
+                    progress("Reading texts", len(lengths), len(lengths) + 1)
+        count = len(lengths)
+        if count < FEWEST_TEXTS or count == number["queries"]:
+            raise DataError(
+                f"Only {counted(count - number['queries'], 'distinct text')} to learn from and "
+                f"{counted(number['queries'], 'query', 'queries')}; {number['excluded']:,} of those read are left out, "
+                "because they are to be excluded or stand in the data for evaluation.",
+                hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
+                "`max_texts`, or fewer to `exclude`.",
+            )
         progress("Reading texts", len(lengths), len(lengths))
         np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
-        counts = TextCounts(
-            num_texts=len(lengths),
-            num_queries=number["queries"],
-            repeated=number["repeated"],
-            excluded=number["excluded"],
-            tokens=sum(lengths),
-            middle=int(np.quantile(lengths, 0.5)),
-            long=int(np.quantile(lengths, 0.95)),
-            cut=number["cut"],
-            compared=len(exclude),
-        )
-        note = {"texts": digest.hexdigest(), "counts": counts.to_dict()}
+        counts = {"num_texts": len(lengths), "num_queries": number["queries"], "compared": len(exclude)}
+        counts |= {name: number[name] for name in ("repeated", "excluded", "cut")} | {"tokens": sum(lengths)}
+        counts |= {name: int(np.quantile(lengths, share)) for name, share in (("middle", 0.5), ("long", 0.95))}
+        note = {"texts": digest.hexdigest(), "counts": counts}
         (place / NOTE_FILE).write_text(json.dumps(note), encoding="utf-8")
     return TextStore(folder)
 
 
-def _distinct(
-    queries: Iterable[str], texts: Iterable[str], exclude: set[str], limit: int | None, number: Counter[str]
-) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Yield the names of a prompt and some texts that were not seen before and are not excluded; count the others."""
-    seen = set[bytes]()
-
-    def distinct(some: Iterable[str]) -> Iterator[str]:
-        for text in some:
-            mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
-            if _compared(text) in exclude:
-                number["excluded"] += 1
-            elif mark in seen:
-                number["repeated"] += 1
-            else:
-                seen.add(mark)
-                yield text
-
-    for names, source in ((QUERY_PROMPTS, distinct(queries)), (DOCUMENT_PROMPTS, islice(distinct(texts), limit))):
-        while some := list(islice(source, _AT_ONCE)):
-            number["queries"] += len(some) if names is QUERY_PROMPTS else 0
-            yield names, some
-
-
-def _check_enough(count: int, number: Counter[str]) -> None:
-    """Raise `DataError` for fewer distinct texts than are learned from, or queries alone."""
-    if count == number["queries"] > 0:
-        hint = "Give `texts` that these search, or leave out `queries` and give them as `texts`."
-        raise DataError(f"There are {counted(count, 'query', 'queries')} and no texts to learn from.", hint=hint)
-    if count < FEWEST_TEXTS:
-        raise DataError(
-            f"Only {counted(count, 'distinct text')} to learn from; {number['excluded']:,} of those read are left out, "
-            "because they are to be excluded or stand in the data for evaluation.",
-            hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
-            "`max_texts`, or fewer to `exclude`.",
-        )
-
-
 def words_of(text: str) -> list[str]:
-    """Split a text into the words by which texts are compared, without case and punctuation; never empty."""
+    """Split a text into lower-case words without punctuation, by which texts are compared; never empty."""
     return re.findall(r"\w+", text.lower()) or text.split()
 
 
@@ -202,41 +203,26 @@ def _compared(text: str) -> str:
 def held_out_places(
     number: int, settings: DistillSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Divide that number of texts: places of those that choose, of those that report, and of those learned from."""
+    """Divide a number of texts: return the places of those that choose, report, and are learned from."""
     order = np.random.default_rng(settings.seed).permutation(number)
     held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
     return order[: held // 2], order[held // 2 : held], order[held:]
 
 
-class CutTexts:
-    """A few texts that are cut, in memory; read as a `TextStore`."""
-
-    def __init__(self, ids: list[Ids], num_queries: int) -> None:
-        self._ids, self.num_queries = ids, num_queries
-
-    def ids(self, place: int) -> Ids:
-        """Return the token ids of one text."""
-        return self._ids[place]
-
-    def lengths(self) -> NDArray[np.int64]:
-        """Count the tokens of each text, (n,)."""
-        return np.array([len(row) for row in self._ids])
-
-
-Taught = tuple[TextStore | CutTexts, NDArray[np.int64], NDArray[np.float16]]
-"""Texts, the places of those that are learned from, and the full model's vectors of all."""
+Taught = tuple[TokenRows, NDArray[np.int64], NDArray[np.float16]]
+"""Texts, the places to learn from, and the full model's vectors of all texts."""
 
 
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
 ) -> Taught | None:
-    """Take the first short ones of `places`, and longer ones, cut, where these are too few; None where none is left.
+    """Take the first short texts; if they are too few, add longer ones, cut. Return None for less than ten texts.
 
     Args:
-        encoder: The teacher, which encodes texts that are cut: the whole ones have other vectors.
+        encoder: The teacher; encodes the texts again if some are cut.
         texts: All texts.
-        places: Of those that may be learned from, in random order.
-        vectors: The teacher's, of all texts.
+        places: Of the texts that may be learned from, in random order.
+        vectors: The teacher's vectors of all texts.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:
@@ -245,7 +231,81 @@ def few_texts(
     short = places[is_short][:number]
     if len(short) == number:
         return texts, short, vectors
-    chosen = np.sort(np.concatenate([short, places[~is_short][: number - len(short)]]))  # queries come first here too
+    chosen = np.sort(np.concatenate([short, places[~is_short][: number - len(short)]]))  # queries stay first
     ids = [encoder.reader.shortened(row, FEW_TOKENS) for row in texts.ids_at(chosen)]
-    cut = CutTexts(ids, int((chosen < texts.num_queries).sum()))
+    tokens, ends = np.concatenate(ids).astype(np.int32), np.cumsum([len(row) for row in ids])
+    cut = TokenRows(tokens, ends, int((chosen < texts.num_queries).sum()))
     return cut, np.arange(number), encoder.encode_ids(ids).numpy().astype(np.float16)
+
+
+def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
+    """Return the model that gives the vectors to learn: the full one, or cut at a layer.
+
+    Raises `LayerOutOfRangeError`.
+    """
+    if layer is not None and layer > encoder.depth:
+        raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
+    return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
+
+
+def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet:
+    """Pair each text with its nearest or a random text, scored by the encoder's own cosine.
+
+    Raises `DataError` below two texts.
+    """
+    some = list(dict.fromkeys(texts))
+    unit = torch.nn.functional.normalize(encoder.vectors(some), dim=1)
+    cosines = (unit @ unit.T).fill_diagonal_(-2)
+    steps = torch.randint(1, len(some), (len(some),), generator=torch.Generator().manual_seed(0))
+    first = torch.arange(len(some))
+    second = torch.where(first % 2 == 0, cosines.argmax(1), (first + steps) % len(some))
+    scores, others = cosines[first, second].tolist()[:PAIRS], second.tolist()
+    pairs = tuple(TextPair(some[place], some[others[place]], score) for place, score in enumerate(scores))
+    columns = ("text", "text", "cosine")
+    return PairSet(name=name or f"cosines of {encoder.name}", pairs=pairs, scale=(-1.0, 1.0), path="", columns=columns)
+
+
+def own_pairs_of(workspace: Workspace) -> PairSplits | None:
+    """Pair the held-out texts of a distillation: those that chose become dev, those that reported test.
+
+    Returns None without a distillation, if its texts are gone, or if the workspace has pairs that a user named.
+    """
+    result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
+    if result is None or workspace.remembered().data.name is not None:
+        return None
+    try:
+        store = TextStore(workspace.folder / FOLDER)
+        teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
+        if store.counts != result.texts:  # of another distillation, which was stopped
+            return None
+        halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
+        return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
+    except (OSError, ValueError, KeyError, TruncateKitError):  # gone or damaged; `distill` reads them anew
+        return None
+
+
+def texts_of(data: "RetrievalSet") -> list[str]:
+    """Return the distinct queries and documents. Raises `DataError` for fewer than ten in each half."""
+    texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
+    if len(texts) < 2 * FEWEST_PAIRED:
+        raise DataError(
+            f"{data.name} has {counted(len(texts), 'distinct text')}, too few to check a graph by.",
+            hint=f"Give at least {2 * FEWEST_PAIRED} queries and documents, or graded pairs.",
+        )
+    return texts
+
+
+def search_pairs_of(encoder: Encoder, data: "RetrievalSet") -> PairSplits:
+    """Pair the texts of a retrieval set, one half as dev, the other as test. Raises as `texts_of`."""
+    texts = texts_of(data)
+    random.Random(0).shuffle(texts)
+    middle = min(len(texts) // 2, PAIRS)
+    name, note = f"cosines of {encoder.name} in {data.name}", SEARCH_NOTE.format(name=data.name)
+    return _splits(encoder, (texts[:middle], texts[middle : 2 * middle]), name, note)
+
+
+def _splits(encoder: Encoder, halves: Sequence[Sequence[str]], name: str, note: str) -> PairSplits:
+    dev, test = (
+        own_pairs(encoder, texts, f"{name}/{split}") for texts, split in zip(halves, ("dev", "test"), strict=True)
+    )
+    return PairSplits(name=name, dev=dev, test=test, notes=(note,))

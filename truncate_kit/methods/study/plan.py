@@ -177,24 +177,22 @@ class Study(Result):
 def read_study(path: str | Path) -> Study:
     """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
 
-    Raises `DataError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
+    Raises `DataError` if the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
     path = Path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, no TOML, or nested too deeply
-        raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Correct the line it names.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Name a TOML file.") from error
     home = path.resolve().parent
     with _naming(str(path)):
         _check_keys(values, "the study", _KEYS)
         published, training = values.get("published"), values.get("training", {})
         shared = {"read_earlier": values.get("read_earlier", False)}
         study = Study(
-            models=tuple(_model(entry, home) for entry in _tables(values.get("models"), "models")),
-            priors=tuple(_prior(entry, home) for entry in _tables(values.get("priors", [{}]), "priors")),
-            tasks=tuple(_task(shared | entry, training, home) for entry in _tables(values.get("tasks"), "tasks")),
+            models=tuple(_model(entry, home) for entry in _tables(values, "models")),
+            priors=tuple(_prior(entry, home) for entry in _tables({"priors": [{}]} | values, "priors")),
+            tasks=tuple(_task(shared | entry, training, home) for entry in _tables(values, "tasks")),
             layers=as_text(values.get("layers", "all")),
             seeds=check_number("seeds", values.get("seeds", 3), SEEDS),
             published=_found(str(published), home, path=True) if published else None,
@@ -204,7 +202,8 @@ def read_study(path: str | Path) -> Study:
     return study
 
 
-def _tables(entries: Any, key: str) -> list[dict[str, Any]]:
+def _tables(values: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = values.get(key)
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"it names no {key}.", hint=f"Give at least one [[{key}]] table.")
     return entries
@@ -233,16 +232,15 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
 
 
 def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
-    given = {key: _found(str(entry[key]), home, path=True) for key in _KINDS if key in entry}
-    for keys, needed in ((_OF_TEXTS, ("texts",)), (_OF_BOTH, ("words", "texts"))):
-        idle = next((key for key in keys if key in entry and not {*needed} & {*given}), None)
-        if idle is not None:
-            either = " or ".join(needed)
-            raise UsageError(f"a prior has {idle} but no {either}.", hint=f"Add {either}, or leave out {idle}.")
-    name = " and ".join(_KINDS[key] for key in sorted(given))
-    if "texts" in given and "layer" in entry:
+    paths = {key: _found(str(entry[key]), home, path=True) for key in _KINDS if key in entry}
+    idle = {*entry} & ({*_OF_TEXTS} if "words" in paths else {*_OF_TEXTS, *_OF_BOTH})
+    if idle and "texts" not in paths:
+        name = min(idle)
+        raise UsageError(f"a prior has {name} but nothing to learn with it.", hint=f"Add texts, or leave out {name}.")
+    name = " and ".join(_KINDS[key] for key in sorted(paths))
+    if "texts" in paths and "layer" in entry:
         name += f" at layer {entry['layer']}"
-    prior = _read(StudyPrior, {"name": name} | entry | given, "a prior")
+    prior = _read(StudyPrior, {"name": name} | entry | paths, "a prior")
     with _naming(name or "a prior"):
         prior.adaptation()  # raises what is impossible
     return prior
@@ -251,26 +249,22 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
 def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
     if "data" not in entry:
         raise UsageError("a task lacks 'data'.", hint='Add data = "…".')
-    own = {field.name for field in fields(TrainingSettings)} & {*entry}
-    data = _found(str(entry["data"]), home)
-    usual: dict[str, Any] = {}
+    data, known = _found(str(entry["data"]), home), [field.name for field in fields(TrainingSettings)]
+    searched = is_retrieval_folder(data)
+    usual: dict[str, Any] = {"objective": SEARCH} if searched else {}
     if holds_words(Path(data)):
         usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE}
-    if is_retrieval_folder(data):
-        usual = {"objective": SEARCH}
     name = "/".join(Path(data).parts[-2:])
-    _check_keys(training, "[training]", [field.name for field in fields(TrainingSettings)])
+    _check_keys(training, "[training]", known)
     with _naming(name):
-        settings = _read(TrainingSettings, usual | training | {key: entry[key] for key in own}, "[training]")
-    if settings.row.method != "tmft":
-        known = ", ".join(objective_names("tmft"))
-        raise UsageError(f"{name} has the objective {settings.objective}.", hint=f"Use one of: {known}.")
-    other = {key: value for key, value in entry.items() if key not in own} | {"data": data}
+        own = {key: entry[key] for key in known if key in entry}
+        settings = _read(TrainingSettings, usual | training | own, "[training]")
+        if settings.row.method != "tmft" or searched != (settings.row.data == "judged"):
+            hint = f'A retrieval folder has "{SEARCH}", pairs have another of: {", ".join(objective_names("tmft"))}.'
+            raise UsageError(f"the objective {settings.objective} does not fit.", hint=hint)
+    other = {key: value for key, value in entry.items() if key not in known} | {"data": data}
     if "retrieval" in other:
         other["retrieval"] = _found(str(other["retrieval"]), home, path=True)
-    if is_retrieval_folder(data) != (settings.row.data == "judged"):
-        hint = f'Pairs have another objective than "{SEARCH}", a retrieval folder has that one.'
-        raise UsageError(f"the objective {settings.objective} does not fit {name}.", hint=hint)
     return _read(StudyTask, {"name": name} | other | {"training": settings.to_dict()}, "a task")
 
 

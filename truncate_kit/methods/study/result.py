@@ -16,12 +16,12 @@ from truncate_kit.methods.tmft.settings import picker
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0
-_LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each: file systems end at 255
+_LONGEST = 50  # characters of a task in a file name, of up to four bytes each: file systems end at 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
-    """One model on one task at one layer; published figures are the paper's means in points, None where it has none."""
+    """One model on one task at one layer; published figures are the paper's means in points, None without one."""
 
     model: str
     task: str
@@ -37,9 +37,9 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA of a layer to the reference's on a task's test texts; None where states do not differ.
+    """Linear CKA of a layer to the reference's on a task's test texts; None if states do not differ.
 
-    Debiased, and in the biased form that the TMFT authors' own figure 3 has.
+    Debiased, and in the biased form of the TMFT authors' own figure 3.
     """
 
     model: str
@@ -48,8 +48,8 @@ class CKARow(Result):
     layer: int
     reference_layer: int
     untrained: float | None  # before fine-tuning
-    last_trained: float | None  # layers of the two models fine-tuned at their last layer
-    own_trained: float | None  # each cut and fine-tuned at this layer, as the paper has it; None if one was not
+    last_trained: float | None  # both models fine-tuned at their last layer
+    own_trained: float | None  # both cut and fine-tuned at this layer, as in the paper; None if one was not
     num_texts: int
     untrained_biased: float | None = None
     last_trained_biased: float | None = None
@@ -58,70 +58,54 @@ class CKARow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
-    """All rows that are there, models in the order they are run, tasks within, layers within."""
+    """All finished rows: models in the order they are run, tasks within, layers within."""
 
     rows: tuple[StudyRow, ...]
     seconds: float  # of this call
-    cka: tuple[CKARow, ...] = ()  # by model, task and layer, where the study asks for it and both models are done
+    cka: tuple[CKARow, ...] = ()  # by model, task and layer, if the study asks for it and both models are done
 
     def tasks(self) -> list[str]:
         """Return the names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
-    def places(self) -> set[tuple[str, str, int]]:
-        """Return model, task and layer of each row."""
-        return {(row.model, row.task, row.scores.layer) for row in self.rows}
-
-    def of_task(self, task: str) -> list[StudyRow]:
-        """Return the rows of all models on one task."""
-        return [row for row in self.rows if row.task == task]
-
     def models(self) -> list[str]:
         """Return the names of the models, in order."""
         return list(dict.fromkeys(row.model for row in self.rows))
 
-    def of(self, model: str, task: str) -> list[StudyRow]:
-        """Return the rows of one model on one task, by layer."""
-        return sorted(
-            (row for row in self.rows if (row.model, row.task) == (model, task)), key=lambda r: r.scores.layer
-        )
+    def of(self, model: str | None, task: str) -> list[StudyRow]:
+        """Return the rows of one model on one task, by layer; model: None for all of them."""
+        rows = [row for row in self.rows if row.task == task and model in (None, row.model)]
+        return rows if model is None else sorted(rows, key=lambda row: row.scores.layer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(Result):
-    """One model on one task in a line."""
+class Summary(NamedTuple):
+    """One model on one task."""
 
-    model: str
-    task: str
-    metric: str
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
-    last: StudyRow | None  # the last layer; None where the study leaves it out
+    last: StudyRow | None  # the last layer; None if the study leaves it out
     drop: float | None  # best earlier test score minus the last layer's, in points; None without the last layer
-    drops: bool  # whether that is two points and two standard errors of the difference of two means; never of one seed
+    drops: bool  # a drop of two points and two standard errors of the difference of two means; never of one seed
 
 
-def summaries(result: StudyResult) -> list[Summary]:
-    """Return a `Summary` for each model and task that there are rows of."""
-    found = []
-    for task in result.tasks():
-        for model in result.models():
-            rows = {row.scores.layer: row for row in result.of(model, task)}
-            if not rows:
-                continue
-            best = rows[picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
-            last, drop, drops = rows.get(best.depth), None, False
-            if last is not None:
-                others = (row.scores for row in rows.values() if row is not last)
-                ends = max(others, key=lambda scores: scores.test, default=last.scores), last.scores
-                drop = ends[0].test - ends[1].test
-                # Standard error of the difference of two means over seeds.
-                error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
-                # The best of several layers by one seed is often one by chance.
-                seeds = min(len(scores.seeds) for scores in ends)
-                drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
-            found.append(
-                Summary(model=model, task=task, metric=best.metric, best_dev=best, last=last, drop=drop, drops=drops)
-            )
+def summaries(result: StudyResult, task: str) -> list[Summary]:
+    """Summarise each model of a task."""
+    found: list[Summary] = []
+    for model in result.models():
+        rows = {row.scores.layer: row for row in result.of(model, task)}
+        if not rows:
+            continue
+        best = rows[picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
+        last, drop, drops = rows.get(best.depth), None, False
+        if last is not None:
+            others = (row.scores for row in rows.values() if row is not last)
+            ends = max(others, key=lambda scores: scores.test, default=last.scores), last.scores
+            drop = ends[0].test - ends[1].test
+            # Standard error of the difference of two means over seeds; the best of several layers by one seed is often
+            # one by chance.
+            error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
+            seeds = min(len(scores.seeds) for scores in ends)
+            drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
+        found.append(Summary(best, last, drop, drops))
     return found
 
 
@@ -142,7 +126,7 @@ def figure_name(task: str, kind: str) -> str:
     return f"{kind}-{name}.png"
 
 
-PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
+PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # settings in the scores by layer
 STSB = "stsb/en"
 SETS = {
     ("STSB", "en"): STSB,
@@ -155,19 +139,8 @@ SETS = {
 # In a folder, later files win: the scores by layer are those of the paper's first version.
 FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_table2.csv")
 
-
-class Place(NamedTuple):
-    """What a figure is of. split: dev or test; metric: spearman, pearson or f1; pooling: mean where none is given."""
-
-    model: str
-    data: str
-    setting: str
-    layer: int
-    split: str
-    metric: str
-    pooling: str = "mean"
-
-
+Place = tuple[str, str, str, int, str, str, str]
+"""What a figure is of: model, data, setting, layer, dev or test, spearman, pearson or f1, and pooling (or mean)."""
 Published = dict[Place, float]
 
 
@@ -188,40 +161,35 @@ def read_published(path: str | None) -> Published:
     files = [Path(path)]
     if files[0].is_dir():
         files = [file for name in FILES if (file := Path(path) / name).is_file()]
-    found: Published = {}
-    reason = "there are none"
-    for file in files:
-        try:
+    figures: Published = {}
+    try:
+        for file in files:
             with opened_text(file, newline="") as handle:
-                found |= dict(_figures(csv.DictReader(handle, strict=True)))
-        except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
-            found, reason = {}, first_line(error)
-            break
-    if not found or not all(map(math.isfinite, found.values())):
-        reason = "one is not finite" if found else reason
+                figures |= dict(_figures(csv.DictReader(handle, strict=True)))
+        if not figures or not all(map(math.isfinite, figures.values())):
+            raise ValueError("there are none, or one is not finite")
+    except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
         hint = "It needs the columns name, setting, dataset, layer, split, metric and mean."
-        raise DataError(f"{path} holds no published figures: {reason}.", hint=hint)
-    return found
+        raise DataError(f"{path} holds no published figures: {first_line(error)}.", hint=hint) from error
+    return figures
 
 
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
     columns = set(rows.fieldnames or ())
     for row in rows:
+        layer = int(row["layer"] or -1)  # the paper does not name the layer of every figure
         if "val_spearman" in columns:
             for split, name in (("dev", "val"), ("test", "test")):
                 for metric in ("spearman", "pearson"):
-                    place = Place(
-                        row["model"], STSB, _setting(row.get("setting", "")), int(row["layer"]), split, metric
-                    )
+                    place = row["model"], STSB, _setting(row.get("setting", "")), layer, split, metric, "mean"
                     yield place, float(row[f"{name}_{metric}"])
         elif "language" in columns:
             data = SETS.get((row["task"], row["language"]))
-            if data is not None and row["layer"]:  # the paper does not name the layer of every figure
-                place = Place(row["model"], data, PLAIN, int(row["layer"]), "test", row["metric"])
-                yield place, float(row["value"])
+            if data is not None and layer >= 0:
+                yield (row["model"], data, PLAIN, layer, "test", row["metric"], "mean"), float(row["value"])
         else:
-            what, pooling = (row["split"], row["metric"]), row.get("pooling") or "mean"
-            place = Place(row["name"], row["dataset"], row["setting"], int(row["layer"]), *what, pooling)
+            pooling = row.get("pooling") or "mean"
+            place = row["name"], row["dataset"], row["setting"], layer, row["split"], row["metric"], pooling
             yield place, 100 * float(row["mean"])
 
 
