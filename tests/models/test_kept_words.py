@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer
 
 from tests.support.families import SPECIAL
 from tests.support.word_pieces import KINDS, make_splitting, sentences
@@ -98,27 +97,6 @@ def test_the_prompts_of_a_model_are_kept(tmp_path):
     assert set(ids) <= set(kept_pieces(encoder, ()))
     encoder.settings = {}
     assert not set(ids) <= set(kept_pieces(encoder, ()))
-
-
-def by_hand(model, tmp_path):
-    """An encoder that reads texts with the given pieces."""
-    encoder = load_encoder(make_splitting("albert", tmp_path))
-    encoder.tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(model), unk_token="<unk>", pad_token="<unk>", model_max_length=36
-    )
-    return encoder
-
-
-def test_words_that_could_become_unknown_are_refused(tmp_path):
-    pieces = ["<unk>", "a", "##a", "b", "##b", "##ab", "##bz", "[", "[x]"]
-    encoder = by_hand(
-        models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"), tmp_path
-    )
-    with pytest.raises(ModelError, match=r"##bz has the character z"):
-        keep_words(encoder, ["ab"])
-    encoder.tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    encoder.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("z", "b")
-    assert len(keep_words(encoder, ["ab"]).tokenizer) == 6  # neither ##bz nor [x] is ever looked for
 
 
 def test_tokenizers_that_cannot_be_cut_are_refused(tiny_folder, tmp_path):

@@ -74,7 +74,7 @@ def test_vectors_distances_and_scores(kind):
         vectors = heads(states)
         found = heads.distances(vectors[first], vectors[second])
         scores = heads.similarities(vectors[first], vectors[second])
-    assert vectors.shape == (5, heads.out_width) == (5, 3 + 3 + 5)
+    assert vectors.shape == (5, heads.out_features) == (5, 3 + 3 + 5)
     expected = plain_distances(plain_codes(heads.networks, states), first, second)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
     np.testing.assert_allclose(scores.numpy(), plain_score(heads.score, expected), atol=1e-6)

@@ -123,20 +123,15 @@ class Encoder(nn.Module):
 
     @property
     def vector_width(self) -> int:
-        """out: the size of a sentence vector."""
-        if self.heads is not None:
-            width = self.heads.out_width
-        elif isinstance(self.pooler, LayerPooler):
-            width = self.pooler.get_embedding_dimension()
-        else:
-            width = self.width if self.pooler is None else 2 * self.width
-        for module in self.tail:
+        """Return out, the size of a sentence vector."""
+        width = 2 * self.width if self.pooler is not None and self.pooler.doubled else self.width
+        for module in (self.heads, *self.tail):
             width = getattr(module, "out_features", width)
         return width
 
     @property
     def pooling_name(self) -> str:
-        """The pooling in a word."""
+        """Return the pooling in a word."""
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
@@ -361,28 +356,24 @@ class BlockRunner:
     @torch.inference_mode()
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
         """Run the whole model once over `batch`, and note how it calls each block."""
-        states = list[Tensor]()
-        self.calls, self._first_only = list[Call](), list[Call]()
+        blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
+        first_only = next(
+            (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
+        )
+        self.calls, self._first_only, self.embedded = list[Call](), list[Call](), torch.empty(0)
 
-        def note(into: list[Call]) -> Any:
-            def note_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                state, *others = args or (kwargs["hidden_states"],)  # the first argument of every block
-                if not states:
-                    states.append(state)
-                into.append((module, others, {name: one for name, one in kwargs.items() if name != "hidden_states"}))
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            state, *others = args or (kwargs["hidden_states"],)  # the first argument of every block
+            if not self.calls:
+                self.embedded = state
+            kwargs = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+            (self._first_only if module is first_only else self.calls).append((module, others, kwargs))
 
-            return note_call
-
-        noted = dict.fromkeys(encoder.backbone.get_submodule(encoder.family.blocks).children(), self.calls)
-        if encoder.family.only_first is not None:
-            parent, _, name = encoder.family.only_first.rpartition(".")
-            only_first = getattr(encoder.backbone.get_submodule(parent), name, None)
-            noted |= {} if only_first is None else {only_first: self._first_only}
         with contextlib.ExitStack() as hooks:
-            for module, into in noted.items():
-                hooks.callback(module.register_forward_pre_hook(note(into), with_kwargs=True).remove)
+            for module in blocks if first_only is None else [*blocks, first_only]:
+                hooks.callback(module.register_forward_pre_hook(note, with_kwargs=True).remove)
             encoder.token_states(batch["input_ids"], batch["attention_mask"])
-        self.embedded, self.mask, self._encoder = states[0], batch["attention_mask"], encoder
+        self.mask, self._encoder = batch["attention_mask"], encoder
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:

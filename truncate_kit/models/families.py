@@ -79,51 +79,40 @@ class NearAttention(DisentangledSelfAttention):
     or more: it needs 2t rows.
     """
 
-    def _exceeds_distances(self) -> bool:
-        """Whether a distance may have a row further from the middle than itself, as in tables made for short texts.
-
-        From mid = buckets / 2 on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid. That
-        is at most d where the last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x.
-        """
-        mid, most = self.position_buckets // 2, self.max_relative_positions
-        if self.position_buckets < 1:
-            return False
-        return mid < 1 or most - 1 <= mid or math.log((most - 1) / mid) < (mid - 1) / mid
-
     def disentangled_attention_bias(
         self, query_layer: Tensor, key_layer: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
     ) -> Tensor:
-        """What distances add to the attention scores, (b * heads, t, t); the DeBERTa paper's equation 4.
+        """Return what distances add to the attention scores, (b * heads, t, t); the DeBERTa paper's equation 4.
 
         Args:
             query_layer: (b * heads, t, d).
-            key_layer: the same.
+            key_layer: Likewise.
             relative_pos: (1, t, t), row of the table for a query at i and a key at j, counted from its middle.
-            rel_embeddings: the table, (2 * span, width).
-            scale_factor: one more than there are kinds of scores.
+            rel_embeddings: The table, (2 * span, width).
+            scale_factor: One more than there are kinds of scores.
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
-        reach = span
-        if not self._exceeds_distances():
-            reach = torch.sym_min(length, span)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        # From mid on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid. That is at most d
+        # if the last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x; tables for short texts have others.
+        mid, most = self.position_buckets // 2, self.max_relative_positions
+        within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
+        reach = torch.sym_min(length, span) if within else span  # type: ignore[no-untyped-call]  # torch leaves it untyped
         # Sizes enter as ranges: a number that the CPU adds to a GPU's tensor is a copy, which no CUDA graph records.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
-        scale = (size * scale_factor) ** 0.5
-
-        def positions(project: nn.Module) -> Tensor:
-            """Rows of the table that occur, as queries or keys, (2 * reach, heads, d)."""
-            if torch.compiler.is_exporting():  # the product of all rows is a constant of the graph: rows of that
-                return placed(project, rel_embeddings[None, : 2 * span]).index_select(0, near)
-            return placed(project, rel_embeddings.index_select(0, near))
 
         def placed(project: nn.Module, rows: Tensor) -> Tensor:
-            found: Tensor = (project(rows) / scale).view(-1, heads, size)
-            return found
+            """Project rows of the table, (rows, width) to (rows, heads, d)."""
+            projected: Tensor = (project(rows) / (size * scale_factor) ** 0.5).view(-1, heads, size)
+            return projected
 
         def picked(states: Tensor, project: nn.Module, distances: Tensor) -> Tensor:
-            columns = positions(project).permute(1, 2, 0)  # (heads, d, 2 * reach)
+            if torch.compiler.is_exporting():  # the product of all rows is a constant of the graph: rows of that
+                rows = placed(project, rel_embeddings[None, : 2 * span]).index_select(0, near)
+            else:
+                rows = placed(project, rel_embeddings.index_select(0, near))
+            columns = rows.permute(1, 2, 0)  # (heads, d, 2 * reach)
             # Repeated for each text: of unlike shapes CUDA's product takes addresses in lists, which no graph keeps.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
@@ -139,7 +128,7 @@ class NearAttention(DisentangledSelfAttention):
 
 
 def _near_positions(backbone: nn.Module) -> None:
-    """Let every attention of a DeBERTa-v2 compute its scores by position so, in place."""
+    """Let every attention of a DeBERTa-v2 be a `NearAttention`, in place."""
     for module in backbone.modules():
         if type(module) is DisentangledSelfAttention:
             module.__class__ = NearAttention

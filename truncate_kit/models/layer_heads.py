@@ -150,8 +150,8 @@ class LayerHeads(nn.Module):
         }
 
     @property
-    def out_width(self) -> int:
-        """Numbers of a text's vector."""
+    def out_features(self) -> int:
+        """Return the size of a text's vector."""
         return sum(code * count for code, count in self.runs)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -166,9 +166,9 @@ class LayerHeads(nn.Module):
 
         Raises `ModelError` for vectors of another size.
         """
-        if first.shape[-1] != self.out_width:
+        if first.shape[-1] != self.out_features:
             raise ModelError(
-                f"The layer codes have {self.out_width:,} numbers, these vectors {first.shape[-1]:,}.",
+                f"The layer codes have {self.out_features:,} numbers, these vectors {first.shape[-1]:,}.",
                 hint="Score whole vectors: leave out `dimensions`.",
             )
         found, start = [], 0

@@ -49,23 +49,11 @@ class ConcatPooling(nn.Module):
 
     word = "concat"
     state_pooling: PoolingMode = "cls"
+    doubled = True
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Token states (b, t, d) under a mask (b, t) to (b, 2d)."""
         return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
-
-
-class RootMeanSquareNorm(nn.Module):
-    """x / √(mean of x² + eps), times a weight: the norm of qwen2 and llama."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(…, d) to (…, d)."""
-        return self.weight * (states * torch.rsqrt(states.square().mean(dim=-1, keepdim=True) + self.eps))
 
 
 class LayerPooler(nn.Module):
@@ -170,7 +158,7 @@ class LayerPooling(LayerPooler):
         self.norm: nn.Module | None = None
         if norm is not None:
             self.settings |= {"norm": norm, "eps": eps, "bias": bias}
-            self.norm = nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else RootMeanSquareNorm(width, eps)
+            self.norm = nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else nn.RMSNorm(width, eps=eps)
 
     @property
     def word(self) -> str:

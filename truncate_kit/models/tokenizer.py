@@ -45,8 +45,7 @@ class TextReader:
         texts = listed_texts(texts)
         if not texts:
             return []
-        prefix = self._default_prompt if prompt else ""
-        texts = [prefix + text for text in texts]
+        texts = [(self._default_prompt if prompt else "") + text for text in texts]
         if self.lower_case:
             texts = [text.lower() for text in texts]
         encoded = self.tokenizer(
@@ -68,9 +67,7 @@ class TextReader:
     def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
         """Count the texts of more than `max_length` tokens; prompt as in `token_ids`."""
         one_more = replace(self, max_length=self.max_length + 1)
-        found = sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
-        self.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
-        return found
+        return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
         """Cut the ids of a text to a number of tokens as the tokenizer would: the one that closes a text is kept."""
@@ -112,10 +109,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     Raises `ModelError` if there is none, it is broken, or it is that of another model.
     """
     if not any((folder / file).exists() for file in _TOKENIZER_FILES):
-        raise ModelError(
-            f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).",
-            hint="Save the tokenizer of the model into the same folder.",
-        )
+        hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
+        raise ModelError(f"{folder} has no tokenizer.", hint=hint)
     try:
         with quiet_transformers():
             tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -131,10 +126,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
     tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere: its value never matters
     if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise ModelError(
-                f"The tokenizer in {folder} has neither a padding nor an end token.", hint="Give it a pad_token."
-            )
-        tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere, so its value never matters
+        problem = f"The tokenizer in {folder} has neither a padding nor an end token."
+        raise ModelError(problem, hint="Give it a pad_token.")
     return tokenizer

@@ -6,16 +6,16 @@ that was chosen for it is kept, because no choice changes when other candidates 
 every text to be readable, is in the rules below.
 """
 
+import contextlib
 import copy
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
@@ -27,7 +27,6 @@ from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evalu
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 from truncate_kit.models.model_folder import quiet_transformers
-from truncate_kit.models.tokenizer import load_tokenizer
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
@@ -94,11 +93,9 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
     """Return the layers of 0 … L at which a truncated model can be stored and reloaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
-        try:
+        with contextlib.suppress(LayerNotHeldError):
             truncated_config(config, layer)
-        except LayerNotHeldError:
-            continue
-        held.append(layer)
+            held.append(layer)
     return tuple(held)
 
 
@@ -129,14 +126,14 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
         kept.layer_types = [config.layer_types[block - 1] for block in blocks]
     if 0 < len(blocks) < depth and family.keep_blocks is not None:
         family.keep_blocks(kept, blocks)
+    items = _items(config, blocks)
     kept.num_hidden_layers = len(blocks)
-    setattr(kept, family.num_items, len(set(_items(config, blocks))))
-    if not _weights_stay(config, blocks):
-        held = [str(layer) for layer in range(depth + 1) if _weights_stay(config, range(1, layer + 1))]
+    setattr(kept, family.num_items, len(set(items)))
+    if family.items(kept) != [sorted(set(items)).index(item) for item in items]:
         raise LayerNotHeldError(
-            f"This {family.name} model shares {getattr(config, family.num_items)} groups of weights over {depth} "
-            f"layers; with the blocks {', '.join(map(str, blocks))} alone, a reloaded model would give them others.",
-            hint=f"Keep blocks 1 to l, where l is one of: {', '.join(held)}.",
+            f"This {family.name} model shares groups of weights between layers; with the blocks "
+            f"{', '.join(map(str, blocks))} alone, a reloaded model would give them others.",
+            hint="Keep the first blocks up to the end of a group, or all blocks.",
         )
     return kept
 
@@ -145,15 +142,6 @@ def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
     """Return the items of the family's list of blocks that these blocks are."""
     items = family_of(config).items(config)
     return [items[block - 1] for block in blocks]
-
-
-def _weights_stay(config: PretrainedConfig, blocks: Sequence[int]) -> bool:
-    """Return whether a model of these blocks gives each its own weights, which shared weights may prevent."""
-    family, items = family_of(config), _items(config, blocks)
-    kept = copy.copy(config)
-    kept.num_hidden_layers = len(blocks)
-    setattr(kept, family.num_items, len(set(items)))
-    return family.items(kept) == [sorted(set(items)).index(item) for item in items]
 
 
 def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
@@ -179,10 +167,9 @@ def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     Args:
         config: Of the backbone, such as `encoder.backbone.config`.
     """
-    family, model, held = family_of(config), _meta_model(config), layers_held(config)
-    if family.pooler is not None:
-        setattr(model, family.pooler, None)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    held, pooler = layers_held(config), f"{family_of(config).pooler}."
+    named = _meta_model(config).named_parameters()
+    sizes = {name: parameter.numel() for name, parameter in named if not name.startswith(pooler)}
     return tuple(
         sum(sizes[name] for name in _kept_names(config, sizes, range(1, layer + 1))) if layer in held else None
         for layer in range(config.num_hidden_layers + 1)
@@ -214,7 +201,7 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
 
 
 State = dict[str, Any]  # of a tokenizer, as tokenizer.json has it
-_WHOLE_TEXT = 10**9
+_KEEP = "Leave the vocabulary as it is."
 
 
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
@@ -223,12 +210,11 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
     pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
     """
-    texts = listed_texts(texts)
-    before = piece_ids(encoder, texts)
-    pieces = kept_pieces(encoder, set().union(*before))
+    rows = piece_ids(encoder, texts)
+    pieces = kept_pieces(encoder, set().union(*rows))
     kept = keep_pieces(encoder, pieces)
     new = {piece: place for place, piece in enumerate(pieces)}
-    if piece_ids(kept, texts) != [[new[piece] for piece in row] for row in before]:
+    if piece_ids(kept, texts) != [[new[piece] for piece in row] for row in rows]:
         raise ModelError(
             f"The tokenizer of {encoder.name} splits these texts otherwise without unused pieces.", hint=_KEEP
         )
@@ -236,10 +222,8 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
 
 
 def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of all pieces of each text under the default prompt, special tokens included, beyond any maximum length."""
-    rows = replace(encoder.reader, max_length=_WHOLE_TEXT).token_ids(texts)
-    encoder.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
-    return rows
+    """Return the ids of all pieces of each text under the default prompt, special tokens included, uncut."""
+    return replace(encoder.reader, max_length=10**9).token_ids(texts)
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
@@ -286,9 +270,6 @@ def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
     return kept
 
 
-_KEEP = "Leave the vocabulary as it is."
-
-
 def _state(tokenizer: PreTrainedTokenizerBase) -> State:
     return cast(State, json.loads(cast(Any, tokenizer).backend_tokenizer.to_str()))
 
@@ -309,37 +290,18 @@ def _is_single(name: str) -> bool:
     return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
 
 
-def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
-    """Characters at the start of a word and inside one: a word of known characters is never unknown.
+def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
+    """Yield characters at the start of a word and inside one: a word of known characters is never unknown.
 
-    A piece with a character that is no piece itself stays. If that is not its first character, then a word may be
-    unknown or not by the pieces before it, and nothing can be dropped without a risk: raises `ModelError`.
+    A piece whose first character is no piece itself stays, too: it alone can begin a word with it.
     """
-    prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
+    prefix, vocabulary = model["continuing_subword_prefix"], model["vocab"]
     for name in vocabulary:
         inside = name.startswith(prefix) and name != prefix
         body = name.removeprefix(prefix) if inside else name
-        missing = [
-            place
-            for place, character in enumerate(body)
-            if (prefix if inside or place else "") + character not in vocabulary
-        ]
-        if len(body) == 1 or missing == [0]:
+        known = [(prefix if inside or place else "") + one in vocabulary for place, one in enumerate(body)]
+        if len(body) == 1 or (not known[0] and all(known[1:])):
             yield name
-        elif missing and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
-            raise ModelError(
-                f"The word piece {name} has the character {body[missing[-1]]}, which is no piece itself; without "
-                "other pieces, words with it could become unknown.",
-                hint=_KEEP,
-            )
-
-
-def _is_word(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Whether a text is one word for the model: the parts of one that is not are never looked for as a whole."""
-    backend = cast(Any, tokenizer).backend_tokenizer
-    if backend.normalizer is not None and backend.normalizer.normalize_str(text) != text:
-        return False
-    return backend.pre_tokenizer is None or len(backend.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
@@ -398,9 +360,9 @@ def _places(state: State) -> Iterator[tuple[Any, Any]]:
 
 
 def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBase:
-    """The tokenizer with the pieces in `new` alone, under their new ids, as it is read from a folder."""
-    old = encoder.reader.tokenizer
-    state = _state(old)
+    """Return a copy of the tokenizer with the pieces in `new` alone, under their new ids."""
+    tokenizer: Any = copy.deepcopy(encoder.reader.tokenizer)
+    state = _state(tokenizer)
     for holder, place in _places(state):
         holder[place] = new.get(holder[place], 0)
     model, vocabulary = state["model"], _vocabulary(state)
@@ -414,18 +376,10 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
         model["merges"] = [
             [left, right] for left, right in model["merges"] if {left, right, left + right} <= known.keys()
         ]
-    with tempfile.TemporaryDirectory(prefix="truncate-kit-words-") as name, quiet_transformers():
-        folder = Path(name)
-        encoder.backbone.config.save_pretrained(folder)
-        old.save_pretrained(folder)
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        if "unk_id" in settings:
-            settings["unk_id"] = new.get(settings["unk_id"], 0)
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-        (folder / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
-        tokenizer = load_tokenizer(folder, len(new))
-    tokenizer.name_or_path = old.name_or_path
-    return tokenizer
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    if "unk_id" in tokenizer.init_kwargs:
+        tokenizer.init_kwargs["unk_id"] = new.get(tokenizer.init_kwargs["unk_id"], 0)
+    return cast(PreTrainedTokenizerBase, tokenizer)
 
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
