@@ -133,7 +133,7 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
         raise LayerNotHeldError(
             f"This {family.name} model shares groups of weights between layers; with the blocks "
             f"{', '.join(map(str, blocks))} alone, a reloaded model would give them others.",
-            hint="Keep the first blocks up to the end of a group, or all blocks.",
+            hint="Keep as many blocks of each group, or cut at another layer.",
         )
     return kept
 
