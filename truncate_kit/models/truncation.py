@@ -25,7 +25,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter, silen
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evaluating, length_batches
 from truncate_kit.models.families import family_of
-from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
+from truncate_kit.models.layer_pooling import PoolingMode, pool
 from truncate_kit.models.model_folder import quiet_transformers
 
 
@@ -70,22 +70,15 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         )
     if encoder.family.pooler is not None:
         setattr(backbone, encoder.family.pooler, None)
-    pooler = encoder.pooler if whole or not isinstance(encoder.pooler, LayerPooler) else None
-    kept = Encoder(
-        name=encoder.name,
-        backbone=backbone,
-        tokenizer=encoder.tokenizer,
-        pooling=encoder.pooling,
-        tail=copy.deepcopy(list(encoder.tail)) if copy_weights else list(encoder.tail),
-        max_length=encoder.max_length,
-        lower_case=encoder.lower_case,
-        settings=copy.deepcopy(encoder.settings),
-        pooler=copy.deepcopy(pooler) if copy_weights else pooler,
-        heads=copy.deepcopy(encoder.heads) if whole else None,
-    )
-    kept.seen, kept.trained = encoder.seen, encoder.trained
-    if whole and encoder.combination is not None:
-        kept.combine_layers(encoder.combination)
+    if encoder.family.quicken is not None:
+        encoder.family.quicken(backbone)
+    shared: list[Any] = [encoder.family, encoder.tokenizer, encoder.seen]
+    shared += [] if copy_weights else [encoder.tail, encoder.pooler]
+    kept = copy.deepcopy(encoder, {id(encoder.backbone): backbone} | {id(part): part for part in shared})
+    if not whole:
+        kept.heads = None
+        if kept.pools_over_layers:
+            kept.pool_with(None)
     return kept.to(encoder.device).train(encoder.training)
 
 

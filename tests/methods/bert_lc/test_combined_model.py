@@ -119,7 +119,7 @@ def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder,
     folder = save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 2)), tmp_path / "m")
     weights = folder / "1_WeightedLayerPooling/model.safetensors"
     save_file({"layer_weights": torch.tensor([0.5, 0.0, 1.0])}, weights)
-    with pytest.raises(ModelError, match=r"weights layers \[0.5, 0.0, 1.0\]"):
+    with pytest.raises(ModelError, match="weights layers differently"):
         load_encoder(folder)
     save_file({"layer_weights": torch.tensor([1.0, 0.0, 1.0])}, weights)
     config = json.loads((folder / "config.json").read_text())
