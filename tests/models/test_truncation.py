@@ -1,7 +1,5 @@
 """Contract 1: truncation is exact, for every family and every layer that can be held."""
 
-import copy
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,7 +9,7 @@ from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError
 from truncate_kit.models.families import FAMILIES
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.truncation import layers_held, parameters_kept, truncate, truncated_config
+from truncate_kit.models.truncation import layers_held, parameters_kept, truncate
 
 
 def test_every_family_has_a_tiny_model():
@@ -63,15 +61,6 @@ def test_layers_that_no_class_can_hold_are_refused(name, tiny_folder):
     for layer, error in ((0, LayerNotHeldError), (-1, LayerOutOfRangeError), (4, LayerOutOfRangeError)):
         with pytest.raises(error):
             truncate(encoder, layer)
-
-
-def test_albert_that_regroups_refuses_layers_it_cannot_map():
-    config = copy.deepcopy(TINY_CONFIGS["albert-grouped"])
-    config.num_hidden_layers, config.num_hidden_groups = 6, 2
-    assert layers_held(config) == (0, 1, 2, 3, 5, 6)
-    with pytest.raises(LayerNotHeldError, match="shares 2 groups of weights over 6 layers") as problem:
-        truncated_config(config, 4)
-    assert "0, 1, 2, 3, 5, 6" in problem.value.hint
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen2", "llama"])

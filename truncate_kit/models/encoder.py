@@ -29,7 +29,7 @@ POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
 def check_pooling(mode: str) -> PoolingMode:
-    """Return `mode` if it is one of `POOLING_MODES`; raises `UsageError` otherwise."""
+    """Return `mode`. Raises `UsageError` unless it is one of `POOLING_MODES`."""
     return known_name("pooling", mode, POOLING_MODES)
 
 
@@ -37,16 +37,16 @@ class Encoder(nn.Module):
     """Texts in, sentence vectors or the states of all layers out.
 
     Args:
-        name: As the model was named when it was loaded; for messages and reports.
-        backbone: The base model, pooler head removed; the family follows from its configuration.
-        tokenizer: None for random weights, which take ids only.
+        name: For messages and reports.
+        backbone: The base model without pooler head.
+        tokenizer: Random weights have none and take ids only.
         pooling: How the tokens of a layer become its state.
         tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
         max_length: Tokens per text, special tokens included.
         lower_case: Lower-case each text first.
-        settings: The sentence-transformers settings that are kept (prompts, default prompt, similarity).
-        pooler: Makes the sentence vector instead of `pooling`, which it then sets.
-        heads: Make the vectors from the pooled states of all blocks instead, and score two of them; None for neither.
+        settings: Of sentence-transformers (prompts, default prompt, similarity).
+        pooler: Replaces `pooling` for the sentence vector.
+        heads: Make the vectors from the pooled states of all blocks instead, and score two of them.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.heads = heads
-        self.seen: Keys = NO_KEYS  # pairs that it learned from or was chosen by, as far as noted; goes with copies
-        self.trained: bool | None = None  # whether it was fine-tuned, as far as its folder says; goes with copies
+        self.seen: Keys = NO_KEYS  # pairs that it learned from or was chosen by
+        self.trained: bool | None = None  # whether it was fine-tuned, None if unknown
         self.pooler: Pooler | None
         self.pool_with(pooler)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and other processes get."""
+        """Return the attributes for copies and other processes."""
         forget_capturing(self.backbone)
         return self.__dict__
 
     def pool_with(self, pooler: Pooler | None) -> None:
-        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer."""
+        """Make sentence vectors by this module from now on, or by `pooling` of the last layer."""
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
+        """Pool the mean over these layers from now on, without a pooler, or the last layer alone.
 
         Raises `ModelError` if the family ends in a norm: no ordinary folder applies it to the layers below the last,
         but `LayerPooling` does.
@@ -113,12 +113,12 @@ class Encoder(nn.Module):
 
     @property
     def depth(self) -> int:
-        """L: the number of blocks; layers run from 0 (embeddings) to L."""
+        """Return L, the number of blocks."""
         return int(self.backbone.config.num_hidden_layers)
 
     @property
     def width(self) -> int:
-        """d: the size of a state."""
+        """Return d, the size of a state."""
         return int(self.backbone.config.hidden_size)
 
     @property
@@ -136,32 +136,32 @@ class Encoder(nn.Module):
 
     @property
     def pools_over_layers(self) -> bool:
-        """Whether vectors are made of the states of several layers, so that a cut below the last changes them."""
+        """Return whether vectors are made of the states of several layers."""
         return self.combination is not None or isinstance(self.pooler, LayerPooler)
 
     @property
     def pools_tokens(self) -> bool:
-        """Whether a sentence vector is made from `token_states` alone, not from the states of several layers."""
+        """Return whether `token_states` alone make a sentence vector."""
         return self.heads is None and not isinstance(self.pooler, LayerPooler)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Return the device of the weights."""
         return next(self.parameters()).device
 
     @property
     def num_parameters(self) -> int:
-        """All weights that are kept, pooler excluded, shared ones counted once."""
+        """Count all weights, shared ones once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """The norm after the last block, None if the family has none."""
+        """Return the norm after the last block, if the family has one."""
         return self.backbone.get_submodule(self.family.final_norm) if self.family.final_norm else None
 
     @property
     def reader(self) -> TextReader:
-        """The part that turns texts into ids. Raises `ModelError` without a tokenizer."""
+        """Return the part that turns texts into ids. Raises `ModelError` without a tokenizer."""
         if self.tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
         return TextReader(
@@ -215,8 +215,7 @@ class Encoder(nn.Module):
         """Return the token states of all layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
         If the family ends in a final norm, it is applied at every layer, because that is what an ordinary reload of a
-        model truncated there computes. raw: leave the layers below the last as the blocks gave them, `all` also the
-        last one.
+        model truncated there computes. raw: leave it out below the last layer, or everywhere (`all`).
         """
         norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
 
@@ -236,7 +235,7 @@ class Encoder(nn.Module):
     # States to vectors
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return sentence vectors (b, out): the pooled last layer, or what pooler or heads make; then the tail."""
+        """Return sentence vectors (b, out): from the pooled last layer, the pooler or the heads, then the tail."""
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.heads is not None:
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
@@ -277,7 +276,7 @@ class Encoder(nn.Module):
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
-        """Return the `vectors` of texts that are already ids, as `token_ids` gives them."""
+        """Return the `vectors` of token ids."""
         rows: list[Tensor] = []
         batches = length_batches([len(row) for row in ids], batch_size)
         with evaluating(self), torch.inference_mode():
@@ -289,9 +288,9 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return how alike the texts of each row are, (n,), from vectors (n, out): the heads' score, else the cosine.
+        """Return the similarity of each row, (n,), of vectors (n, out): the heads' score, else the cosine.
 
-        Raises `UsageError` if there are not as many of both.
+        Raises `UsageError` for unequal numbers of rows.
         """
         first, second = paired_rows(first, second)
         if self.heads is not None:
@@ -301,8 +300,8 @@ class Encoder(nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block and restore the former mode after it."""
-    if not any(part.training for part in module.modules()):  # as mostly; to switch every part twice takes longer
+    """Switch dropout off inside the block, then restore the mode."""
+    if not any(part.training for part in module.modules()):  # the usual case; switching every part twice takes longer
         yield
         return
     training = module.training
@@ -314,7 +313,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return the places of the texts in batches of like length, longest first (a lack of memory shows at once).
+    """Return the places of the texts in batches of like length, longest first: a lack of memory shows at once.
 
     Raises `UsageError` for an impossible size.
     """
@@ -331,7 +330,7 @@ def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
 def forget_capturing(model: nn.Module) -> None:
     """Remove the hooks that a call for hidden states left in a model; the next such call installs them again.
 
-    They are local functions of transformers, which cannot be pickled and so not be sent to another process.
+    They are local functions of transformers, which cannot be pickled for another process.
     """
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
@@ -342,7 +341,7 @@ def forget_capturing(model: nn.Module) -> None:
 
 
 class BlockRunner:
-    """The blocks of an encoder over one batch, each with the masks and positions that the whole model hands to it.
+    """The blocks of an encoder over one batch, each called as the whole model calls it.
 
     Subsets of blocks share their beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3
     first. Equals `keep(encoder, blocks)` over the same batch.
@@ -350,12 +349,12 @@ class BlockRunner:
     Attributes:
         embedded: Token states before block 1, (b, t, d).
         mask: Of the batch.
-        calls: One of each block, without its states, so that not one state is held for each.
+        calls: Module and arguments of each block, without states, to save memory.
     """
 
     @torch.inference_mode()
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        """Run the whole model once over `batch`, and note how it calls each block."""
+        """Run the whole model once over `batch` and record the calls of its blocks."""
         blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
         first_only = next(
             (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None

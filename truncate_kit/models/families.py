@@ -1,7 +1,7 @@
-"""One row per architecture: where its blocks are, how it ends, and what else depends on its depth.
+"""One row per architecture: its blocks, its end, and what else depends on its depth.
 
-Nothing else in the package asks which architecture it has before it. Depth, width and heads need no column: every
-configuration of transformers answers to `num_hidden_layers`, `hidden_size` and `num_attention_heads`.
+No other module branches on the architecture. Depth, width and heads need no column: every configuration of transformers
+has `num_hidden_layers`, `hidden_size` and `num_attention_heads`.
 """
 
 import math
@@ -25,44 +25,44 @@ class Family:
     name: str  # `model_type` of its configurations
     blocks: str = "encoder.layer"  # dotted path of the list of blocks inside the base model
     num_items: str = "num_hidden_layers"  # field of the configuration with the length of that list
-    # From a configuration to the item of that list which each block is; None is one item for each.
+    # Returns the item of that list for each block; by default each block has its own.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
-    # Dotted path of the norm after the last block, None where there is none. An ordinary reload of a truncated model
-    # applies it, so a state at any layer has it applied.
+    # Dotted path of the norm after the last block. An ordinary reload of a truncated model applies it, so a state at
+    # any layer has it applied.
     final_norm: str | None = None
-    # Modules, separated by commas, whose parameters the TMFT paper counts beside the blocks.
+    # Modules, separated by commas, that the TMFT paper counts beside the blocks.
     embeddings: str = "embeddings"
-    # Attribute of the head over CLS that no sentence embedding uses, None where there is none.
+    # Attribute of the head over CLS, which no sentence embedding uses.
     pooler: str | None = None
     # Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
     decoder: bool = False
-    # Positions that the position table holds but no token can use, where there are any.
+    # Returns the number of positions in the table that no token can use.
     position_offset: Callable[[PretrainedConfig], int] | None = None
-    recipe: str = "bert"  # whose rates it is trained with in Table 4 of layer-wise attention pooling: also `roberta`
+    recipe: str = "bert"  # its row in Table 4 of the layer-wise attention pooling paper: also `roberta`
     lowest_layer: int = 0  # smallest layer at which the ordinary classes can hold a truncated model
     # Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
     fused_attention: bool = True
     float32_scores: bool = False  # whether attention scores have to stay in float32 in a float16 graph
     only_first: str | None = None  # dotted path of a module that runs in block 1 only, and is dropped with it
-    # Further changes to a configuration of the whole model when only the given blocks (from 1 on, rising) are kept;
-    # raises `LayerNotHeldError` where the kept blocks would compute something else.
+    # Changes the configuration further when only the given blocks (from 1 on, rising) are kept. Raises
+    # `LayerNotHeldError` if they would compute something else.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
     # Lets a loaded model compute the same with less work, in place.
     quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
-        """The item of the list of blocks that each block of a model is, L numbers from 0 on."""
+        """Return the item of the list of blocks for each block, L numbers from 0 on."""
         return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 
 def _albert_groups(config: PretrainedConfig) -> list[int]:
-    """Group of each layer, by the arithmetic of ALBERT's own forward pass."""
+    """Return the group of each layer, by the arithmetic of ALBERT's own forward pass."""
     depth = config.num_hidden_layers
     return [int(index / (depth / config.num_hidden_groups)) for index in range(depth)]
 
 
 def _after_padding(config: PretrainedConfig) -> int:
-    """RoBERTa and its kin count positions from the padding id + 1."""
+    """Return where RoBERTa and its kin begin to count positions: at the padding id + 1."""
     return (config.pad_token_id or 0) + 1
 
 
@@ -135,23 +135,23 @@ def _near_positions(backbone: nn.Module) -> None:
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Without block 1, nothing is convolved: the class would convolve whatever block comes first."""
+    """Switch the convolution off without block 1: the class would convolve whatever block comes first."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 
 
 def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """The first block of a ModernBERT has no norm before its attention, and every other block has one."""
+    """Require block 1: it alone has no norm before its attention."""
     if blocks[0] != 1:
         raise LayerNotHeldError(
-            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} where "
+            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} if "
             "that comes first.",
             hint="Keep block 1.",
         )
 
 
 def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """A GPT-2 may divide the attention scores of block l by l: no field holds the place that a block had before."""
+    """Require the first blocks if attention scores of block l are divided by l: no field holds the former place."""
     moved = [block for place, block in enumerate(blocks, 1) if block != place]
     if config.scale_attn_by_inverse_layer_idx and moved:
         raise LayerNotHeldError(
@@ -178,14 +178,14 @@ _ROWS = (
     Family(name="xlm-roberta", **_ROBERTA),
     Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
-    # Its class takes 1 for the padding id, whatever the configuration says.
+    # Its class takes 1 for the padding id and ignores the configuration.
     Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),
     # Layer 0 has no home in three families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
     # ModernBERT's initialisation divides by the depth, and Gemma 3 reads its rotary parameters, one set for each type
-    # of attention, as one set where no layer has a type.
+    # of attention, as one set if no layer has a type.
     Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True, only_first="encoder.conv",
            keep_blocks=_keep_convolution, quicken=_near_positions),
     Family(name="modernbert", blocks="layers", final_norm="final_norm", lowest_layer=1, fused_attention=False,
@@ -209,8 +209,8 @@ def family_of(config: PretrainedConfig | str) -> Family:
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
         raise ModelError(
-            f"The architecture {name!r} has no row in the family table, so nothing says where its blocks are, "
-            "whether a final norm follows them and what else in its configuration depends on the depth.",
+            f"The architecture {name!r} has no row in the family table, so its blocks, its final norm and what "
+            "else depends on its depth are unknown.",
             hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to models/families.py.",
         )
     return FAMILIES[name]

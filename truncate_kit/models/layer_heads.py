@@ -1,7 +1,4 @@
-"""Heads over the frozen states of all blocks: codes of each block, and a score from how far apart two texts are there.
-
-Design of the frozen heads: one network per block, the distances 1 − cos of all blocks into a one-layer MLP.
-"""
+"""Heads over the frozen states of all blocks: a network per block gives codes, an MLP over their distances a score."""
 
 import itertools
 from collections.abc import Sequence
@@ -27,7 +24,7 @@ class BlockLinear(nn.Module):
         self.biases = nn.ParameterList(_uniform((count * code,), code**-0.5, generator) for code, count in runs)
 
     def forward(self, codes: Sequence[Tensor]) -> list[Tensor]:
-        """Codes (blocks, b, code) of each run to as many."""
+        """Map the codes (blocks, b, code) of each run to as many."""
         rows = zip(codes, self.weights, self.biases, strict=True)
         return [torch.baddbmm(bias.view(len(code), 1, -1), code, weight) for code, weight, bias in rows]
 
@@ -38,7 +35,7 @@ class BlockNetworks(nn.Module):
     code_widths: of each block. Weights are drawn like those of `nn.Linear`, from `generator`.
     """
 
-    # (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is called.
+    # (L, 1, d), of the states, so that a few huge dimensions do not drown the others; 0 and 1 before `fit`.
     mean: Tensor
     scale: Tensor
 
@@ -59,16 +56,16 @@ class BlockNetworks(nn.Module):
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
     def fit(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take mean and standard deviation of the states, (L, d) each; what hardly varies is not scaled."""
+        """Take mean and standard deviation of the states, (L, d) each; constant dimensions are not scaled."""
         self.mean.copy_(mean[:, None])
         self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
 
     def standardized(self, states: Tensor) -> Tensor:
-        """(L, b, d) to (L, b, d)."""
+        """Standardize states, (L, b, d) to (L, b, d)."""
         return (states - self.mean) / self.scale
 
     def forward(self, states: Tensor) -> list[Tensor]:
-        """States (L, b, d) to codes, one tensor (blocks, b, code) for each run of blocks of one code width."""
+        """Map states (L, b, d) to codes: one tensor (blocks, b, code) per run of blocks of one code width."""
         codes, start, states = [], 0, self.standardized(states)
         for (code, count), weight, bias in zip(self.runs, self.weights, self.biases, strict=True):
             shift = bias.view(count, 1, code)
@@ -102,7 +99,7 @@ class PairScore(nn.Module):
         self.register_buffer("scale", torch.ones(blocks))
 
     def forward(self, distances: Tensor) -> Tensor:
-        """Scores (b,) of distances (b, L)."""
+        """Score distances (b, L): (b,)."""
         moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
         if self.offset is None:
             moved = (moved - torch.tanh(self.shift)).abs()
@@ -113,12 +110,12 @@ class PairScore(nn.Module):
 class LayerHeads(nn.Module):
     """Codes of all blocks, and the score of two texts from their codes.
 
-    networks: None takes the states themselves as codes. A text's vector holds the codes of its blocks side by side,
-    each scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines. raw: they take the states as
-    the blocks give them, without the final norm of a model that ends in one.
+    networks: Without them the states are the codes. A text's vector holds the codes of its blocks side by side, each
+    scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines. raw: Take the states without the
+    final norm.
     """
 
-    raw = False  # an attribute of the instance only where it is True: digests of the others stay what they were
+    raw = False  # set on the instance only if True, so that the digests of others stay
 
     def __init__(
         self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore, *, raw: bool = False
@@ -133,12 +130,12 @@ class LayerHeads(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Return the device of the weights."""
         return self.score.weight.device
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What they are built from, for `read_layer_heads`."""
+        """Return the arguments for `read_layer_heads`."""
         return {
             "width": self.width,
             "blocks": self.blocks,
@@ -155,14 +152,14 @@ class LayerHeads(nn.Module):
         return sum(code * count for code, count in self.runs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        """Map pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
         codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
         rows = [_unit(code).transpose(0, 1).flatten(1) for code in codes]
         vectors: Tensor = torch.cat(rows, dim=1) / float(self.blocks**0.5)
         return vectors
 
     def distances(self, first: Tensor, second: Tensor) -> Tensor:
-        """1 − cos of each block, (b, L), from vectors (b, out); as ½‖û − v̂‖², which is exactly 0 for equal vectors.
+        """Return 1 − cos of each block, (b, L), of vectors (b, out), as ½‖û − v̂‖²: exactly 0 for equal vectors.
 
         Raises `ModelError` for vectors of another size.
         """
@@ -182,7 +179,7 @@ class LayerHeads(nn.Module):
         return torch.cat(found, dim=1)
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Score of each pair of vectors (b, out), from 0 to 1: (b,)."""
+        """Score each pair of vectors (b, out) from 0 to 1: (b,)."""
         scores: Tensor = self.score(self.distances(first, second).to(self.score.weight.dtype))
         return scores
 

@@ -189,13 +189,13 @@ class LayerAttentionPooling(LayerPooler):
 
     As equations 1 to 3 of the paper print it (`literal`): α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
     query and key of the same layer, so one weight for each layer; h^L = Σ_j α_j W_v h_j^a. No RReLU, no exponential:
-    weights may be negative, and grow without bound if the scores of a text add up to almost nothing.
+    weights may be negative, and grow without bound if the scores of a text add up to almost 0.
 
     Either way the last CLS state is put before the result (equation 4); d or 2d → d, tanh, is the MLP of equation 5.
 
     Args:
         width: d.
-        over: Whose states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean`.
+        over: Which states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean`.
         last_cls: Put the CLS state of the last layer before the attended states.
         literal: The equations as printed instead of the authors' code.
         token: The token that sums a text up, `cls` (the first one) or, for causal models, `last`.

@@ -27,13 +27,13 @@ from truncate_kit.models.model_folder import (
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
 from truncate_kit.models.tokenizer import TextReader, load_tokenizer, position_limit, usable_length
 
-# How a model hands over what it has computed, and what computes it: no part of the model itself.
+# Settings of the call and its implementation, not of the model.
 _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
     "torchscript", "use_return_dict",
 )  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
-# Inside blocks: buffers that earlier versions stored, and attention to another text, of which there is none.
+# Inside blocks: buffers of earlier versions, and cross-attention.
 _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
@@ -52,13 +52,13 @@ def load_encoder(
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; None keeps the model's own, or else what sentence-transformers takes.
-        max_length: Tokens per text, special tokens included; None is the model's own limit.
-        attention: `sdpa`, `eager` or another one that transformers has; None is its choice.
+        pooling: One of `POOLING_MODES`; by default the model's own, else as sentence-transformers pools it.
+        max_length: Tokens per text, special tokens included; by default the model's limit.
+        attention: `sdpa`, `eager` or another of transformers; by default its choice.
         device: See `select_device`.
 
     Raises:
-        ModelError: The model cannot be used; its kinds say why.
+        ModelError: The model cannot be used.
         DeviceError: The device is not active.
         UsageError: `pooling` or `max_length` does not suit the model, or there is no such `attention`.
     """
@@ -92,13 +92,13 @@ def load_encoder(
 
 
 def load_reader(folder: Path) -> TextReader:
-    """Load what turns texts into ids in a saved model folder, without its weights. Raises `ModelError`."""
+    """Load tokenizer and text settings of a model folder without its weights. Raises `ModelError`."""
     pipeline = read_pipeline(folder)
     return _reader_of(pipeline, load_config(pipeline.transformer))
 
 
 def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Load the tokenizer of a model. asked: maximum length, None for the model's own. Raises `UsageError`."""
+    """Load the tokenizer of a model, with the maximum length asked for. Raises `UsageError` if that does not fit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
     # sentence-transformers puts its own limit in place of the tokenizer's.
     length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
@@ -116,14 +116,14 @@ def _made_as(config: PretrainedConfig) -> str:
 
 
 def dropped_head(encoder: Encoder) -> str | None:
-    """Return a note for a model made to classify texts, as cross-encoders are, and not to give vectors."""
+    """Return a note for a model that was made to classify texts, such as a cross-encoder."""
     if not (made_as := _made_as(encoder.backbone.config)).endswith("ForSequenceClassification"):
         return None
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
-    """Make an encoder of the given shape with random weights and no tokenizer, to time a shape without its weights."""
+    """Make an encoder of the given shape with random weights and no tokenizer, to time it."""
     backbone = AutoModel.from_config(config)
     if (pooler := family_of(config).pooler) is not None:
         setattr(backbone, pooler, None)
@@ -132,9 +132,9 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 
 def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | None:
-    """Return the pooler of a model that was trained with one: a linear layer and tanh over a state, (b, d) to (b, d).
+    """Return the trained pooler of a model, if it has one: a linear layer and tanh over a state, (b, d) to (b, d).
 
-    None if the family has none or the checkpoint lacks its weights; if it is required, that raises `ModelError`.
+    Raises `ModelError` if it is required and missing.
     """
     folder = read_pipeline(resolve(name)).transformer
     config = load_config(folder)
@@ -162,7 +162,7 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
             hint="Leave out `pooling`, or name another model.",
         )
     fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
-    # sentence-transformers reads layers below the last only if config.json says so; vectors have to be its own.
+    # sentence-transformers reads layers below the last only if config.json says so.
     if pipeline.combination is not None:
         fits = pipeline.combined_depth == depth and config.output_hidden_states
     elif isinstance(pooler, LayerPooler):
@@ -218,7 +218,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
 def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
-    """Load the base model in float32, with its pooler head left out, or kept if there is one. Raises `ModelError`."""
+    """Load the base model in float32, by default without its pooler head. Raises `ModelError`."""
     _check_size(folder, config)
     pooler = family_of(config).pooler
     try:
@@ -245,7 +245,7 @@ def load_backbone(
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raise `ModelError` for weights that are missing, of another shape, or of blocks that the model does not have."""
+    """Raise `ModelError` for weights that are missing, of another shape, or of further blocks."""
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
     block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads, poolers and old buffers may be left over
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
@@ -260,9 +260,9 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
-    """Raise `ModelError` if a configuration describes more than the files of weights can hold, before it is built.
+    """Raise `ModelError` before building a model if its configuration describes more weights than the files have bytes.
 
-    A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
+    A weight takes a byte or more, so at most four times the size of the files is allocated.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:

@@ -96,7 +96,7 @@ def check_links(folder: Path, place: Path) -> None:
         if not any(real_path(file).is_relative_to(allowed) for allowed in (root, *blobs)):
             raise ModelError(
                 f"{file} leads to {real_path(file)}, outside the model's own folder.",
-                hint="Copy the file into the folder if it belongs to the model, and you know who made it.",
+                hint="Copy the file into the folder if it belongs to the model and you trust its author.",
             )
 
 
@@ -132,7 +132,7 @@ def unreadable(place: Path, error: Exception) -> ModelError:
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
     """Build a module from its config.json and fill in its weights. Raises `ModelError`.
 
-    It is built without memory first: the sizes in its configuration have to be those of the weights.
+    It is built on the meta device: sizes in the configuration that do not fit the weights take no memory.
     """
     values, weights = read_json(place / "config.json"), read_weights(place)
     try:

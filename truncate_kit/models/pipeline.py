@@ -56,9 +56,9 @@ _POOLING_FLAGS = {  # the older way to state a pooling, which every version read
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
 _READING_FILE = "sentence_bert_config.json"
-# sentence-transformers reads the first of these that says anything; older versions named them by architecture.
+# sentence-transformers reads the first of these that is not empty; older versions named them by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# What sentence-transformers puts over configuration, tokenizer and call; the names before and since its version 5.
+# Settings that override configuration, tokenizer and call; names before and since sentence-transformers 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -80,12 +80,12 @@ class Dense(nn.Module):
 
     @property
     def out_features(self) -> int:
-        """out: the size of a vector behind it."""
+        """Return the size of its vectors."""
         return self.linear.out_features
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What sentence-transformers makes it from."""
+        """Return the settings in its config.json."""
         return {
             "in_features": self.linear.in_features,
             "out_features": self.linear.out_features,
@@ -94,7 +94,7 @@ class Dense(nn.Module):
         }
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(b, in) to (b, out)."""
+        """Map vectors (b, in) to (b, out)."""
         out: Tensor = self.activation(self.linear(vectors))
         return out
 
@@ -103,7 +103,7 @@ class Normalize(nn.Module):
     """Scale each vector to length 1."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(b, d) to (b, d)."""
+        """Normalize vectors (b, d)."""
         return nn.functional.normalize(vectors, dim=-1)
 
 
@@ -116,11 +116,11 @@ class LayerNorm(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What sentence-transformers makes it from."""
+        """Return the settings in its config.json."""
         return {"dimension": self.norm.normalized_shape[0]}
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(b, d) to (b, d)."""
+        """Normalize vectors (b, d)."""
         out: Tensor = self.norm(vectors)
         return out
 
@@ -130,7 +130,7 @@ class LayerNorm(nn.Module):
 
 @dataclass(slots=True)
 class Pipeline:
-    """What a sentence-transformers folder says beyond the transformer itself."""
+    """The settings and modules of a sentence-transformers folder around its transformer."""
 
     transformer: Path
     folders: list[Path] = field(default_factory=list)  # of all modules; each lies inside the model's folder
@@ -143,7 +143,7 @@ class Pipeline:
     combined_depth: int | None = None  # of the model they were stated for
     pooler: Pooler | None = None  # instead of a single pooling
     heads: LayerHeads | None = None  # over the states of all blocks
-    unkept: ModelError | None = None  # why its own pooling cannot be kept; another has to replace it
+    unkept: ModelError | None = None  # why its own pooling has to be replaced
 
 
 def read_pipeline(folder: Path) -> Pipeline:
@@ -180,7 +180,7 @@ def _unkept(problem: str, hint: str) -> ModelError:
 
 
 def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
-    """Raise `ModelError` if a setting of the file `path` has none of its allowed values; without it the first holds."""
+    """Raise `ModelError` unless each setting in the file `path` has an allowed value; the first is the default."""
     for name, known in allowed.items():
         if values.get(name, known[0]) not in known:
             raise _unkept(
@@ -214,7 +214,7 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
             pipeline.tail.append(read_module(place, lambda values: LayerNorm(values["dimension"])))
         case "Normalize":
             pipeline.tail.append(Normalize())
-        case "Dropout":  # does nothing outside training
+        case "Dropout":  # only acts in training
             pass
         case _ if kind in LAYER_POOLERS:
             pooler = read_module(place, lambda values: LAYER_POOLERS[kind](**values))
@@ -282,9 +282,8 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
     """Write the files of a sentence-transformers folder around the transformer in it.
 
-    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. The
-    poolings of `LAYER_POOLERS` it loads from the folder, with `trust_remote_code=True`; folders with `LayerHeads` it
-    refuses: only this package gives their vectors.
+    Names are as in sentence-transformers 2: every later version and text-embeddings-inference read them. It loads the
+    poolings of `LAYER_POOLERS` from the folder with `trust_remote_code=True`, and refuses `LayerHeads`.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
     listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
@@ -320,10 +319,10 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
 
 
 def load_by_any_runtime(folder: Path) -> None:
-    """Take out of a saved folder what only torch understands.
+    """Remove a setting of torch's classes from a saved folder.
 
-    Optimum's classes, by which sentence-transformers runs graphs, fail on a setting of torch's classes. The price is
-    torch's report of a missing pooler, which nothing uses.
+    Optimum's classes, by which sentence-transformers runs graphs, fail on it; without it torch reports a missing
+    pooler.
     """
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
@@ -332,7 +331,7 @@ def load_by_any_runtime(folder: Path) -> None:
 
 
 def loading_words(pooler: nn.Module | None) -> str:
-    """Return what a model card says about loading a model that pools so."""
+    """Return the sentence of a model card on loading a model with this pooler."""
     if not isinstance(pooler, LayerPooler):
         return "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
     return (
@@ -341,7 +340,7 @@ def loading_words(pooler: nn.Module | None) -> str:
     )
 
 
-# The record, the graphs, and weights beside them, which have their names with an ending.
+# The record, the graphs, and files of their weights.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 
@@ -350,10 +349,10 @@ def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = Non
     """Return how a model was made of another one.
 
     Args:
-        method: That made it.
-        source: What it was made from.
-        lean: What was made.
-        data: The pairs that taught or chose it, as they were given (a `PairSplits` or `PairSet`).
+        method: Of the new model.
+        source: The original model.
+        lean: The new model.
+        data: The `PairSplits` or `PairSet` that taught or chose it, undivided.
         **values: Further fields of `Origin`, in place of their defaults.
     """
     facts: dict[str, Any] = {
@@ -380,17 +379,17 @@ def save_encoder(
     origin: Origin | None = None,
     records: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write `folder` (replaced as a whole, or left as it was on failure) and return it.
+    """Write a model folder and return it.
 
-    `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; no weight above the last layer is in
-    it. Graphs that were exported from this very model stay in it.
+    `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; it has no weight above the last
+    layer. Graphs that were exported from the same model stay.
 
     Args:
         encoder: The model to save.
         folder: Replaced as a whole, or left as it was on failure.
         model_card: Text of README.md.
-        origin: How the model was made, for origin.json.
-        records: Texts of further files by name, such as what the model was made from.
+        origin: Content of origin.json.
+        records: Texts of further files by name.
 
     Raises:
         ModelError: There is no tokenizer.
@@ -415,7 +414,7 @@ def save_encoder(
 
 
 def _keep_graphs(old: Path, new: Path) -> None:
-    """Keep the graphs that were exported from the very model that is saved again, if they can be read."""
+    """Keep the graphs that were exported from the same model, if they can be read."""
     with contextlib.suppress(OSError, ValueError, LookupError, TruncateKitError):
         if (old / EXPORT_RECORD).is_file() and model_digests(old) == model_digests(new):
             for file in old.iterdir():
@@ -432,20 +431,20 @@ _TOKENIZER_BOOKKEEPING = {
 
 
 class Digest:
-    """SHA-256 over parts, the size of each before it, so that no two lists of parts run together to the same bytes."""
+    """SHA-256 over parts, each after its size, so that different lists of parts give different bytes."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
 
     def add(self, *parts: str | bytes | memoryview) -> None:
-        """Add texts or bytes; no copy is made of bytes."""
+        """Add texts or bytes without copying bytes."""
         for part in parts:
             data = part.encode() if isinstance(part, str) else part
             self._sha.update(f"{len(data)} ".encode())
             self._sha.update(data)
 
     def add_values(self, values: Any) -> None:
-        """Add what JSON can hold; the order of keys does not count, nor whether a sequence is a tuple or a list."""
+        """Add JSON values; neither the order of keys counts nor the kind of a sequence."""
         self.add(_in_order(values))
 
     def add_file(self, file: Path) -> None:
@@ -460,7 +459,7 @@ class Digest:
             self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def add_reader(self, reader: TextReader) -> None:
-        """Add all that the ids of a text depend on, under any of the prompts."""
+        """Add everything that token ids depend on, with all prompts."""
         self.add_values([reader.max_length, reader.lower_case])
         prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
         default = reader.settings.get("default_prompt_name")
@@ -477,12 +476,12 @@ class Digest:
             if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
         }
         self.add_values([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
-        with tempfile.TemporaryDirectory() as folder:  # writing it is all that every kind of vocabulary can do
+        with tempfile.TemporaryDirectory() as folder:  # every kind of vocabulary can be written
             for file in sorted(tokenizer.save_vocabulary(folder)):
                 self.add_file(Path(file))
 
     def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
+        """Return 64 hexadecimal digits."""
         return self._sha.hexdigest()
 
 
@@ -490,25 +489,25 @@ def _in_order(values: Any) -> str:
     return json.dumps(values, sort_keys=True, default=repr)
 
 
-# A command asks for the digests of a few models several times, and tables of words take longer than small weights.
+# A command needs the digests of a few models several times, and vocabularies take longer than small weights.
 @functools.lru_cache(maxsize=8)
 def _serialised(tokenizer: str) -> bytes:
-    """A tokenizer's own JSON with its keys in order, without what its last call left behind."""
+    """Sort a tokenizer's own JSON by keys, without the settings of its last call."""
     state = json.loads(tokenizer)
     kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # each call sets them
     return _in_order(kept).encode()
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 over all that the vectors of an encoder, and training it, depend on, and over nothing else.
+    """Return the SHA-256 over everything that an encoder's vectors and training depend on.
 
-    Names, folders, versions, device and the way attention is computed do not count. Saving and loading keep it.
+    Names, folders, versions, device and attention implementation do not count. Saving and loading keep it.
     """
     digest = Digest()
     digest.add_values(settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
-        # Kind and settings of a module and of all in it: the plain values among their public attributes.
+        # Kinds of all inner modules, and the plain values among their public attributes.
         found = [] if part is None else part.named_modules()
         kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in found]
         digest.add_values(None if part is None else kinds)

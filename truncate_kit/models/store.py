@@ -1,4 +1,4 @@
-"""Where runs are kept, so that work that is killed continues and ends with the same result."""
+"""The store of runs: killed work continues and ends with the same result."""
 
 import contextlib
 import logging
@@ -49,22 +49,22 @@ def run_key(encoder: Encoder, *parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where the states of running runs wait between their epochs, by the names of the runs; a name has no dot."""
+    """Files with the state of unfinished runs, by name; names have no dot."""
 
     folder: Path
 
     def of(self, name: str, stage: str = "") -> Path | None:
-        """Name the file of a run, or of a stage before it such as "prior"; None where the folder is not seen."""
+        """Return the file of a run, or of a stage before it such as "prior"; None on machines without the folder."""
         return self.folder / f"{name}.{stage and stage + '.'}checkpoint" if self.folder.is_dir() else None
 
     def remove(self, name: str) -> None:
-        """Remove those of a run that is finished or given up, at all its stages."""
+        """Remove the files of a run, at all its stages."""
         for file in self.folder.glob(f"{name}.*checkpoint"):
             file.unlink(missing_ok=True)
-        remove_leftovers(self.folder, name)  # of a worker that was lost while it wrote
+        remove_leftovers(self.folder, name)  # of a lost worker
 
     def tidy(self, finished: Callable[[str], bool]) -> None:
-        """Remove those of finished runs: a process was killed between the end of a run and their removal."""
+        """Remove the files of finished runs, left by a process that was killed in between."""
         for name in {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}:
             if finished(name):
                 self.remove(name)
@@ -73,30 +73,29 @@ class Checkpoints:
 class RunStore:
     """The runs of one model, data and settings: records, and in a folder of their own weights and checkpoints.
 
-    The records of all stores in a folder are lines of one file. A record is written once, when its weights are there,
-    and stays as it is. What cannot be read is computed again; the log says so. One process writes a store, between
-    `open` and its end; others may read it.
+    The records of all stores in a folder are lines of one file. A record is written once, after its weights. Damaged
+    records and weights are logged and computed again. One process writes a store, within `open`; others may read it.
 
     Args:
-        description: What the first record says of all others.
+        description: Facts about all runs, for the first record.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
         self.key = key[:16]
-        self.folder = local_path(folder).absolute() / self.key  # workers may stand elsewhere
+        self.folder = local_path(folder).absolute() / self.key  # workers may have another working directory
         self.checkpoints = Checkpoints(self.folder)
         self._journal = Journal(self.folder.parent / RECORDS_FILE)
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
-        self._whole: set[str] = set()  # names of runs whose weights are known to be as they were written
+        self._whole: set[str] = set()  # names of runs with verified weights
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the folder, and tidy up what a killed process left. Raises `FileProblemError`, also when it is held."""
+        """Lock the folder and tidy up after a killed process. Raises `FileProblemError` if another process has it."""
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
-            # A run that has a record and no weights may be done again for them, and was stopped in between.
+            # A run with a record but no weights may be running again for its weights.
             self.checkpoints.tidy(lambda name: name in self._records and self.has_weights(name))
             with unfinished(self.folder):
                 yield
@@ -124,12 +123,12 @@ class RunStore:
         return {name: record for name in self._records if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Keep what a finished run gave, its weights first, and remove its checkpoints; return the record that stays.
+        """Store weights and record of a finished run, and remove its checkpoints; return the record that stays.
 
         Args:
             name: Of the run.
-            record: What it gave.
-            weights: Writes them to the path it is given, as a whole or not at all; None where none are kept.
+            record: Its result.
+            weights: Writes the weights to a path, as a whole or not at all; by default they are not stored.
 
         Raises:
             FileProblemError: The folder cannot be written.
@@ -148,7 +147,7 @@ class RunStore:
         return first or record
 
     def weights(self, name: str) -> Path:
-        """Name the folder of the weights of a run, which is there where they are kept."""
+        """Return the folder for the weights of a run."""
         return self.folder / name
 
     def has_weights(self, name: str) -> bool:
@@ -172,19 +171,19 @@ class RunStore:
         return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
-        """Return the kept weights of a run as `read` reads them from their folder; None where gone or damaged."""
+        """Read the stored weights of a run by `read`; None if they are gone or damaged."""
         return read(self.weights(name)) if self.has_weights(name) else None
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
-        """Do as `write`, with the trained encoder as weights."""
+        """Write a record as `write`, with the trained encoder as weights."""
         return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
 
     def encoder(self, name: str, device: torch.device) -> Encoder:
-        """Load the trained encoder of a run whose weights are kept."""
+        """Load the stored encoder of a run."""
         return load_encoder(self.weights(name), device=str(device))
 
     def forget_weights(self, keep: Collection[str]) -> None:
-        """Remove the weights of all runs but those named; their records stay."""
+        """Remove the weights of all runs but these; records stay."""
         for folder in self.folder.iterdir():
             if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
                 shutil.rmtree(folder)
@@ -220,9 +219,9 @@ class RunStore:
 
 
 class StoredRows:
-    """A file of rows, and beside it the checksum of every chunk that is finished; whoever opens it holds its folder.
+    """A file of rows, and beside it the checksum of every finished chunk; the caller holds the lock of its folder.
 
-    A chunk is on the disk before its checksum is: what a kill left without one, and what does not fit it, is missing.
+    A chunk is written before its checksum: a chunk without one, or with a wrong one, is missing.
     """
 
     def __init__(
@@ -232,7 +231,7 @@ class StoredRows:
 
         Args:
             file: The rows; the checksums go into a file of the same name with the ending .jsonl.
-            made_from: All that the bytes depend on.
+            made_from: Everything that the bytes depend on.
             num_rows: Of the whole file.
             row_bytes: Size of a row.
             chunk: Rows that are written together.
@@ -253,7 +252,7 @@ class StoredRows:
             wrong = [start for start, checksum in known.items() if zlib.crc32(self._read(start)) != checksum]
         except OSError as error:
             raise cannot_write(file, error) from error
-        # First rows of the chunks to be written, and the number of rows that were written before and are missing again.
+        # First rows of the chunks to write, and the number of rows that were written before and got damaged.
         self.missing = [start for start in self._rows if start not in known or start in wrong]
         self.damaged = min(num_rows, sum(self._rows[start] for start in wrong) + lost * chunk)
         needed = sum(self._rows[start] for start in self.missing) * row_bytes
@@ -306,16 +305,16 @@ class StoredRows:
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
-    """Hold `out`, into which folders of the names `models` are saved.
+    """Lock `out` for saving model folders into it.
 
     Args:
-        out: Is held.
-        encoder: What is started from, which is in none of these folders.
-        *models: Names of the folders that are saved into `out`.
-        teachers: Whose vectors are learned, likewise.
+        out: The folder.
+        encoder: The model to start from.
+        *models: Names of the folders to be saved in `out`.
+        teachers: Models to learn vectors from.
 
     Raises:
-        UsageError: A folder of these names holds data, or what is started or learned from.
+        UsageError: One of these folders holds data, `encoder` or a teacher.
         FileProblemError: `out` cannot be written, or another process works there.
     """
     for folder in (out / name for name in models):
@@ -323,7 +322,7 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
             if _DATA_ENDINGS.intersection(file.suffixes) and file.name not in ("vocab.txt", "merges.txt"):
                 problem = f"{file} is no part of a model, and would be removed with the folder it is in."
                 raise UsageError(problem, hint="Move it out of that folder, or name another folder as `out`.")
-        # A model that is replaced could not be started or learned from again, as a continued run would.
+        # A continued run would start or learn from the replaced model.
         for model in (encoder, *teachers):
             source = local_path(model.name)
             if source.is_dir() and real_path(source).is_relative_to(real_path(folder)):

@@ -33,14 +33,14 @@ class TextReader:
 
     @property
     def padding_id(self) -> int:
-        """The id that fills up shorter texts; masked out everywhere."""
+        """Return the id that fills up shorter texts; masked out everywhere."""
         return int(cast(int, self.tokenizer.pad_token_id) or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """Return the ids of each text, special tokens included, cut at `max_length`, not padded.
 
-        prompt: put the model's default prompt before each text, as sentence-transformers does. Raises `UsageError` if
-        these are no texts.
+        prompt: Put the model's default prompt before each text, as sentence-transformers does. Raises `UsageError` for
+        other things than texts.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -55,12 +55,12 @@ class TextReader:
 
     @property
     def _default_prompt(self) -> str:
-        """The text before each text; a prompt that is null is none."""
+        """Return the default prompt, empty if the model has none or it is null."""
         default = self.settings.get("default_prompt_name")
         return (self.settings.get("prompts", {}).get(default) or "") if default else ""
 
     def num_cut(self, texts: Sequence[str]) -> int:
-        """Count the texts of more than `max_length` tokens; those of fewer bytes than that are taken to fit."""
+        """Count the texts of more than `max_length` tokens; only texts with at least as many bytes are tokenised."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
@@ -70,15 +70,15 @@ class TextReader:
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Cut the ids of a text to a number of tokens as the tokenizer would: the one that closes a text is kept."""
+        """Cut the ids of a text to a number of tokens as the tokenizer would, keeping a closing special token."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t), named as a model's inputs; t None is the longest row.
+    """Return right-padded ids and their mask, each (b, t), named as a model's inputs; by default t is the longest row.
 
-    Some tokenizers make no token of a text; one that is alone so has a masked position, which models need.
+    Models need at least one position, also for a text without tokens.
     """
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
@@ -89,13 +89,13 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 
 def usable_length(*limits: int | None) -> int:
-    """Return the smallest of the limits that is one (tokenizers write 10³⁰ for "none"); 512 if none is."""
+    """Return the smallest of the limits, 512 without any; tokenizers write 10³⁰ for no limit."""
     real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return how many tokens the position table can hold; None if positions are relative only."""
+    """Return the number of tokens that the position table can hold; None if positions are relative only."""
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)
@@ -106,7 +106,7 @@ def position_limit(config: PretrainedConfig) -> int | None:
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Load the tokenizer in `folder` for a model of `vocab_size` embeddings, padding on the right.
 
-    Raises `ModelError` if there is none, it is broken, or it is that of another model.
+    Raises `ModelError` if it is missing, broken, or of another model.
     """
     if not any((folder / file).exists() for file in _TOKENIZER_FILES):
         hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."

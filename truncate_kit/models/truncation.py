@@ -1,9 +1,8 @@
-"""Keep some of an encoder's blocks or word pieces, exactly; and count what is kept.
+"""Keep some of an encoder's blocks or word pieces exactly, count parameters, and read the states of all layers.
 
-A text without a dropped word piece keeps its vector. Every tokenizer chooses among pieces that fit: WordPiece takes the
-longest one, Unigram the path of the highest score, BPE the merge of the lowest rank. A text is split as before if all
-that was chosen for it is kept, because no choice changes when other candidates go. What has to stay for that, and for
-every text to be readable, is in the rules below.
+A text without a dropped word piece keeps its vector. Every tokenizer chooses among fitting pieces: WordPiece takes the
+longest one, Unigram the path of the highest score, BPE the merge of the lowest rank. No choice changes if only other
+candidates are dropped. The rules below list the pieces that have to stay for that, and to keep every text readable.
 """
 
 import contextlib
@@ -42,11 +41,11 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
     """Return the encoder with its embeddings and these blocks only, with pooling, tail, prompts and tokenizer.
 
-    Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm if
-    the family has one. A combination of layers and poolings or heads over layers are kept with all blocks only.
+    Its output equals running the blocks one after the other, bitwise on CPU in float32, then the final norm if the
+    family has one. Combinations, poolings and heads over layers are kept with all blocks only.
 
     Args:
-        encoder: Whose embeddings and blocks are kept.
+        encoder: Is copied.
         blocks: Different numbers from 1 to L, rising.
         copy_weights: False shares memory with `encoder` (to read states; training either would change both).
 
@@ -153,7 +152,7 @@ def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
-    """Count the parameters of the model cut at each layer 0 … L, pooler excluded; None if it cannot be held.
+    """Count the parameters of the model cut at each layer 0 … L, pooler excluded; None if it cannot be stored.
 
     Computed on the meta device: no weights are made.
 
@@ -198,10 +197,10 @@ _KEEP = "Leave the vocabulary as it is."
 
 
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
-    """A copy of the encoder with the word pieces of these texts only, and those that `kept_pieces` adds.
+    """Return a copy of the encoder with the word pieces of these texts only, and those that `kept_pieces` adds.
 
-    A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
-    pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
+    A text with kept pieces only has the same vector, bitwise on a CPU in float32; any other is split into kept pieces.
+    Raises `ModelError` for a tokenizer that does not allow this.
     """
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
@@ -220,10 +219,10 @@ def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
-    """The rising ids of the pieces to keep: those used, and those that these, or any text, need.
+    """Return the rising ids of the pieces to keep: those used, and those that these or any text need.
 
-    That is: added and special tokens, the prompts' pieces, every single character or byte, what merges into a piece
-    that is kept, and what the score of an unknown character depends on. Raises as `keep_words` does.
+    These are added and special tokens, the prompts' pieces, every single character or byte, the parts of kept merges,
+    and the piece that sets the score of unknown characters. Raises as `keep_words`.
     """
     tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
     if not tokenizer.is_fast:
@@ -232,7 +231,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     kind, vocabulary = state["model"]["type"], _vocabulary(state)
     if kind not in _RULES:
         raise ModelError(
-            f"The tokenizer of {encoder.name} is a {kind}: without one of its pieces, texts would be unknown.",
+            f"The tokenizer of {encoder.name} is a {kind}, which needs all of its pieces.",
             hint=f"Use a model whose tokenizer is one of {', '.join(_RULES)}.",
         )
     prompts = [prompt for prompt in (encoder.settings.get("prompts") or {}).values() if prompt]
@@ -247,7 +246,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
 
 
 def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
-    """A copy of the encoder with these pieces only, numbered from 0 in this order; see `keep_words`."""
+    """Return a copy of the encoder with these pieces only, numbered from 0 in this order; see `keep_words`."""
     new = {piece: place for place, piece in enumerate(pieces)}
     kept = keep(encoder, range(1, encoder.depth + 1))
     kept.tokenizer = _renumbered(encoder, new)
@@ -268,7 +267,7 @@ def _state(tokenizer: PreTrainedTokenizerBase) -> State:
 
 
 def _vocabulary(state: State) -> dict[str, int]:
-    """Ids of the pieces of the model, without tokens that were added to it."""
+    """Return the ids of the pieces by name, without added tokens."""
     vocabulary = state["model"]["vocab"]
     if isinstance(vocabulary, list):
         return {name: piece for piece, (name, _) in enumerate(vocabulary)}
@@ -279,14 +278,14 @@ def _vocabulary(state: State) -> dict[str, int]:
 
 
 def _is_single(name: str) -> bool:
-    """Whether a piece is one character or one byte."""
+    """Return whether a piece is one character or one byte."""
     return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
 
 
 def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
     """Yield characters at the start of a word and inside one: a word of known characters is never unknown.
 
-    A piece whose first character is no piece itself stays, too: it alone can begin a word with it.
+    A piece stays, too, if its first character is no piece: it alone can begin a word with that.
     """
     prefix, vocabulary = model["continuing_subword_prefix"], model["vocab"]
     for name in vocabulary:
@@ -298,7 +297,7 @@ def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> I
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Characters, pieces with one that is no piece itself, and the lowest score, from which unknown ones get theirs."""
+    """Yield characters, pieces with other characters, and the piece that sets the score of unknown characters."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -308,10 +307,9 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 
 
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, names: set[str]) -> Iterator[str]:
-    """Characters, bytes, and all that is merged on the way to each piece.
+    """Yield characters, bytes, and the intermediate merges of each piece.
 
-    A merge is never undone and none across the ends of a piece took place, so within a text a piece is merged in the
-    same steps as alone.
+    Merges are never undone and never cross the ends of a final piece, so within a text a piece is merged as alone.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise ModelError("This BPE tokenizer marks the inside or the end of words by a prefix or suffix.", hint=_KEEP)
@@ -340,7 +338,7 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Where a tokenizer's state has ids, beside the vocabulary: what holds one, and its key or index there."""
+    """Yield the places of ids in a tokenizer's state beside the vocabulary: container, and key or index."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"
@@ -375,7 +373,7 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-# Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
+# Texts tokenised and sorted by length at a time: enough for batches of like length in constant memory.
 WINDOW_TEXTS = 16_384
 # Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states.
 BATCH_TOKENS = 8_192
@@ -383,7 +381,7 @@ BATCH_TOKENS = 8_192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch:
-    """What one forward pass gives."""
+    """The states from one forward pass."""
 
     places: list[int]  # of this batch's texts among all
     states: Tensor  # pooled, (L', b, d) float32 on the CPU
@@ -410,16 +408,16 @@ def iter_states_together(
     """Yield the states of several encoders over the same texts in the same batches, whatever their tokenizers.
 
     Args:
-        encoders: Whose states they are.
+        encoders: The models.
         texts: The texts.
-        pooling: None is the encoder's own.
-        raw: Leave out the final norm below the last layer, or everywhere, see `Encoder.hidden_states`.
+        pooling: By default the encoder's own.
+        raw: Leave out the final norm, see `Encoder.hidden_states`.
         prompt: Put the model's default prompt before each text.
         batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
-        progress: Called as the batches go by.
+        progress: Called after each batch.
 
     Raises:
-        UsageError: This is no pooling, no size of a batch or no text.
+        UsageError: For a wrong pooling, batch size or text.
     """
     if pooling is not None:
         check_pooling(pooling)
@@ -465,8 +463,8 @@ def layer_states(
 ) -> Tensor:
     """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU.
 
-    up_to: the highest layer wanted, None for all; blocks above it are not run. Other options and errors are those of
-    `iter_states_together`. Raises `LayerOutOfRangeError` and `LayerNotHeldError` as `truncate` does.
+    up_to: Highest layer; blocks above it are not run. Other options and errors are as in `iter_states_together`.
+    Raises `LayerOutOfRangeError` and `LayerNotHeldError` as `truncate`.
     """
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:

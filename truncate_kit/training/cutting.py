@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class VocabularyCut(Result):
     """A vocabulary without the word pieces that texts never use."""
 
-    texts: int  # whose pieces are kept
+    texts: int  # that decided which pieces are kept
     pieces: int  # kept
     full_pieces: int
     model_bytes: int  # of all weights in float32
     full_model_bytes: int  # likewise, with the whole vocabulary
     held_out: int  # every tenth text, to measure what the pieces of the others cover
-    covered_pieces: float | None  # share of the pieces in the texts held out; None where none is
-    covered_texts: float | None  # share of these texts all of whose pieces are covered
+    covered_pieces: float | None  # share of the pieces in the held-out texts
+    covered_texts: float | None  # share of fully covered held-out texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +32,20 @@ class CutResult(Result):
     """A cut."""
 
     model: str
-    layer: int  # where; its last layer now, the number of its blocks
+    layer: int  # the new last layer: the number of kept blocks
     depth: int  # number of the model's last layer
     parameters: int  # kept, pooler excluded
     full_parameters: int  # of the whole model, likewise
-    vocabulary: VocabularyCut | None = None  # what was kept of its vocabulary; None for all of it
-    blocks: tuple[int, ...] | None = None  # the ones that were named; None for the first ones, up to `layer`
+    vocabulary: VocabularyCut | None = None  # if it was cut as well
+    blocks: tuple[int, ...] | None = None  # the named ones; None for the first ones, up to `layer`
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """Keep the word pieces of these texts only (see `keep_words`), in a copy of `encoder`; say what was dropped.
+    """Keep the word pieces of these texts only (see `keep_words`), in a copy of `encoder`.
 
     Args:
         encoder: Is copied.
-        texts: Distinct; with ten or more, every tenth is held out to measure the coverage, and then used as the others
-            are.
+        texts: Distinct; the coverage is that of every tenth text by the pieces of the others.
 
     Raises:
         ModelError: The vocabulary cannot be cut.
@@ -81,17 +80,17 @@ def cut(
     """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
 
     Args:
-        encoder: What is cut.
-        kept: The last layer, or the blocks as in `keep`; None keeps all.
+        encoder: The full model.
+        kept: The last layer, or the blocks as in `keep`; by default all.
         out: Gets `lean/`.
-        texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
+        texts: Keep only their word pieces, by `cut_vocabulary`.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
-        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
+        LayerNotHeldError: A model cut there cannot be saved exactly.
         FileProblemError: `out` cannot be written, or another process works there.
         ModelError: Blocks do not rise, or the vocabulary cannot be cut.
-        UsageError: `encoder` comes from there.
+        UsageError: `encoder` comes from `out`/lean.
     """
     from truncate_kit.models.pipeline import origin_of, save_encoder
     from truncate_kit.models.store import output_folder

@@ -42,8 +42,8 @@ class Group:
         shares = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(shares, padded)
         cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
-        # Gradients flow into the own share only: where all compute the same loss of the whole batch, `sum_gradients`
-        # gives those of one process.
+        # Gradients flow into the own share only: all compute the loss of the whole batch, so `sum_gradients` gives the
+        # gradients of one process.
         cut[self.rank] = own
         return torch.cat(cut, dim=1)
 
@@ -78,14 +78,14 @@ class Group:
 ALONE = Group()
 
 PATIENCE = timedelta(days=7)
-"""How long a process waits for another: the leading one may compute alone for hours, and torchrun ends all with it."""
+"""How long a process waits for another: the leading one may compute alone for hours."""
 
-_LOST = "What it said of it is among the output of the others; one that the system stopped says nothing."
+_LOST = "Look for its error in the output of the others; a process killed by the system leaves no message."
 
 
 @contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
-    """Join the processes that `torchrun` started, for the length of the block; alone where it started none.
+    """Join the processes that `torchrun` started, if it did.
 
     Yields the group and the device of this process: each has a GPU of its own on `cuda`. Raises `DeviceError`.
     """
@@ -115,7 +115,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Tell whether a process waits for another one that is gone: gloo raises a plain error, NCCL one of its own."""
+    """Tell whether another process is gone: gloo raises a plain error, NCCL one of its own."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
@@ -128,9 +128,9 @@ if hasattr(os, "register_at_fork"):  # a child has no thread that would give it 
 def isolated() -> Iterator[None]:
     """Allow one training at a time in this process; threads wait for each other.
 
-    Dropout draws from the one generator of the process, so that two trainings side by side would change each other's
-    result. It has its former state again afterwards, as those of GPUs that were in use before. What the caller has
-    switched on does not reach the training: `torch.no_grad`, `torch.inference_mode`, `torch.autocast`.
+    Dropout draws from the generator of the process, so two trainings at once would change each other's result. The
+    generators are restored afterwards. The caller's `torch.no_grad`, `torch.inference_mode` and `torch.autocast` do not
+    reach the training.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]  # torch has no types there
     with _TURN, ExitStack() as stack:

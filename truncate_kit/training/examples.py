@@ -60,7 +60,7 @@ class Examples(Protocol):
         """Return the tokens of the longest text of each example."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts; None if any id of the vocabulary may be asked for, or no id."""
+        """Return the token ids of all texts; None if any id of the vocabulary may be used, or no id."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the objective (0-d) on the examples at the given places."""
@@ -113,7 +113,7 @@ class Pairs(TextRows):
         first: Token ids of the first texts.
         second: Token ids of the second texts.
         targets: One of each pair.
-        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d; None for a class with an `objective` of its own.
+        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d; a subclass may override `objective` instead.
         head: What it trains beside the encoder.
     """
 

@@ -1,10 +1,9 @@
-"""Three functions that torch computes slowly on a CPU, in ways that give the same: linear layers, dropout, attention.
+"""Faster linear layers, dropout and attention on the CPU, with the same results as torch.
 
-torch multiplies matrices of float32 by Intel's MKL, which keeps to 256-bit instructions on processors of other makers.
-oneDNN, which torch carries as well, takes what the processor has: on an AMD EPYC with AVX-512 its products are twice as
-fast. They are the same sums of float32 products in another order. Dropout draws one random number for each element,
-where sixteen bits are enough. In bfloat16 the backward pass of fused attention takes several times as long as in
-float32, more than the matrix products gain. Measured in benchmarks/training and benchmarks/miniatures.
+torch multiplies float32 matrices by Intel's MKL, which uses only 256-bit instructions on processors of other makers.
+oneDNN, part of torch as well, is twice as fast on an AMD EPYC with AVX-512, with the same sums in another order.
+Dropout of torch draws a number for each element; sixteen bits are enough. In bfloat16 the backward pass of fused
+attention takes several times as long as in float32, more than the products gain. See benchmarks/training.
 """
 
 import math
@@ -22,7 +21,7 @@ LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneD
 
 
 class FasterOnCPU(TorchFunctionMode):
-    """Computes the three functions of `torch.nn.functional` on CPU tensors the faster way, gradients included."""
+    """Computes these functions of `torch.nn.functional` faster on CPU tensors, gradients included."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace one of the three functions, or call any other."""
@@ -53,7 +52,7 @@ def _beats_mkl() -> bool:
     intel = processor_maker() in (None, "GenuineIntel")
     if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
         return False
-    try:  # no public function reaches oneDNN without copies, and this one may change with torch
+    try:  # no public function reaches oneDNN without copies; this one may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
         return torch.equal(_product(rows, weight, bias), torch.full((64, 32), 49.0))
     except (AttributeError, RuntimeError, TypeError):

@@ -28,16 +28,16 @@ BUCKET_BATCHES = 24  # batches that are sorted by length together: little paddin
 CHECK_EVERY = 32  # steps between two checks that gradients were numbers; each makes the processor wait for a GPU
 CHECKPOINT_SECONDS = 30.0  # between evaluations within an epoch; the end of an epoch is always stored
 
-SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one process keeps the seed as it is
+SEED_STRIDE = 1_000_003  # between processes: their dropout must differ
 
 
 @dataclass(slots=True)
 class Progressed:
-    """Where a run stands after a stage; everything a resumed run needs beside weights and optimiser."""
+    """The state of a run after a stage, beside weights and optimiser."""
 
     scores: list[float] = dataclasses.field(default_factory=list)  # dev scores by stage
     best_stage: int = -1  # from 0; -1 before the first
-    decay: float = 1.0  # factor by which AdamW has shrunk a row that gets no gradient
+    decay: float = 1.0  # factor by which AdamW has shrunk a row without gradient
     best_decay: float = 1.0  # the same at the end of the best stage
     seconds: float = 0.0  # training and evaluation
 
@@ -73,14 +73,14 @@ class TrainingRun:
         """Prepare the encoder, which is trained in place, and draw all that is random from the seed.
 
         Args:
-            encoder: Is trained, with the head of `examples` where there is one.
-            examples: What batches are drawn from.
+            encoder: Is trained, with the head of `examples`.
+            examples: Are drawn in batches.
             evaluator: Scores the encoder after each stage.
             settings: Rate, epochs, batches.
-            seed: Of the order of the examples, and of dropout.
-            evaluate_every: Steps of a stage, None for an epoch.
-            micro_batch: Examples that are computed at once, None for the batch; the gradients of a batch add up, each
-                part weighted by its share of the examples.
+            seed: Of the order of the examples and of dropout.
+            evaluate_every: Steps of a stage, by default an epoch.
+            micro_batch: Examples computed at once, by default the batch; gradients add up, weighted by the share of the
+                examples.
             group: Processes that train together, each on its share of every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
@@ -101,7 +101,7 @@ class TrainingRun:
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
-        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the batches of the epoch that was asked for last
+        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the last epoch asked for and its batches
 
     def train(
         self,
@@ -115,13 +115,12 @@ class TrainingRun:
         """Train to the end, and leave the encoder with the weights of the best stage.
 
         Args:
-            checkpoint: File that holds the run after each epoch; a run that finds it continues there and ends with the
-                same weights. Whoever keeps the result removes it.
-            stop_after: Stages after which to leave, the learning rate being that of the whole run; with a checkpoint
-                the run can go on later. None for all.
-            progress: Is called after each step.
-            task: What it is called with.
-            stage_done: Is called with the number of finished stages, the mean loss of the last one and its dev score.
+            checkpoint: File with the state after each epoch; a run that finds it continues and ends with the same
+                weights. The caller removes it.
+            stop_after: Leave after this many stages, at the learning rates of the whole run, to continue later.
+            progress: Called after each step.
+            task: Its first argument.
+            stage_done: Called with the number of finished stages, the mean loss of the last one and its dev score.
 
         Returns:
             Dev scores by stage, the best stage (from 0), and the seconds spent on training and evaluation.
@@ -193,9 +192,9 @@ class TrainingRun:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """Compute the gradients of a batch and return its loss, 0-d; what memory does not hold at once in parts.
+        """Compute the gradients of a batch and return its loss, 0-d; in smaller parts if memory runs out.
 
-        Gradients are the same but for rounding, and for the units that dropout draws.
+        Parts change gradients by rounding and dropout only.
         """
         while True:
             try:
@@ -222,7 +221,7 @@ class TrainingRun:
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Draw a fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
+        """Draw the batches of an epoch from seed and epoch alone, so that a resumed run draws the same."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -231,7 +230,7 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write everything that the rest of the run depends on: the leading process, from all of them."""
+        """Write the state of the run; the leading process collects the others' random states."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
@@ -267,10 +266,10 @@ def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.opti
 
 @contextlib.contextmanager
 def precision(device: torch.device, name: str) -> Iterator[None]:
-    """Autocast to bfloat16 for `bf16`; on the CPU slow functions computed in faster ways, whatever the precision."""
+    """Autocast to bfloat16 for `bf16`, and use `FasterOnCPU` on the CPU."""
     with contextlib.ExitStack() as stack:
         if name == "bf16":
-            # torch keeps weights in bfloat16 until the last block is left, which may be one around the whole training.
+            # torch caches weights in bfloat16 until the outermost block ends, maybe one around the whole training.
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.autocast(device.type, torch.bfloat16))
         if device.type == "cpu":
@@ -281,7 +280,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Cut a random order into batches, of like length within each stretch of `together` of them; None: as they come."""
+    """Cut a random order into batches, sorted by length within stretches of `together` batches, or unsorted."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -300,7 +299,7 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write values that `torch.save` takes, followed by their SHA-256: a resumed run trusts every byte of them."""
+    """Write values by `torch.save`, followed by their SHA-256."""
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
@@ -334,7 +333,7 @@ def unusable(path: Path) -> FileProblemError:
 
 
 def _run(path: Path) -> str:
-    """Name the run of a checkpoint by store and file: that of another seed has the same shapes."""
+    """Name the run of a checkpoint by store and file: runs of other seeds have the same shapes."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
@@ -343,10 +342,10 @@ def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Call
 
     Args:
         encoder: Is changed until the returned function is called.
-        texts: The token ids of every text that will be encoded before; another id is an IndexError.
+        texts: Token ids of every text to be encoded until then; other ids raise IndexError.
 
     Returns:
-        A function that puts all rows back: the trained ones as they are then, the others times the factor it is given.
+        A function that puts all rows back, with untrained rows multiplied by its argument.
     """
     table = encoder.backbone.get_input_embeddings()
     assert isinstance(table, nn.Embedding)  # true for every family of the table

@@ -35,7 +35,7 @@ SEARCH = "search"  # the objective of retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
-PRECISION_HELP = "fp32, or bf16 autocast where the processor has it."
+PRECISION_HELP = "fp32, or bf16 autocast if the processor has it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ class TrainingSettings(Result):
         epochs: The best of them on dev is kept.
         batch_size: Examples per step.
         learning_rate: Peak rate, None follows the width (`rate`).
-        weight_decay: Of AdamW; none on biases and norms.
+        weight_decay: Of AdamW, except biases and norms.
         warmup: Share of the steps.
         max_gradient_norm: Gradients are scaled down to it.
         precision: `bf16` computes products under autocast; weights stay float32.
@@ -308,8 +308,8 @@ def word_training(precision: str = "fp32", learning_rate: float | None = None) -
 def default_learning_rate(width: int) -> float:
     """Return the peak rate for pairs: 2e-5 from width 768 on, as the TMFT paper has it, and 5e-4 up to width 128.
 
-    Between the two the logarithm of the rate is linear in that of the width. Measured from 64 to 384 (benchmarks/pick):
-    last layers are at their best there; layer 1 would learn better at higher ones.
+    In between, the logarithm of the rate is linear in the logarithm of the width. Measured for last layers from 64 to
+    384 (benchmarks/pick); layer 1 would learn better at higher rates.
     """
     narrow = math.log(BASE_WIDTH / min(BASE_WIDTH, max(NARROW_WIDTH, width))) / math.log(BASE_WIDTH / NARROW_WIDTH)
     rate: float = BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow
@@ -317,7 +317,7 @@ def default_learning_rate(width: int) -> float:
 
 
 def scaled_learning_rate(width: int) -> float:
-    """Return 2e-5 at width 768, in inverse proportion to the width below, at most 1e-4: where none were measured."""
+    """Return 2e-5 at width 768 and inversely proportional rates below, at most 1e-4; these are not measured."""
     return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
@@ -336,14 +336,14 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
-    """What every kind of trial has; scores in points."""
+    """The fields of every kind of trial; scores in points."""
 
     layer: int  # number of blocks of the model
     seed: int  # of everything drawn in the trial
     dev_scores: tuple[float, ...]  # after each epoch; in contrastive training after each evaluation on dev
-    best_epoch: int  # place of the best of them, from 1; its weights gave all other scores
+    best_epoch: int  # from 1; its weights gave all other scores
     dev: float  # main score
-    dev_pearson: float | None  # Pearson × 100, None where it is not defined, as for classes
+    dev_pearson: float | None  # Pearson × 100, None if undefined, as for classes
     test: float | None  # main score, None in trials that only search: they never see the test set
     test_pearson: float | None
     seconds: float  # training and evaluation
@@ -355,10 +355,10 @@ class Trial(BaseTrial):
 
     epochs: int  # the budget, which the learning rate follows
     steps: int
-    # epochs run of a trial that a race stopped; None for the others, which ran all `epochs`
+    # epochs run of a trial that a race stopped, else None
     stopped_after: int | None = None
-    # Main dev scores of resamples of the dev pairs, the same for every trial on the same data, so that trials are
-    # compared pair by pair; empty in search trials and in results.
+    # Main scores of resamples of the dev pairs, the same resamples for every trial on the same data; empty in search
+    # trials and in results.
     dev_draws: tuple[float, ...] = ()
 
     @property

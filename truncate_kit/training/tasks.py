@@ -1,4 +1,4 @@
-"""What a trial is trained and scored on, drawn afresh for each one."""
+"""The task of a trial: examples to learn from and evaluators, built anew for each trial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A model whose vectors are learned beside the labels."""
+    """A model that teaches its vectors beside the labels."""
 
     encoder: Encoder
     weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
@@ -58,8 +58,8 @@ class LabelledTask:
         full: The full model; its tokenizer reads the texts.
         data: With train, dev and test.
         objective: A row of `OBJECTIVES`.
-        teacher: None learns from labels alone.
-        retrieval: Its queries are dev and test, half of them each, in place of pairs; None for the pairs.
+        teacher: Optional.
+        retrieval: Its queries replace the dev and test pairs, half of them each.
 
     Raises:
         UsageError: There is no such objective, or the teacher's vectors have another width.
@@ -139,9 +139,9 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
     """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
 
-    With a qrels/train.tsv its queries teach, and those of dev, else test, choose and report by halves. Without it the
-    queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. No query that chooses,
-    reports or belongs to another split but train teaches; documents may answer queries of several.
+    With a qrels/train.tsv its queries teach, and the queries of dev, else test, choose and report by halves. Without it
+    the queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. Only queries of
+    train teach, and none that chooses or reports; documents may answer queries of several splits.
 
     Args:
         path: A folder in BEIR's layout, see `read_retrieval`.
