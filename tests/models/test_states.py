@@ -5,7 +5,6 @@ import torch
 from transformers.models.bert.modeling_bert import BertLayer
 
 from tests.support.families import PLAIN_POOLING, TINY_CONFIGS, make_tiny
-from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, UsageError
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import (
     BATCH_TOKENS,
@@ -72,12 +71,6 @@ def test_up_to_never_runs_an_upper_block(layer, tiny_folder, monkeypatch):
     assert len(calls) == layer
 
 
-def test_up_to_a_layer_that_is_not_there_or_not_held(tiny_folder):
-    for name, layer, error in (("bert", 4, LayerOutOfRangeError), ("deberta-v2", 0, LayerNotHeldError)):
-        with pytest.raises(error):
-            layer_states(load_encoder(tiny_folder(name)), TEXTS, up_to=layer)
-
-
 def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.train()
@@ -124,8 +117,3 @@ def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_p
         for batch, states in zip(batches, expected, strict=True):
             torch.testing.assert_close(batch.states, states[:, batch.places], atol=2e-5, rtol=1e-4)
     assert seen == 5
-
-
-def test_one_text_is_not_read_letter_by_letter(tiny_folder):
-    with pytest.raises(UsageError):
-        layer_states(load_encoder(tiny_folder("bert")), "a red dog")

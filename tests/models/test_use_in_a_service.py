@@ -3,18 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import pytest
 import torch
 
-from tests.support.pairs import pairs_of
-from truncate_kit.analysis.profile import profile
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]
-MORE = [f"{text} {end}" for text in TEXTS for end in ("", "and a cat", "on the mat", "under a tree", "not red")]
 
 
 def test_threads_read_states_before_the_last_norm(tiny_folder):
@@ -44,18 +40,13 @@ def test_vectors_are_ordinary_tensors(tiny_folder):
     encoder.similarities(vectors, vectors).add_(1)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16])
-def test_the_default_type_is_another(tiny_folder, dtype):
-    encoder = load_encoder(tiny_folder("bert"))
-    expected, states = encoder.vectors(TEXTS), layer_states(encoder, TEXTS)
-    looked_at = profile(encoder, MORE, pairs=pairs_of(MORE))
-    torch.set_default_dtype(dtype)
+def test_the_default_type_is_another(tiny_folder):
+    expected = load_encoder(tiny_folder("bert")).vectors(TEXTS)
+    torch.set_default_dtype(torch.bfloat16)
     try:
         encoder = load_encoder(tiny_folder("bert"))
         assert torch.equal(encoder.vectors(TEXTS), expected)
-        assert encoder.vectors([]).dtype == torch.float32
-        assert torch.equal(layer_states(encoder, TEXTS), states)
-        assert profile(encoder, MORE, pairs=pairs_of(MORE)).spearman == looked_at.spearman
+        assert encoder.vectors([]).dtype == layer_states(encoder, TEXTS).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -137,18 +137,6 @@ def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path,
     assert not examples.separable  # parts of a batch have other negatives
 
 
-def test_queries_and_documents_are_learned_after_their_prompts(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
-    encoder.settings |= {"prompts": {"query": "the red ", "passage": "not "}}
-    data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
-    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
-    pairs, number = data.train.pairs, len(data.train)
-    expected = encoder.token_ids([f"the red {pair.first}" for pair in pairs], prompt=False)
-    assert examples.texts()[:number] == expected
-    expected = encoder.token_ids([f"not {pair.second}" for pair in pairs], prompt=False)
-    assert examples.texts()[number:] == expected
-
-
 def test_a_teachers_vectors_are_those_of_its_searches(tiny_folder, tmp_path):
     encoder, teacher = (load_encoder(tiny_folder("bert")) for _ in range(2))
     teacher.settings |= {"prompts": {"query": "the red ", "passage": "not "}}

@@ -6,13 +6,9 @@ import math
 import pytest
 import torch
 
-from tests.support.pairs import word_splits
-from tests.support.training import SHORT
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import check_queries, choosing_queries, halves, metric_of
 
@@ -97,25 +93,6 @@ def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
     everything = whole.fewer(encoder, 1000, 1000)
     assert everything.texts() == whole.texts()
     assert everything.score(encoder) == whole.score(encoder)
-
-
-def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
-    encoder, searched = load_encoder(tiny_folder("bert")), a_set(25)
-    result = finetune(
-        encoder,
-        word_splits(),
-        out=tmp_path,
-        settings=SweepSettings(layers="auto", seeds=(1,)),
-        training=SHORT,
-        retrieval=searched,
-    )
-    choosing, reporting = halves(encoder, searched)
-    lean = load_encoder(tmp_path / "lean")
-    chosen = next(trial for trial in result.trials if trial.layer == result.chosen == lean.depth)
-    assert chosen.dev == pytest.approx(choosing.score(lean)[0], abs=1e-3)
-    assert chosen.test == pytest.approx(reporting.score(lean)[0], abs=1e-3)
-    assert result.metric == "nDCG@10 of half the queries"
-    assert result.full.test == pytest.approx(reporting.score(load_encoder(tmp_path / "full"))[0], abs=1e-3)
 
 
 def test_queries_of_one_text_are_all_in_one_half():

@@ -96,38 +96,31 @@ def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):
     assert torch.equal(again.vectors(["a cat"]), encoder.vectors(["a cat"]))
 
 
-def test_checkpoints_go_with_their_trial_and_with_what_a_lost_worker_had_begun_to_write(tmp_path):
+def test_checkpoints_go_with_their_trial_and_with_what_a_killed_process_left(tmp_path):
     store = RunStore(tmp_path, KEY)
     name, other = trial_name(1, 0, 3), trial_name(1, 0, 30)
     assert store.checkpoints.of(name) is None  # another machine, which does not see the folder
-    with store.open():
-        for run in (name, other):
+
+    def leave(*runs):
+        for run in runs:
             for stage in ("", "prior"):
                 file = store.checkpoints.of(run, stage)
                 file.write_bytes(b"state")
-                left = file.parent / f".{file.name}.abc12345.tmp"
-                left.mkdir()
-                (left / file.name).write_bytes(b"half")
+                (file.parent / f".{file.name}.abc12345.tmp").mkdir(exist_ok=True)
+
+    def left():
+        return {path.name.removeprefix(".").partition(".")[0] for path in store.folder.iterdir()}
+
+    with store.open():
+        leave(name, other)
         store.write(trial_name(1, 0, 3, 1), trial(1, dev=(1.0, 2.0, 3.0), stopped_after=1))  # waits to go on
         assert len(list(store.folder.iterdir())) == 10
         store.write(name, trial(1, dev=(1.0, 2.0, 3.0)))
-        assert {path.name.removeprefix(".").partition(".")[0] for path in store.folder.iterdir()} == {
-            "lock", "unfinished", other,
-        }  # fmt: skip
-
-
-def test_what_a_kill_left_beside_finished_runs_goes_when_the_store_is_opened(tmp_path):
-    store, one = RunStore(tmp_path, KEY), trial()
+        assert left() == {"lock", "unfinished", other}
+        leave(name)
     with store.open():
-        store.write(one.name, one)
-        store.checkpoints.of(one.name).write_bytes(b"left")
-        store.checkpoints.of(one.name, "prior").write_bytes(b"left")
-        store.checkpoints.of(trial_name(3, 0, 2)).write_bytes(b"begun")
-        (store.folder / ".x.json.abcdefgh.tmp").mkdir()
-    with store.open():
-        assert {path.name for path in store.folder.iterdir()} == {
-            ".lock", ".unfinished", f"{trial_name(3, 0, 2)}.checkpoint",
-        }  # fmt: skip
+        assert left() == {"lock", "unfinished", other}
+        assert not list(store.folder.glob("*.tmp"))
 
 
 def test_stores_share_a_file_whose_trials_are_read_by_store_and_sorted(tmp_path):

@@ -73,7 +73,8 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         encoder.family.quicken(backbone)
     shared: list[Any] = [encoder.family, encoder.tokenizer, encoder.seen]
     shared += [] if copy_weights else [encoder.tail, encoder.pooler]
-    kept = copy.deepcopy(encoder, {id(encoder.backbone): backbone} | {id(part): part for part in shared})
+    kept = Encoder.__new__(Encoder)  # all but the backbone is copied; other threads may use `encoder` meanwhile
+    kept.__dict__ = copy.deepcopy(vars(encoder), {id(encoder.backbone): backbone} | {id(part): part for part in shared})
     if not whole:
         kept.heads = None
         if kept.pools_over_layers:

@@ -248,8 +248,7 @@ class TrainingSettings(Result):
 
     objective: str = setting(
         "cosine",
-        f"{described('tmft')}; by default cosine, {SEARCH} of a retrieval folder. Classes are scored by macro F1 of "
-        "the likeliest one; the TMFT paper has a threshold.",
+        f"{described('tmft')}; by default cosine or {SEARCH}, as the data asks.",
         TRAINING,
         choices=OBJECTIVES,
         default=None,
@@ -270,7 +269,7 @@ class TrainingSettings(Result):
     )
     learning_rate: float | None = setting(
         None,
-        "Peak learning rate; by default 2e-5 at width 768, the TMFT paper's for all models, up to 5e-4 at 128.",
+        "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.",
         TRAINING,
         bounds=RATE,
         kind=float,
