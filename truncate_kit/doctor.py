@@ -58,10 +58,10 @@ class Request(Result):
     """What has to run. Raises `UsageError` for an unknown name, or a precision that the runtime does not have.
 
     Attributes:
-        device: `cpu` or `cuda` has to run torch and exported graphs; None asks for neither.
+        device: `cpu` or `cuda` has to run torch and exported graphs.
         extras: Extras of this package that have to be installed.
         precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
-        runtime: `torch` or `onnx` asks for one of them only, None for both.
+        runtime: `torch` or `onnx` asks for one of them only.
     """
 
     device: str | None = None
@@ -128,7 +128,7 @@ class Diagnosis(Result):
 
 
 def diagnose(request: Request | None = None) -> Diagnosis:
-    """Check what of `request` cannot run on this machine; None asks for what truncate-kit always needs.
+    """Check what of `request` cannot run on this machine; by default what truncate-kit always needs.
 
     Each provider is started in a process of its own, so this takes some seconds.
     """
@@ -151,7 +151,7 @@ def _unless(fits: object, name: str, found: str, needed: object, otherwise: str,
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of a distribution, None if it is not installed."""
+    """Return the version of a distribution, if it is installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return None
@@ -278,7 +278,7 @@ def _check_cuda(request: Request) -> Iterator[MachineCheck]:
 
 
 def driver_cuda() -> str | None:
-    """Return the newest CUDA that the driver runs, such as "13.0"; None if no driver answers."""
+    """Return the newest CUDA that the driver runs, such as "13.0", if any."""
     number = ctypes.c_int()
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

@@ -4,15 +4,10 @@ import csv
 
 import pytest
 
+from tests.support.files import write_table as write
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import complete_splits, load_pairs, splits_for
 from truncate_kit.report.view import data_sentences
-
-
-def write(path, header, rows):
-    with path.open("w", newline="") as handle:
-        csv.writer(handle).writerows([header, *rows])
-    return path
 
 
 def nli(folder, train, test):
@@ -32,16 +27,16 @@ def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "error", "words"),
+    ("train", "test", "words"),
     [
-        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], DataError, "'w' is not among those of train"),
-        ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], DataError, "1 different classes"),
-        ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], DataError, "line 3"),
-        ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], DataError, "50 different classes"),
+        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], "'w' is not among those of train"),
+        ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], "1 different classes"),
+        ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], "line 3"),
+        ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], "50 different classes"),
     ],
 )
-def test_bad_classes_are_named(tmp_path, train, test, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_classes_are_named(tmp_path, train, test, words):
+    with pytest.raises(DataError, match=words):
         load_pairs(nli(tmp_path, train, test), classes=True)
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 import lzma
 import re
 
@@ -10,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tests.support.files import write_table
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import load_pairs, read_pairs
 from truncate_kit.data.tables import iter_rows, iter_texts, read_texts
@@ -19,47 +19,46 @@ GOOD = "a cat,a dog,2.5\n"
 CUT = gzip.compress((HEAD + GOOD * 500).encode(), mtime=0)[:-30]
 JSON = '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
 
-# name, content, kind of error, what its message says after the file's path
+# name, content, what its message says after the file's path
 BAD = [
-    ("empty.csv", "", DataError, " is empty"),
-    ("empty.jsonl", "\n\n", DataError, " is empty"),
-    ("header.csv", HEAD, DataError, " .*has a header but no rows"),
-    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), DataError, ", line 3: the text is not UTF-8"),
-    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), DataError, ", line 1: the text is not UTF-8"),
-    ("headless.csv", GOOD + GOOD, DataError, ": two columns|: no column name says"),
-    ("few.csv", HEAD + GOOD + "a,b\n", DataError, ", line 3: 2 fields where the header names 3"),
-    ("many.tsv", "sentence1\tsentence2\tscore\na\tb\tc\t1\n", DataError, ", line 2: 4 fields"),
-    ("nan.csv", HEAD + GOOD + "a,b,nan\n", DataError, ", line 3: the score 'nan' is not a finite"),
-    ("word.csv", HEAD + GOOD + "a,b,high\n", DataError, ", line 3: the score 'high' is not a finite"),
-    ("comma.csv", HEAD + 'a,b,"3,5"\n', DataError, ", line 2: the score '3,5' is not a finite"),
-    ("none.csv", HEAD + "a,b,\n", DataError, ", line 2: the score '' is not a finite"),
-    ("range.csv", HEAD + GOOD + "a,b,45\n" + GOOD, DataError, ", line 3: the score 45 is outside the scale"),
-    ("space.csv", HEAD + "  ,b,1\n", DataError, ", line 2: the text in column 'sentence1' is empty"),
+    ("empty.csv", "", " is empty"),
+    ("empty.jsonl", "\n\n", " is empty"),
+    ("header.csv", HEAD, " .*has a header but no rows"),
+    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), ", line 3: the text is not UTF-8"),
+    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), ", line 1: the text is not UTF-8"),
+    ("headless.csv", GOOD + GOOD, ": two columns|: no column name says"),
+    ("few.csv", HEAD + GOOD + "a,b\n", ", line 3: 2 fields where the header names 3"),
+    ("many.tsv", "sentence1\tsentence2\tscore\na\tb\tc\t1\n", ", line 2: 4 fields"),
+    ("nan.csv", HEAD + GOOD + "a,b,nan\n", ", line 3: the score 'nan' is not a finite"),
+    ("word.csv", HEAD + GOOD + "a,b,high\n", ", line 3: the score 'high' is not a finite"),
+    ("comma.csv", HEAD + 'a,b,"3,5"\n', ", line 2: the score '3,5' is not a finite"),
+    ("none.csv", HEAD + "a,b,\n", ", line 2: the score '' is not a finite"),
+    ("range.csv", HEAD + GOOD + "a,b,45\n" + GOOD, ", line 3: the score 45 is outside the scale"),
+    ("space.csv", HEAD + "  ,b,1\n", ", line 2: the text in column 'sentence1' is empty"),
     # Line breaks inside quotes count as an editor counts them.
-    ("breaks.csv", HEAD + '"one\n\ntwo",b,1\n\na,b,x1\n', DataError, ", line 6: the score 'x1' is not a finite"),
-    ("open.csv", HEAD + GOOD + '"a,b,1\n' + GOOD * 3, DataError, ", line 3: "),
-    ("stray.csv", HEAD + GOOD + '"a" b,c,1\n', DataError, ", line 3: "),
-    ("bad.jsonl", JSON + "\n{'sentence1': 1}\n", DataError, ", line 3: not valid JSON"),
-    ("list.jsonl", JSON + "[1, 2]\n", DataError, ", line 2: not valid JSON"),
-    ("key.jsonl", JSON + '{"sentence1": "a", "score": 1}\n', DataError, ", line 2: the text in column 'sentence2' is"),
-    ("int.jsonl", JSON.replace('"b"', "7"), DataError, ", line 1: column 'sentence2' holds int 7, not a text"),
-    ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), DataError, ", line 1: the score '1000"),
-    ("text.parquet", HEAD + GOOD, DataError, " is not a whole Parquet file"),
-    ("pairs.xlsx", "PK", DataError, ": cannot read files that end in '.xlsx'"),
-    ("pairs", HEAD + GOOD, DataError, ": cannot read files"),
-    ("plain.csv.gz", HEAD + GOOD, DataError, ": the packed data is broken"),
-    ("cut.csv.gz", CUT, DataError, ": the packed data is broken"),
-    ("twice.csv", "score,score\n1,2\n", DataError, ": two columns have the same name"),
+    ("breaks.csv", HEAD + '"one\n\ntwo",b,1\n\na,b,x1\n', ", line 6: the score 'x1' is not a finite"),
+    ("open.csv", HEAD + GOOD + '"a,b,1\n' + GOOD * 3, ", line 3: "),
+    ("stray.csv", HEAD + GOOD + '"a" b,c,1\n', ", line 3: "),
+    ("bad.jsonl", JSON + "\n{'sentence1': 1}\n", ", line 3: not valid JSON"),
+    ("list.jsonl", JSON + "[1, 2]\n", ", line 2: not valid JSON"),
+    ("key.jsonl", JSON + '{"sentence1": "a", "score": 1}\n', ", line 2: the text in column 'sentence2' is"),
+    ("int.jsonl", JSON.replace('"b"', "7"), ", line 1: column 'sentence2' holds int 7, not a text"),
+    ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), ", line 1: the score '1000"),
+    ("text.parquet", HEAD + GOOD, " is not a whole Parquet file"),
+    ("pairs.xlsx", "PK", ": cannot read files that end in '.xlsx'"),
+    ("pairs", HEAD + GOOD, ": cannot read files"),
+    ("plain.csv.gz", HEAD + GOOD, ": the packed data is broken"),
+    ("cut.csv.gz", CUT, ": the packed data is broken"),
+    ("twice.csv", "score,score\n1,2\n", ": two columns have the same name"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "kind", "said"), BAD, ids=[bad[0] for bad in BAD])
-def test_a_bad_file_is_one_clear_error(tmp_path, name, content, kind, said):
+@pytest.mark.parametrize(("name", "content", "said"), BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_file_is_one_clear_error(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as caught:
         load_pairs(path)
-    assert type(caught.value) is kind
     assert re.match(f"{re.escape(str(path))}({said})", str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.hint.strip()
@@ -92,26 +91,16 @@ def test_a_header_that_names_no_columns_is_hinted_at(tmp_path, name, content, wo
         assert word in caught.value.hint
 
 
-def test_parquet_rows_are_counted_from_one(tmp_path):
-    path = tmp_path / "p.parquet"
-    columns = {"sentence1": ["a", "b", None], "sentence2": ["c", "d", "e"], "score": [1.0, 2.0, 3.0]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    with pytest.raises(DataError, match=r"p\.parquet, row 3: the text in column 'sentence1' is empty"):
-        read_pairs(path)
-    pyarrow.parquet.write_table(pyarrow.table(columns).slice(0, 0), path)
-    with pytest.raises(DataError, match="no rows"):
-        read_pairs(path)
-
-
-def test_parquet_is_not_read_through_pythons_own_file(tmp_path, monkeypatch):
+def test_parquet_rows_are_counted_and_not_read_through_pythons_own_file(tmp_path, monkeypatch):
     """Threads of the reader that called back into Python at its end stopped the process with exit code 134."""
-    path, kinds = tmp_path / "p.parquet", []
-    columns = {"sentence1": ["a", "b"], "sentence2": ["d", "e"], "score": [1.0, 2.0]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    real = pyarrow.parquet.ParquetFile
+    path, kinds, real = tmp_path / "p.parquet", [], pyarrow.parquet.ParquetFile
     monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda source: kinds.append(type(source)) or real(source))
-    assert len(read_pairs(path)) == 2
-    assert kinds == [pyarrow.OSFile]
+    columns = {"sentence1": ["a", "b", None], "sentence2": ["c", "d", "e"], "score": [1.0, 2.0, 3.0]}
+    for rows, message in ((3, r"p\.parquet, row 3: the text in column 'sentence1' is empty"), (0, "no rows")):
+        pyarrow.parquet.write_table(pyarrow.table(columns).slice(0, rows), path)
+        with pytest.raises(DataError, match=message):
+            read_pairs(path)
+    assert kinds == [pyarrow.OSFile] * 2
 
 
 def test_tsv_takes_quotes_literally_unless_a_spreadsheet_wrote_them(tmp_path):
@@ -169,19 +158,11 @@ def test_texts_of_a_column_or_of_pairs(tmp_path):
 
 
 def write_rows(path, texts):
-    """A file of the kind that its name says, with other columns around the texts."""
-    if path.suffix == ".parquet":
-        table = pyarrow.table({"id": list(range(len(texts))), "text": texts})
-        pyarrow.parquet.write_table(table, path, row_group_size=700)
+    """A file of the kind that its name says, with a column before the texts."""
+    if path.suffix == ".txt":
+        path.write_text("\n".join(texts) + "\n")
         return path
-    lines = {
-        ".txt": texts,
-        ".csv": ["id,text", *(f'{n},"{text}"' for n, text in enumerate(texts))],
-        ".tsv": ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))],
-        ".jsonl": [json.dumps({"id": n, "text": text}) for n, text in enumerate(texts)],
-    }[path.suffix]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_table(path, ("id", "text"), list(enumerate(texts)))
 
 
 @pytest.mark.parametrize("kind", [".txt", ".csv", ".tsv", ".jsonl", ".parquet"])

@@ -1,11 +1,8 @@
 """Anchors, positives and negatives from files of every kind, and built from NLI sets."""
 
-import json
-
-import pyarrow
-import pyarrow.parquet
 import pytest
 
+from tests.support.files import write_table as write
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.triplets import Triplet, load_triplets, raw_texts
 
@@ -20,18 +17,6 @@ NLI = [
     ("p3", "p3 entails", "entailment"),
     ("p4", "p4 against", "contradiction"),
 ]
-
-
-def write(path, columns, rows):
-    if path.suffix == ".parquet":
-        table = pyarrow.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
-        pyarrow.parquet.write_table(table, path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
-    else:
-        between = "\t" if path.suffix == ".tsv" else ","
-        path.write_text("".join(between.join(map(str, row)) + "\n" for row in (columns, *rows)))
-    return path
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -59,9 +44,6 @@ def test_labels_that_are_no_nli_classes_are_not_taken_for_texts(tmp_path, values
             load_triplets(path, columns=columns, negatives=True)
     path = write(tmp_path / "texts.csv", ("premise", "entailment"), [row[:2] for row in ROWS])
     assert load_triplets(path, columns=("premise", "entailment")).rows == tuple(Triplet(*row[:2]) for row in ROWS)
-    path = tmp_path / "nli.csv"
-    with pytest.raises(DataError, match="neither texts nor the classes of an NLI set"):
-        load_triplets(path, columns=("premise", "hypothesis", "label"))
 
 
 @pytest.mark.parametrize("numbers", [False, True])
@@ -92,28 +74,22 @@ def test_texts_are_their_own_positives_once_each():
     assert raw_texts("mine", ["a", "b", "a"]).rows == (Triplet("a", "a"), Triplet("b", "b"))
 
 
-def test_what_cannot_be_learned_from(tmp_path, shared_data):
-    pairs = write(tmp_path / "pairs.csv", ("anchor", "positive"), [row[:2] for row in ROWS])
-    with pytest.raises(DataError, match="no column holds hard negatives"):
-        load_triplets(pairs, negatives=True)
-    with pytest.raises(DataError, match="no column 'x'"):
-        load_triplets(pairs, columns=("x", "positive"))
-    with pytest.raises(DataError, match="column 'score' grades or classifies"):
-        load_triplets(shared_data / "stsb/en")
-    empty = write(tmp_path / "empty.jsonl", ("anchor", "positive"), [("a", "b"), ("c", " ")])
-    with pytest.raises(DataError, match="line 2: the text in column 'positive' is empty"):
-        load_triplets(empty)
+PLAIN = ("anchor", "positive")
+LABELLED = ("premise", "hypothesis", "label")
 
 
 @pytest.mark.parametrize(
-    ("rows", "negatives", "message"),
+    ("columns", "rows", "options", "message"),
     [
-        (NLI[1:2] + NLI[3:4], False, "no pair of the class entailment"),
-        (NLI[:1] + NLI[3:4], True, "no pair of the class contradiction"),
-        (NLI[6:], True, "no premise with both an entailment and a contradiction"),
+        (PLAIN, [("a", "b")], {"negatives": True}, "no column holds hard negatives"),
+        (PLAIN, [("a", "b")], {"columns": ("x", "positive")}, "no column 'x'"),
+        (PLAIN, [("a", "b"), ("c", " ")], {}, "line 3: the text in column 'positive' is empty"),
+        (("sentence1", "sentence2", "score"), [("a", "b", 3)], {}, "column 'score' grades or classifies"),
+        (LABELLED, NLI[1:2] + NLI[3:4], {}, "no pair of the class entailment"),
+        (LABELLED, NLI[:1] + NLI[3:4], {"negatives": True}, "no pair of the class contradiction"),
+        (LABELLED, NLI[6:], {"negatives": True}, "no premise with both an entailment and a contradiction"),
     ],
 )
-def test_nli_sets_with_empty_classes(tmp_path, rows, negatives, message):
-    path = write(tmp_path / "nli.csv", ("premise", "hypothesis", "label"), rows)
+def test_what_cannot_be_learned_from(tmp_path, columns, rows, options, message):
     with pytest.raises(DataError, match=message):
-        load_triplets(path, negatives=negatives)
+        load_triplets(write(tmp_path / "rows.csv", columns, rows), **options)

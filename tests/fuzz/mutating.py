@@ -11,53 +11,15 @@ TOKENS = [
 
 
 def mutated(content: bytes, draw: Random) -> bytes:
-    """`content` after one to four changes."""
+    """`content` after one to four changes: a bit flipped, a part replaced, repeated or cut off, or lines mixed."""
     for _ in range(draw.choice((1, 1, 1, 2, 3, 4))):
-        content = draw.choice((_flip, _splice, _cut, _double, _lines, _digit))(content, draw)
+        place, length = draw.randrange(len(content) + 1), draw.choice((1, 5, 30, 200))
+        start, part, rest = content[:place], content[place : place + length], content[place + length :]
+        lines = content.split(b"\n")
+        one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+        lines[one], lines[other] = draw.choice(((lines[other], lines[one]), (lines[one], lines[one])))
+        flipped = bytes([part[0] ^ 1 << draw.randrange(8)]) + part[1:] if part else b"\0"
+        digits = bytes(draw.choice(b"0123456789") if 48 <= byte <= 57 else byte for byte in part)
+        changed = (flipped, draw.choice((*TOKENS, b"")), part * draw.choice((2, 3, 50)), digits)
+        content = draw.choice((*(start + new + rest for new in changed), start, b"\n".join(lines)))
     return content
-
-
-def _flip(content: bytes, draw: Random) -> bytes:
-    changed = bytearray(content or b"\0")
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-    return bytes(changed)
-
-
-def _splice(content: bytes, draw: Random) -> bytes:
-    """Insert a token, or nothing, in place of some bytes or none."""
-    place = draw.randrange(len(content) + 1)
-    return content[:place] + draw.choice((*TOKENS, b"")) + content[place + draw.choice((0, 1, 5, 30, 200)) :]
-
-
-def _cut(content: bytes, draw: Random) -> bytes:
-    return content[: draw.randrange(len(content) + 1)]
-
-
-def _double(content: bytes, draw: Random) -> bytes:
-    place = draw.randrange(len(content) + 1)
-    part = content[place : place + draw.choice((1, 10, 100))]
-    return content[:place] + part * draw.choice((2, 3, 50)) + content[place + len(part) :]
-
-
-def _lines(content: bytes, draw: Random) -> bytes:
-    """Drop, double or swap lines."""
-    lines = content.split(b"\n")
-    one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
-    kind = draw.randrange(3)
-    if kind == 0:
-        del lines[one]
-    elif kind == 1:
-        lines.insert(other, lines[one])
-    else:
-        lines[one], lines[other] = lines[other], lines[one]
-    return b"\n".join(lines)
-
-
-def _digit(content: bytes, draw: Random) -> bytes:
-    """Put another digit in place of one."""
-    places = [place for place, byte in enumerate(content) if 48 <= byte <= 57]
-    if not places:
-        return content
-    place = draw.choice(places)
-    return content[:place] + b"%d" % draw.randrange(10) + content[place + 1 :]

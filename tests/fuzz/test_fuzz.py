@@ -1,18 +1,15 @@
 """Files of users, damaged at random: each reader refuses them in one sentence, or gives what it promises."""
 
-import gzip
-import json
 import math
 import shutil
 from itertools import pairwise
 from pathlib import Path
 from random import Random, SystemRandom
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from tests.fuzz.mutating import mutated
+from tests.support.files import write_table
 from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.data.pairs import load_pairs, load_words
 from truncate_kit.data.retrieval import read_retrieval
@@ -44,22 +41,6 @@ layer = 2
 data = "p.csv"
 scale = [0, 5]
 """
-
-
-def table(separator: str) -> bytes:
-    rows = [["sentence1", "sentence2", "score"], *ROWS]
-    return ("\n".join(separator.join(map(str, row)) for row in rows) + "\n").encode()
-
-
-def lines(*rows: dict[str, object]) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-def parquet() -> bytes:
-    sink = pyarrow.BufferOutputStream()
-    columns = dict(zip(("sentence1", "sentence2", "score"), map(list, zip(*ROWS, strict=True)), strict=True))
-    pyarrow.parquet.write_table(pyarrow.table(columns), sink, row_group_size=20, compression="none")
-    return sink.getvalue().to_pybytes()
 
 
 def check_pairs(path: Path) -> None:
@@ -100,23 +81,15 @@ def check_model(path: Path) -> None:
     assert load_encoder(path.parent).depth >= 1
 
 
-CORPUS = lines(*({"_id": f"d{n}", "title": "", "text": row[1]} for n, row in enumerate(ROWS)))
-QUERIES = lines(*({"_id": f"q{n}", "text": row[0]} for n, row in enumerate(ROWS[:9])))
-JUDGED = "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t{1 + n % 2}\n" for n in range(9))
-SIMILAR = "word1,word2,score\n" + "".join(f"{one},{two},{n % 5}\n" for n, (one, two) in enumerate(pairwise(WORDS)))
-FILES = {
-    "p.csv": table(","),
-    "p.jsonl": lines(*({"sentence1": a, "sentence2": b, "score": c} for a, b, c in ROWS)),
-    "p.parquet": parquet(),
-    "z.csv.gz": gzip.compress(table(","), mtime=0),
-    "t.txt": "".join(f"{row[0]}\n" for row in ROWS).encode(),
-    "t.jsonl": lines(*({"anchor": a, "positive": b, "negative": f"{c} x"} for a, b, c in ROWS)),
-    "words/rg65.csv": SIMILAR.encode(),
-    "r/corpus.jsonl": CORPUS,
-    "r/queries.jsonl": QUERIES,
-    "r/qrels/test.tsv": JUDGED.encode(),
-    "study.toml": STUDY.encode(),
+TABLES = {
+    **dict.fromkeys(("p.csv", "p.jsonl", "p.parquet", "z.csv.gz"), (("sentence1", "sentence2", "score"), ROWS)),
+    "t.jsonl": (("anchor", "positive", "negative"), [(a, b, f"{c} x") for a, b, c in ROWS]),
+    "words/rg65.csv": (("word1", "word2", "score"), [(*pair, n % 5) for n, pair in enumerate(pairwise(WORDS))]),
+    "r/corpus.jsonl": (("_id", "title", "text"), [(f"d{n}", "", row[1]) for n, row in enumerate(ROWS)]),
+    "r/queries.jsonl": (("_id", "text"), [(f"q{n}", row[0]) for n, row in enumerate(ROWS[:9])]),
+    "r/qrels/test.tsv": (("query-id", "corpus-id", "score"), [(f"q{n}", f"d{n}", 1 + n % 2) for n in range(9)]),
 }
+TEXTS = {"t.txt": "".join(f"{row[0]}\n" for row in ROWS), "study.toml": STUDY}
 CHECKS = {
     "t.txt": check_texts,
     "t.jsonl": check_triplets,
@@ -144,12 +117,13 @@ def damage(folder: Path, name: str, check, seed: int, inputs: int = INPUTS) -> N
 
 
 @pytest.mark.parametrize("seed", [20261123, FRESH], ids=["fixed", "fresh"])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*TABLES, *TEXTS])
 def test_damaged_data_is_refused_or_keeps_its_promises(name, seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for other, content in FILES.items():
-        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / other).write_bytes(content)
+    for other, (columns, rows) in TABLES.items():
+        write_table(tmp_path / other, columns, rows)
+    for other, text in TEXTS.items():
+        (tmp_path / other).write_text(text)
     damage(tmp_path, name, CHECKS.get(name, check_pairs), seed)
 
 

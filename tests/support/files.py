@@ -1,10 +1,14 @@
 """Files that commands and studies read, and write."""
 
+import csv
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import torch
 
 from truncate_kit.core.results import unsealed
@@ -12,6 +16,23 @@ from truncate_kit.models.loading import load_encoder
 
 NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 PHRASES = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
+    """Write rows in the format of the extension, through the format's own library; `.gz` packs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.name.removesuffix(".gz").rpartition(".")[2].lower()
+    if kind == "parquet":
+        table = pyarrow.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
+        pyarrow.parquet.write_table(table, path, row_group_size=700)
+        return path
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as stream:
+        if kind == "jsonl":
+            stream.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+        else:
+            writer = csv.writer(stream, dialect="excel-tab" if kind == "tsv" else "excel", lineterminator="\n")
+            writer.writerows([columns, *rows])
+    return path
 
 
 def pairs_file(path: Path, column: str, values: Sequence[object]) -> Path:

@@ -61,7 +61,7 @@ def _instructions(override: str | None) -> frozenset[str]:
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
-    """Return the name of the bfloat16 matrix instructions of `device`, None without any."""
+    """Return the name of the bfloat16 matrix instructions of `device`, if any."""
     if device.type == "cuda":
         import torch
 
@@ -71,7 +71,7 @@ def bf16_instructions(device: "torch.device") -> str | None:
 
 
 def int8_instructions() -> str | None:
-    """Return the name of the processor's dot products of bytes (VNNI and its kin), None without any."""
+    """Return the name of the processor's dot products of bytes (VNNI and its kin), if any."""
     return _first_of(_INT8_FLAGS)
 
 
@@ -86,7 +86,7 @@ def multiplies_narrow() -> bool:
 
 
 def select_device(name: str | None) -> "torch.device":
-    """Return the device `cpu` or `cuda[:i]`; None is the CPU. Raises `UsageError`, `DeviceError` if it is missing."""
+    """Return the device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError` if it is missing."""
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
@@ -119,7 +119,7 @@ def processor_name() -> str:
 
 
 def processor_maker() -> str | None:
-    """Return `GenuineIntel`, `AuthenticAMD` or the like, None if unknown."""
+    """Return `GenuineIntel`, `AuthenticAMD` or the like, if known."""
     return _cpuinfo().get("vendor_id")
 
 
@@ -134,12 +134,12 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None, name: str = "threads") -> Any:
-    """Return the number of threads or processes; None stays. Raises `UsageError` for more than a runtime can start."""
+    """Return the number of threads or processes, if there is one. Raises `UsageError` for more than a runtime can start."""
     return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Return the CPU time that the container grants, in cores; None if unlimited or unknown."""
+    """Return the CPU time that the container grants, in cores, if limited."""
     try:  # "quota period" in microseconds, as the kernel writes it (control groups, version 2)
         quota, period = file.read_text(encoding="ascii").split()
         return float(quota) / float(period)
@@ -219,7 +219,7 @@ class OtherWork:
         self._start = self._read()
 
     def share(self) -> float | None:
-        """Return their part of all processor time since the start, 0 … 1; None if unknown."""
+        """Return their part of all processor time since the start, 0 … 1, if known."""
         now = self._read()
         if self._start is None or now is None:
             return None

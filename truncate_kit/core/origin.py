@@ -55,9 +55,9 @@ class Origin(Result):
     source_digest: str  # of that model, by `encoder_digest`
     layer: int  # number of blocks kept
     depth: int  # number of blocks of the full model
-    blocks: tuple[int, ...] | None = None  # kept; None for the first ones
+    blocks: tuple[int, ...] | None = None  # kept, if other than the first ones
     parameters: int  # kept, pooler excluded
-    trained: bool | None  # whether it or its source was fine-tuned; None if unknown
+    trained: bool | None  # whether it or its source was fine-tuned, if known
     data: str = ""  # name of the pairs that taught or chose it
     fingerprint: str = ""  # of these pairs
     seed: int | None = None  # of the split, if every seed divides the pairs anew
@@ -96,7 +96,7 @@ def miniature_path(name: str) -> Path | None:
 
 
 def default_reference(name: str) -> str | None:
-    """Return the bundled encoder to compare another bundled one with; None for itself and all others."""
+    """Return the bundled encoder to compare another bundled one with."""
     return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
 
 
@@ -106,19 +106,19 @@ def versions() -> dict[str, str]:
 
 
 def model_folder(model: str | Path) -> Path | None:
-    """Return the folder of a model or graph; None for a name that is no path here."""
+    """Return the folder of a model or graph, if the name is a path."""
     place = real_path(local_path(model))
     return place if place.is_dir() else place.parent if place.is_file() else None
 
 
 def read_origin(model: str | Path) -> Origin | None:
-    """Return the origin of a model, None if its folder has none."""
+    """Return the origin of a model, if its folder has a record."""
     folder = model_folder(model)
     return None if folder is None else read_or_pass_over(Origin.read, folder / ORIGIN_FILE)
 
 
 def was_trained(folder: Path) -> bool | None:
-    """Tell if a model was fine-tuned: a sentence-transformers folder was, a plain transformer was not; None unknown."""
+    """Tell if a model was fine-tuned: a sentence-transformers folder was, a plain transformer was not."""
     origin = read_origin(folder)
     if origin is not None:
         return origin.trained

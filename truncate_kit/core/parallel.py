@@ -1,6 +1,6 @@
 """Run independent tasks one after another here, in processes of this machine, or on a Ray cluster.
 
-An engine knows nothing of trials or texts. The process that calls `run` alone writes files; workers only compute.
+Engines run tasks of any kind. The process that calls `run` alone writes files; workers only compute.
 """
 
 import atexit
@@ -88,8 +88,8 @@ class Processes(Engine):
 
     Args:
         count: Number of processes.
-        device: `cuda` gives process n the n-th GPU; None is the CPU.
-        threads: CPU threads of each process; None divides those of this one.
+        device: `cuda` gives process n the n-th GPU; by default the CPU.
+        threads: CPU threads of each process; by default an equal share.
 
     Raises:
         UsageError: A number out of its bounds.
@@ -172,7 +172,7 @@ class RayCluster(Engine):
     Raises:
         UsageError: A number out of its bounds.
         MissingExtraError: Ray is not installed.
-        DeviceError: No cluster answers, or none of its machines has what a task needs.
+        DeviceError: No cluster answers, or its machines lack what a task needs.
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
@@ -262,7 +262,7 @@ class RayCluster(Engine):
         return self._ray
 
     def _slots(self, ray: ModuleType) -> int:
-        """Count the tasks that the cluster can run at once. Raises `DeviceError` if it can run none."""
+        """Count the tasks that the cluster can run at once. Raises `DeviceError` for zero."""
         slots = 0
         for node in ray.nodes():
             has = node["Resources"] if node["Alive"] else {}
@@ -345,7 +345,7 @@ def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: 
 
 
 def _sender(send: Send) -> logging.Handler:
-    """Return a handler that sends log records: nobody reads the standard error of another process."""
+    """Return a handler that sends log records, because the standard error of workers is discarded."""
     return logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send))  # all it uses
 
 

@@ -16,18 +16,18 @@ class PrecisionRow:
     """Uses of one precision."""
 
     trains: bool = False  # training computes in it
-    # Torch's name of the type of weights and products, None if torch has no fast products of that type.
+    # Torch's name of the type of weights and products, if torch has fast products of it.
     weights: str | None = "float32"
     products: Literal["highest", "high"] = "highest"  # how torch multiplies float32 matrices, `high` for TF32
     cuda_only: bool = False  # torch computes in it on CUDA only
-    graph_file: str | None = None  # name of its graph in an exported folder, None if none is exported
+    graph_file: str | None = None  # name of its graph in an exported folder, if it is exported
     # Targets that its graph is made for; by default the graph with the lowest number runs.
     preference: Mapping[str, int] = field(default_factory=dict)
     elsewhere: str = ""  # what happens to its graph on the other target
     runs_elsewhere: bool = True  # its graph is run there nevertheless
-    # Largest difference of the graph's vectors from the encoder's, None if the score decides.
+    # Largest difference of the graph's vectors from the encoder's, unless the score decides.
     vector_limit: float | None = None
-    # Largest change of the graph's Spearman and Pearson score in points, None if it is only reported.
+    # Largest change of the graph's Spearman and Pearson score in points, unless it is only reported.
     score_limit: float | None = None
     color: str  # in figures, from Okabe and Ito's palette for colour-blind readers
 

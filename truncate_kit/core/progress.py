@@ -33,7 +33,7 @@ class TrialEvent(NamedTuple):
     done: int = 0  # of them
     dev: float = math.nan  # in points, of the epoch that is done, and of the best one at the end
     loss: float = math.nan  # mean over the steps of the epoch that is done
-    test: float | None = None  # in points, of the best epoch at the end; None while searching
+    test: float | None = None  # in points, of the best epoch at the end, unless searching
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -184,7 +184,7 @@ class TensorboardLog(TrialWatcher):
 
     def part(self, name: str) -> None:
         """Write what follows to a folder of that name."""
-        self._folder = self._home / quote(name, safe=" ,")  # no two names give the same folder, none leaves it
+        self._folder = self._home / quote(name, safe=" ,")  # distinct and inside the folder
 
     def trial(self, event: TrialEvent) -> None:
         """Write `loss` and `dev` of an epoch; `best dev` and `test` at the last epoch of a finished trial."""

@@ -42,7 +42,7 @@ class Result:
     }
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain dicts, lists, numbers, strings and None."""
+        """Convert to JSON values."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
@@ -171,7 +171,7 @@ def check_format(version: Any, path: Path) -> None:
 
 
 def read_or_pass_over(read: Callable[[Path], Loaded], path: Path) -> Loaded | None:
-    """Return what `read` makes of a file that commands write anew; None if it is missing, or damaged (logged).
+    """Return what `read` makes of a file, or None if it is missing or damaged (logged).
 
     Raises `FileProblemError` for a file of another format.
     """
@@ -266,7 +266,7 @@ def _bytes_of(values: dict[str, Any]) -> bytes:
 
 
 def _record_in(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line without its checksum; None if it is damaged."""
+    """Return the object of a line without its checksum, unless it is damaged."""
     try:
         values: dict[str, Any] = json.loads(line)
         return values if values.pop("crc32") == zlib.crc32(_bytes_of(values)) else None

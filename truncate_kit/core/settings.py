@@ -33,7 +33,7 @@ class Bounds:
 
     def __str__(self) -> str:
         first = f"{'above' if self.above else 'from'} {self.least:,}"
-        last = "" if math.isinf(self.most) else f" {'to below' if self.below else 'to'} {self.most:,}"
+        last = "" if math.isinf(self.most) else f" {'and below' if self.below else 'to'} {self.most:,}"
         return f"a{' whole' if self.whole else ''} number {first}{last}"
 
 
@@ -80,7 +80,7 @@ def seeds_setting(default: tuple[int, ...], help: str) -> Any:
 
 
 def check_settings(settings: Any) -> None:
-    """Check each field that is not None, and store numbers as Python's own, lists as tuples.
+    """Check each field that is set, and store numbers as Python's own, lists as tuples.
 
     Raises `UsageError` for a value out of its bounds, an unknown name, or an empty list.
     """
@@ -104,7 +104,7 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return the number of the parameter `name` as Python's own; None stays. Raises `UsageError` out of its bounds."""
+    """Return the number of the parameter `name` as Python's own. Raises `UsageError` out of its bounds."""
     if value is None:
         return None
     if not allowed.holds(value):

@@ -34,7 +34,7 @@ def rank_correlations(
     Args:
         first: One value of each pair.
         second: The other value of each pair.
-        counts: Number of times that each pair is in each resample, (resamples, pairs); None: once in a single one.
+        counts: Number of times that each pair is in each resample, (resamples, pairs); by default once in a single one.
         cells: Counts worked on at once.
     """
     counts = np.ones((1, len(first)), np.int64) if counts is None else counts
@@ -77,7 +77,7 @@ def interval(values: Sequence[float] | Array, level: float = LEVEL) -> tuple[flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span(Result):
-    """A score in points over seeds or splits; std is None for a single one."""
+    """A score in points over seeds or splits; std only of several."""
 
     mean: float
     std: float | None
@@ -89,5 +89,5 @@ class Span(Result):
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample; None for a single value."""
+    """Return the standard deviation of a sample of several values."""
     return stdev(values) if len(values) > 1 else None

@@ -33,7 +33,7 @@ class VectorFormat(Result):
     Attributes:
         precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
             keeps one bit per dimension, 1 for entries above 0, eight to a byte, the first one highest.
-        dimensions: Number of first dimensions to keep; None keeps all.
+        dimensions: Number of first dimensions to keep; by default all.
         normalize: Scale to length 1 after that.
     """
 

@@ -11,7 +11,7 @@ NONE = "–"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Write a number with its noun: "1 list", "2,758 texts". many: the plural; None adds an s."""
+    """Write a number with its noun: "1 list", "2,758 texts". many: the plural, by default with s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -47,7 +47,7 @@ def too_few(number: int | None, one: str, many: str) -> str | None:
     """Return a remark, without its end, if `number` pairs or queries cannot tell two models apart.
 
     Args:
-        number: Number of pairs or queries; None if unknown.
+        number: Number of pairs or queries, if known.
         one: "pair" or "query".
         many: Its plural.
     """
@@ -57,12 +57,12 @@ def too_few(number: int | None, one: str, many: str) -> str | None:
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """Write a number in a cell; a dash for None."""
+    """Write a number in a cell, or a dash."""
     return NONE if value is None else format(value, form)
 
 
 def points(mean: float | None, deviation: float | None = None) -> str:
-    """Write a score in points, with its standard deviation if there are several; a dash for None."""
+    """Write a score in points, with its standard deviation if there are several, or a dash."""
     return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 

@@ -30,7 +30,7 @@ class ModelSource(Result):
 
 @dataclass(frozen=True, slots=True)
 class DataSource(Result):
-    """Pairs by name, None for the bundled set, and options for reading them."""
+    """Pairs by name, by default the bundled set, and options for reading them."""
 
     name: str | None = None
     columns: tuple[str, ...] | None = None
@@ -112,7 +112,7 @@ class Workspace:
         return read_or_pass_over(Sources.read, self._sources) or Sources()
 
     def remember(self, model: ModelSource | None, data: DataSource | None, queries: str | None = None) -> None:
-        """Note for the next command what this one worked on; None and the unnamed bundled pairs change nothing.
+        """Note for the next command what this one worked on, except for unnamed bundled pairs.
 
         queries: The folder of a retrieval set; pairs that are noted later take its place.
         """
@@ -155,7 +155,7 @@ def _same(model: str, other: str) -> bool:
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:
-    """Return the result in a file, None if it is missing or damaged."""
+    """Return the result in a file, unless it is missing or damaged."""
     return read_or_pass_over(kind.read, path)
 
 

@@ -83,7 +83,7 @@ class PlacedPairs(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """Find the texts of `pairs` among `texts`, which hold them all; None takes their own distinct texts."""
+        """Find the texts of `pairs` among `texts`, which hold them all; by default their own distinct texts."""
         texts = distinct_texts(pairs) if texts is None else list(texts)
         place = {text: index for index, text in enumerate(texts)}
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -97,7 +97,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for scores that nothing can be correlated with, such as those of a secret test set."""
+    """Raise `DataError` for scores that have no correlation, such as those of a secret test set."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
@@ -142,7 +142,7 @@ class PairSet:
         return distinct_texts(self.pairs)
 
     def check_ranked(self) -> None:
-        """Raise `DataError` for scores that nothing can be correlated with."""
+        """Raise `DataError` for scores that have no correlation."""
         check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
@@ -179,7 +179,7 @@ class PairSplits:
     test: PairSet | None = None
     notes: tuple[str, ...] = ()  # sentences for the user, such as how a single file was split
     one_file: bool = False  # a single file that is not divided yet
-    # of train, dev and test, drawn anew from `train` for every seed; None if the splits are fixed
+    # of train, dev and test, drawn anew from `train` for every seed, unless the splits are fixed
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
@@ -197,7 +197,7 @@ class PairSplits:
         return self.items()[-1][1]
 
     def split(self, name: str | None) -> PairSet:
-        """Return the split called `name`; None is `evaluation`. Raises `UsageError` if it is missing."""
+        """Return the split called `name`, by default `evaluation`. Raises `UsageError` if it is missing."""
         splits = dict(self.items())
         if name is None:
             return self.evaluation
@@ -263,8 +263,8 @@ def load_pairs(
 
     Args:
         name_or_path: The hub is used only if no such path exists.
-        columns: Names of first text, second text and score; None finds them.
-        scale: Lowest and highest possible score; None takes what is known of the set or infers it from all splits.
+        columns: Names of first text, second text and score; by default found by name.
+        scale: Lowest and highest possible score; by default known of the set or inferred from all splits.
         classes: The third column is a class, not a score; targets are places in the sorted names that train holds.
         divide: False leaves a single file whole; it is called `train`, or `dev` or `test` after its name.
 
@@ -341,7 +341,7 @@ def is_hub_name(name: str) -> bool:
 def read_hub(name: str) -> dict[str, Table]:
     """Return the splits of a hub set by our split names, through `datasets`, which runs no code from the hub.
 
-    Raises `DataError` if the hub does not give it, or none of its splits is one of ours. name: NAME or NAME:CONFIG.
+    Raises `DataError` if the hub does not give it, or its splits are not ours. name: NAME or NAME:CONFIG.
     """
     import datasets
     from datasets.utils.logging import disable_progress_bar

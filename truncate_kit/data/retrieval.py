@@ -46,7 +46,7 @@ class RetrievalSet:
         metric: Selection metric of layers, epochs and blocks, if the set is given to choose by.
         other_queries: Then those of other splits but train, which must not be learned from either.
         note: A remark on the split that was taken, or empty.
-        titles: Of the documents, empty ones if they have none.
+        titles: Of the documents, possibly empty.
     """
 
     name: str
@@ -85,7 +85,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the place of the document that each query itself is, which no search returns; None if it is none.
+        """Return the place of the document that each query itself is, which no search returns, if any.
 
         It has the id of the query, ends in its text and does not answer it.
         """
@@ -135,10 +135,10 @@ def read_retrieval(
     Args:
         path: The folder or file; a folder may also hold one such file alone.
         corpus: With a file: one of more texts to search, as `read_texts` takes it.
-        split: Of a folder: the name of a file in qrels; None takes test, else dev, else the only one.
-        metric: What is chosen by where the set is given to choose by: ndcg, mrr or recall.
-        chooses: The set is given to choose by: None as `split` takes dev before test, so that test stays unseen, but
-            where dev has too few queries for that and test enough; `note` says so then.
+        split: Of a folder: the name of a file in qrels; by default test, else dev, else the only one.
+        metric: Selection metric: ndcg, mrr or recall.
+        chooses: Models are chosen by this set: the default of `split` is dev before test, so that test stays unseen, but
+            test if only dev has too few queries; `note` says so.
 
     Raises:
         DataError: The message names file, row and what is wrong.

@@ -75,7 +75,7 @@ def write_seen(folder: Path, keys: Keys) -> None:
 
 
 def read_seen(folder: Path) -> Keys | None:
-    """Return what is noted in a model's folder; None if the note is missing or damaged."""
+    """Return what is noted in a model's folder, unless the note is missing or damaged."""
     try:
         head, end, keys = (folder / SEEN_FILE).read_bytes().partition(b"\n")
     except OSError:
@@ -160,7 +160,7 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
 
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
-    """Say how many of these pairs or queries a model has seen; None if none."""
+    """Say how many of these pairs or queries a model has seen, if any."""
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
     known = int(np.isin(here, seen_by(model)).sum())
     if known:
@@ -173,9 +173,9 @@ def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
 
 
 def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
-    """Return the queries that none of these models has seen, and a sentence on the others.
+    """Leave out the queries that these models have seen, and return a sentence on the others.
 
-    Raises `DataError` if none is left.
+    Raises `DataError` if no query is left.
     """
     from truncate_kit.data.retrieval import with_queries
 
@@ -193,6 +193,6 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
 
 
 def seen_pairs(model: str | Path) -> frozenset[int] | None:
-    """Return the keys of the pairs that a model has seen; None if its folder notes none."""
+    """Return the keys of the pairs that a model has seen, if its folder notes any."""
     keys = seen_by(model)
     return frozenset(keys.tolist()) if len(keys) else None

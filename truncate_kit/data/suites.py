@@ -51,7 +51,7 @@ class LabelledSet:
 
     name: str
     first: tuple[str, ...]
-    second: tuple[str, ...] | None  # None for a set of single texts
+    second: tuple[str, ...] | None  # unless single texts
     labels: tuple[int, ...]  # places in `classes`, one per row
     classes: tuple[str, ...]
 
@@ -70,7 +70,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
         joined: Take all files of every set, as BERT-LC does.
 
     Raises:
-        DataError: A set cannot be read, or none is there.
+        DataError: A set cannot be read, or there is no set.
     """
     found = _find_sets([Path(folder)], {name: names for name, (_, names) in _STS.items()})
     sets = []

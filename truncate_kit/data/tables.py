@@ -110,7 +110,7 @@ class Table:
     """The columns of one file, or of a run of its rows."""
 
     source: str  # the path or hub name, for messages
-    columns: Mapping[str, Sequence[Any]]  # name → values, all equally long; None where a row lacks one
+    columns: Mapping[str, Sequence[Any]]  # name → values, all equally long
     places: Sequence[int]  # of each row: the line at which it starts, as an editor counts, or its number
     place: str = "line"  # what `places` count: lines or, in a source without lines, rows
 
@@ -173,7 +173,7 @@ def read_table(path: Path) -> Table:
 
 
 def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool = False) -> Iterator[Table]:
-    """Read a file as `read_table` does, `rows` rows at a time (None: all); errors are raised when reached.
+    """Read a file as `read_table` does, `rows` rows at a time; errors are raised when reached.
 
     counted: Rows are known by their number, so a blank line of a single column is an empty cell.
     """
@@ -304,7 +304,7 @@ def _hint(source: str, names: Sequence[str], hint: str) -> str:
 
 
 def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = False) -> tuple[str, str, str]:
-    """Return the names of both texts and the score (or class); None finds them. Raises `DataError`."""
+    """Return the names of both texts and the score (or class), by default found by name. Raises `DataError`."""
     if wanted is not None:
         if len(wanted) != 3 or len(set(wanted)) < 3:
             raise table.unfit("three different columns are needed.", _NAME_SCORED)
@@ -326,7 +326,7 @@ def find_text_columns(table: Table, *, hint: str = _NAME_SCORED) -> tuple[str, s
 
 
 def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
-    """Return the names of anchor, positive and negative; None if no three columns are called that."""
+    """Return the names of anchor, positive and negative, if columns are called that."""
     for names in _TRIPLETS:
         anchor, positive, negative = (called(table, [name]) for name in names)
         if anchor and positive and negative:
@@ -335,12 +335,12 @@ def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
 
 
 def find_score_column(table: Table) -> str | None:
-    """Return the name of a column that is called a score, or None."""
+    """Return the name of a column that is called a score, if any."""
     return next(iter(called(table, _SCORES)), None)
 
 
 def find_text_column(table: Table, column: str | None = None) -> str | None:
-    """Return the column of raw text, None if no column is called that. Raises `DataError`, also for no `column`."""
+    """Return the column of raw text, if any. Raises `DataError`, also for an unknown `column`."""
     if column is not None:
         check_columns(table, [column])
         return column
@@ -349,7 +349,7 @@ def find_text_column(table: Table, column: str | None = None) -> str | None:
 
 
 def find_label_column(table: Table) -> str | None:
-    """Return the column of classes, None if no column is called that. Raises `DataError` for several."""
+    """Return the column of classes, if any. Raises `DataError` for several."""
     labels = called(table, CLASSES)
     return _only_one(table, labels, "the label", _RENAME) if labels else None
 
@@ -381,7 +381,7 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     """Yield the texts of one file in order, repeats included, without white space around them.
 
     A .txt file (also .gz, .xz) holds one text a line. In a .csv, .tsv, .jsonl or .parquet file the texts are in
-    `column`, found by name when None; a file of sentence pairs gives both texts of each row and needs no scores.
+    `column`, by default found by name; a file of sentence pairs gives both texts of each row and needs no scores.
     Files of any size are streamed; blank lines are skipped. Raises `DataError` when iterated.
     """
     path = Path(path)

@@ -82,7 +82,7 @@ def load_triplets(
 
     Args:
         name_or_path: As in `load_pairs`.
-        columns: Two texts, three texts, or two texts and the NLI label; None finds them by name.
+        columns: Two texts, three texts, or two texts and the NLI label; by default found by name.
         negatives: Every row needs a negative.
 
     Raises:
@@ -124,7 +124,7 @@ def _find(table: Table) -> tuple[str, ...]:
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the relation of each row, "" if annotators did not agree; None if these are no NLI labels."""
+    """Return the relation of each row, "" if annotators did not agree, unless these are no NLI labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
