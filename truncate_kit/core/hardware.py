@@ -134,7 +134,7 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None, name: str = "threads") -> Any:
-    """Return the number of threads or processes, if there is one. Raises `UsageError` for more than a runtime can start."""
+    """Return the number of threads or processes. Raises `UsageError` for more than a runtime can start."""
     return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 

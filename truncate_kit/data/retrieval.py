@@ -137,8 +137,8 @@ def read_retrieval(
         corpus: With a file: one of more texts to search, as `read_texts` takes it.
         split: Of a folder: the name of a file in qrels; by default test, else dev, else the only one.
         metric: Selection metric: ndcg, mrr or recall.
-        chooses: Models are chosen by this set: the default of `split` is dev before test, so that test stays unseen, but
-            test if only dev has too few queries; `note` says so.
+        chooses: Models are chosen by this set: the default of `split` is dev before test, so that test stays unseen,
+            unless dev has too few queries and test enough, as `note` then says.
 
     Raises:
         DataError: The message names file, row and what is wrong.
