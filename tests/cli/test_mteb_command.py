@@ -88,6 +88,6 @@ def test_what_is_refused(capsys, tiny_folder, tmp_path, monkeypatch):
     assert "--data goes with your own sets only" in fails(capsys, *start, *named("STS12"), "--data", "pairs.csv")
     assert "--split goes with graded pairs only" in fails(capsys, *start, *named("STS12"), "--split", "dev")
     assert "--mteb scores the vectors as" in fails(capsys, *start, *named("STS12"), "--vectors", "int8")
-    assert "has no task 'STS012'" in fails(capsys, *start, *named("STS012"))
+    assert "MTEB task 'STS012' not found" in fails(capsys, *start, *named("STS012"))
     assert "data of the MTEB task STS12 cannot be loaded" in fails(capsys, *start, *named("STS12"))
     assert not (tmp_path / "exported").exists()

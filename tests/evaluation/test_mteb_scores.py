@@ -131,11 +131,8 @@ def test_tasks_that_cannot_be_run(mteb, tiny_folder):
     with pytest.raises(UsageError, match="No MTEB task"):
         find_tasks([])
     assert [task.metadata.name for task in find_tasks(["STS12", "STS13", "STS12"])] == ["STS12", "STS13"]
-    with pytest.raises(UsageError, match="has no task 'stsbenchmrk'") as problem:
+    with pytest.raises(UsageError, match="'stsbenchmrk' not found. Did you mean: 'STSBenchmark'") as problem:
         find_tasks(["STS12", "stsbenchmrk"])
-    assert "STSBenchmark" in problem.value.hint
-    with pytest.raises(UsageError, match="has no task") as problem:
-        find_tasks(["qqqqqqqqqqqqqqqqqqqqqqq"])
     assert "available-tasks" in problem.value.hint
     with pytest.raises(UsageError, match="needs a model of image"):
         find_tasks(["CIFAR10"])

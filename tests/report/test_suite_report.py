@@ -20,8 +20,9 @@ def point(task, share):
 def transfer():
     few = Score(task="TREC", labels={"share": "0.5"}, values={"rows to train on": 2}, remark="too few rows")
     rows = (point("MPQA", 0.5), point("MPQA", 1.0), few, point("TREC", 1.0))
+    means = means_of([rows[1], rows[3]])
     return SuiteReport(
-        suite="transfer", model="m", runtime="torch", title="T", rows=rows, means=means_of(rows), notes=("Took 3 s.",)
+        suite="transfer", model="m", runtime="torch", title="T", rows=rows, means=means, notes=("Took 3 s.",)
     )
 
 

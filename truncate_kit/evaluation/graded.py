@@ -20,7 +20,7 @@ from truncate_kit.core.vectors import StoredVectors, VectorFormat, one_row_each,
 from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks, distinct_texts
 from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, report_of
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -56,9 +56,8 @@ def score_pairs(
     correlation = evaluate(stored, pairs)
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
     values |= {"dimensions": form.kept(stored.width), "bytes per vector": form.bytes_per_vector(stored.width)}
-    rows = (Score(task=data, labels={"vectors": form.precision}, values=values),)
-    title = f"{model} in {runtime}, correlation with the scores × 100"
-    return SuiteReport(suite="pairs", model=model, runtime=runtime, title=title, rows=rows, means=means_of(rows))
+    row = Score(task=data, labels={"vectors": form.precision}, values=values)
+    return report_of("pairs", model, runtime, "correlation with the scores × 100", [row])
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
@@ -219,15 +218,7 @@ def score_sts(
             notes.append(f"{one.name} here has {number}: not comparable.")
     if seen_name is not None:
         notes.append(f"Unseen pairs: without {seen_name}.")
-    return SuiteReport(
-        suite="sts",
-        model=model,
-        runtime=runtime,
-        title=f"{model} in {runtime}: semantic similarity × 100",
-        rows=tuple(rows),
-        means=means_of(rows),
-        notes=tuple(notes),
-    )
+    return report_of("sts", model, runtime, "semantic similarity × 100", rows, notes)
 
 
 def _score(one: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:

@@ -1,7 +1,6 @@
 """Tasks of the `mteb` package, answered by an encoder in torch or by its graph."""
 
 import copy
-import difflib
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,10 +23,9 @@ from truncate_kit.evaluation.searching import (
     settings_of,
     side_prompt,
 )
-from truncate_kit.evaluation.suite import Score, SuiteReport, TextEncoder, Values, means_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, TextEncoder, Values, means_of, report_of
 
 _BLOCK = 256  # pairs compared at a time, all with all
-_NEAR = 5  # names of tasks in a hint
 _BATCH = 256  # texts that mteb hands over at a time; they are put together again
 
 
@@ -82,43 +80,32 @@ class MtebEncoder:
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Find tasks of `mteb`, by name or as they are, each once.
+    """Find tasks of `mteb`, by name or as task objects, each once.
 
-    Raises `UsageError` for none, an unknown name, and a task on anything but text; `MissingExtraError` without `mteb`.
+    Raises `UsageError` for no or an unknown task, and for a task on anything but text; `MissingExtraError` without
+    `mteb`.
     """
     package = require("mteb", extra="mteb")
     if not tasks:
         raise UsageError("No MTEB task is named.", hint="Name one, such as STSBenchmark.")
-    distinct = {task if isinstance(task, str) else id(task): task for task in tasks}
-    with _quiet():
-        found = [_task(package, task) if isinstance(task, str) else task for task in distinct.values()]
-    for task in found:
+    distinct = {task if isinstance(task, str) else id(task): task for task in tasks}.values()
+    try:
+        with _quiet():
+            loaded = [package.get_task(task) if isinstance(task, str) else task for task in distinct]
+    except KeyError as error:  # of mteb, which also proposes names
+        problem = str(error.args[0]).removeprefix("KeyError: ").rstrip(".")
+        raise UsageError(f"MTEB task {problem}", hint="List the tasks with mteb available-tasks.") from error
+    for task in loaded:
         if others := sorted(set(task.metadata.modalities) - {"text"}):
             raise UsageError(
                 f"The MTEB task {task.metadata.name} needs a model of {', '.join(others)}; this one encodes texts.",
                 hint="Name tasks on texts, such as STSBenchmark.",
             )
-    return found
-
-
-def _task(package: Any, name: str) -> Any:
-    try:
-        return package.get_task(name)
-    except KeyError as error:
-        every = (one.metadata.name for one in require("mteb.get_tasks", extra="mteb").TASK_LIST)
-        names = {one.lower(): one for one in every}
-        near = [names[low] for low in difflib.get_close_matches(name.lower(), names, n=_NEAR, cutoff=0.5)]
-        hint = f"Names like it: {', '.join(near)}." if near else "List them with mteb available-tasks."
-        raise UsageError(f"MTEB {package.__version__} has no task {name!r}.", hint=hint) from error
+    return loaded
 
 
 def evaluate_mteb(
-    encoder: TextEncoder,
-    tasks: Sequence[Any],
-    *,
-    model: str,
-    runtime: str = "torch",
-    progress: ProgressOption = False,
+    encoder: TextEncoder, tasks: Sequence[Any], *, model: str, runtime: str = "torch", progress: ProgressOption = False
 ) -> SuiteReport:
     """Compute the main scores of MTEB tasks by the `mteb` package, which keeps no results of its own.
 
@@ -152,15 +139,7 @@ def evaluate_mteb(
             if task.superseded_by is not None:
                 notes.append(f"{name}: MTEB recommends {task.superseded_by} instead, for new comparisons.")
     progress("MTEB tasks", len(distinct), len(distinct))
-    return SuiteReport(
-        suite="mteb",
-        model=model,
-        runtime=runtime,
-        title=f"{model} in {runtime}: {_measured()}",
-        rows=tuple(rows),
-        means=means_of(rows),
-        notes=tuple(notes),
-    )
+    return report_of("mteb", model, runtime, _measured(), rows, notes)
 
 
 def compare_mteb(full: SuiteReport, lean: SuiteReport) -> SuiteReport:

@@ -31,7 +31,7 @@ from truncate_kit.evaluation.searching import (
     search,
     side_prompt,
 )
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, report_of
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full index": ("lean", "full")}
@@ -79,15 +79,8 @@ def evaluate_retrieval(
     values |= {"dimensions": form.kept(vectors.width), "bytes per vector": form.bytes_per_vector(vectors.width)}
     intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
     row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals)
-    return SuiteReport(
-        suite="search",
-        model=model,
-        runtime=runtime,
-        title=f"{model} in {runtime}: {_searched(data)}, by {stored.measure}, × 100",
-        rows=(row,),
-        means=means_of([row]),
-        notes=(f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval.",) if few else (),
-    )
+    notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
+    return report_of("search", model, runtime, f"{_searched(data)}, by {stored.measure}, × 100", [row], notes)
 
 
 def _at(metric: SearchMetric, top: int) -> str:
@@ -268,19 +261,14 @@ def score_retrieval(
 
     prompt = side_prompt(encoder, QUERY_PROMPTS)
     encoding = _median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some)
-    asked = f"{counted(size[0], 'query', 'queries')} of {data.name} among {counted(size[1], 'text')}"
-    return SuiteReport(
-        suite="retrieval",
-        model=model,
-        runtime=runtime,
-        title=f"{model} in {runtime}: {asked}",
-        rows=(row("IVF", index), row("exact", exact)),
-        notes=(
-            f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query takes "
-            f"{encoding * 1e3:.2f} ms more.",
-            f"The index has {counted(lists, 'list')}, {index.nprobe} searched; it was built in {build_seconds:.1f} s.",
-        ),
+    title = f"{model} in {runtime}: {_searched(data)}"
+    rows = (row("IVF", index), row("exact", exact))
+    notes = (
+        f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query takes "
+        f"{encoding * 1e3:.2f} ms more.",
+        f"The index has {counted(lists, 'list')}, {index.nprobe} searched; it was built in {build_seconds:.1f} s.",
     )
+    return SuiteReport(suite="retrieval", model=model, runtime=runtime, title=title, rows=rows, notes=notes)
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from truncate_kit.core.vectors import Rows
 
 
-Values = dict[str, float | None]
+Values = dict[str, int | float | None]
 
 
 class TextEncoder(Protocol):
@@ -62,8 +62,8 @@ class SuiteReport(Result):
         model: Name of the model.
         runtime: `torch`, `onnx`, or another encoder.
         title: Description of model, data and measure.
-        rows: Scores; for curves, one per point in rising order.
-        means: Means over tasks (`means_of`), by heading.
+        rows: Scores.
+        means: Means over tasks, by heading.
         notes: Sentences on what the scores rest on.
         sha256: `measured_digest` of the model.
     """
@@ -90,15 +90,21 @@ class SuiteReport(Result):
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Average each score over tasks, by the last scored row of each; leave out headings that a task lacks."""
-    last = {row.task: row.values for row in rows if any(isinstance(value, float) for value in row.values.values())}
-    headings = dict.fromkeys(heading for values in last.values() for heading in values)
-    columns = {heading: [values.get(heading) for values in last.values()] for heading in headings}
-    return {
-        heading: fmean(value for value in column if value is not None)
-        for heading, column in columns.items()
-        if all(isinstance(value, float) for value in column)
-    }
+    """Average each score over tasks with one row each; leave out counts and headings that a row lacks."""
+    first, *others = (row.values for row in rows)
+    columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
+    means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
+    return {heading: fmean(values) for heading, values in means.items() if len(values) > len(others)}
+
+
+def report_of(
+    suite: str, model: str, runtime: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
+) -> SuiteReport:
+    """Return a report of rows with a task each. about: what was measured and how, for the title."""
+    title, means = f"{model} in {runtime}: {about}", means_of(rows)
+    return SuiteReport(
+        suite=suite, model=model, runtime=runtime, title=title, rows=tuple(rows), means=means, notes=tuple(notes)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from truncate_kit.core.wording import counted, listed
 from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of, report_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense, Digest
@@ -394,16 +394,11 @@ def score_transfer(
         notes.append("Means of layers go through the model's trained pooler.")
     if settings.max_rows is not None:
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
-    how = f"{settings.splits} splits, tested on {settings.test_share:.0%}"
-    return SuiteReport(
-        suite="transfer",
-        model=model,
-        runtime=runtime,
-        title=f"{model} in {runtime}: accuracy × 100 of logistic regression, {how}",
-        rows=tuple(rows),
-        means=means_of(rows),
-        notes=(*notes, f"Took {time.perf_counter() - begin:.0f} s."),
-    )
+    notes.append(f"Took {time.perf_counter() - begin:.0f} s.")
+    how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
+    last = {row.task: row for row in rows if row.size}  # by the largest share that was scored
+    report = report_of("transfer", model, runtime, how, [*last.values()], notes)
+    return replace(report, rows=tuple(rows))
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
