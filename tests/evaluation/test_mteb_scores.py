@@ -131,7 +131,7 @@ def test_tasks_that_cannot_be_run(mteb, tiny_folder):
     with pytest.raises(UsageError, match="No MTEB task"):
         find_tasks([])
     assert [task.metadata.name for task in find_tasks(["STS12", "STS13", "STS12"])] == ["STS12", "STS13"]
-    with pytest.raises(UsageError, match="'stsbenchmrk' not found. Did you mean: 'STSBenchmark'") as problem:
+    with pytest.raises(UsageError, match=r"'stsbenchmrk' not found.*'STSBenchmark'") as problem:
         find_tasks(["STS12", "stsbenchmrk"])
     assert "available-tasks" in problem.value.hint
     with pytest.raises(UsageError, match="needs a model of image"):
