@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from tests.support.processes import Program
-from truncate_kit.core.results import Journal
+from truncate_kit.core.results import read_records
 from truncate_kit.training.settings import WORD_EPOCHS
 
 _STUDY = """
@@ -61,7 +61,7 @@ def killed(study: Path, out: Path, *, later: float = 0.03, writes: int = 20, wor
             break
         assert running.returncode == -9, printed
         kills += 1
-        assert Journal(out / "trials" / "trials.jsonl").read()[1] == 0
+        assert read_records(out / "trials" / "trials.jsonl")[1] == 0
     assert not list(out.rglob(".*.tmp"))
     assert not list(out.rglob("*.checkpoint"))
     return kills

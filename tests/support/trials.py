@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from truncate_kit.core.results import Journal
+from truncate_kit.core.results import read_records
 from truncate_kit.training.settings import Trial
 
 
 def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:
     """All trials in a file of records by their stores, sorted by layer, seed and epochs; other records are left out."""
     stores: dict[str, dict[str, Trial]] = {}
-    for record in Journal(file).read()[0]:
+    for record in read_records(file)[0]:
         if record.get("kind") == Trial.__name__:
             trial = Trial.from_dict(record)
             if record["name"] == trial.name:  # else it is what a model that was trained at another layer gave

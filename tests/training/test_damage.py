@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from truncate_kit.core.errors import FileProblemError
-from truncate_kit.core.results import FORMAT, Journal, Result, sealed
+from truncate_kit.core.results import FORMAT, Result, append_records, read_records, sealed
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore, StoredRows
 from truncate_kit.training.loop import read_checkpoint, write_checkpoint
@@ -90,13 +90,13 @@ def test_a_result_that_was_changed_or_is_of_a_later_format_is_not_read(tmp_path)
 
 
 def test_a_damaged_line_of_records_is_left_out_and_never_another_record(tmp_path):
-    journal = Journal(tmp_path / "trials.jsonl")
+    journal = tmp_path / "trials.jsonl"
     written = [{"store": "s"}, {"name": "a", "score": 71.5, "n": 3}, {"name": "b", "score": 70.0}]
-    journal.append(*written)
-    content = journal.file.read_bytes()
+    append_records(journal, *written)
+    content = journal.read_bytes()
     for copy in damaged(content, 600):
-        journal.file.write_bytes(copy)
-        found, _ = journal.read()
+        journal.write_bytes(copy)
+        found, _ = read_records(journal)
         assert all(record in written for record in found)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.trials import read_trials
 from truncate_kit.core.errors import FileProblemError
-from truncate_kit.core.results import FORMAT, Journal
+from truncate_kit.core.results import FORMAT, append_records, read_records
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.training.settings import Trial, trial_name
@@ -25,25 +25,24 @@ def trial(layer=2, seed=0, *, dev=(40.0, 50.0), **more) -> Trial:
 
 
 def test_a_file_cut_at_any_byte_holds_what_was_written_before_and_goes_on(tmp_path):
-    whole = Journal(tmp_path / "whole.jsonl")
-    whole.append({"number": 0, "text": "ß\n"}, {"number": 1})
-    whole.append({"number": 2, "text": "größer"})
-    content = whole.file.read_bytes()
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    append_records(whole, {"number": 0, "text": "ß\n"}, {"number": 1})
+    append_records(whole, {"number": 2, "text": "größer"})
+    content = whole.read_bytes()
     lines = content.splitlines(keepends=True)
-    cut = Journal(tmp_path / "cut.jsonl")
     for size in range(len(content) + 1):
-        cut.file.write_bytes(content[:size])
+        cut.write_bytes(content[:size])
         kept = [number for number in range(3) if size >= sum(map(len, lines[: number + 1]))]
-        assert [record["number"] for record in cut.read()[0]] == kept
-        cut.append({"number": 9})
-        found, damaged = cut.read()
+        assert [record["number"] for record in read_records(cut)[0]] == kept
+        append_records(cut, {"number": 9})
+        found, damaged = read_records(cut)
         assert [record["number"] for record in found] == [*kept, 9]
         assert damaged == 0
 
 
 def append_many(file, name):
     for number in range(200):
-        Journal(file).append({"name": name, "number": number, "text": "x" * 3000})
+        append_records(file, {"name": name, "number": number, "text": "x" * 3000})
 
 
 def test_processes_that_append_at_once_lose_nothing(tmp_path):
@@ -53,7 +52,7 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path):
         process.start()
     for process in processes:
         process.join()
-    found, damaged = Journal(tmp_path / "a.jsonl").read()
+    found, damaged = read_records(tmp_path / "a.jsonl")
     assert damaged == 0
     for name in "ab":
         assert [record["number"] for record in found if record["name"] == name] == list(range(200))
@@ -63,7 +62,7 @@ def test_a_store_of_a_later_version_is_refused(tmp_path):
     store, one = RunStore(tmp_path, KEY), trial()
     store.write(one.name, one)
     file = tmp_path / "trials.jsonl"
-    Journal(file).append({"store": store.key, "kind": "settings", "format": FORMAT + 1})
+    append_records(file, {"store": store.key, "kind": "settings", "format": FORMAT + 1})
     with pytest.raises(FileProblemError, match="another version"):
         RunStore(tmp_path, KEY).read(one.name, Trial)
     assert RunStore(tmp_path, "1" * 64).read(one.name, Trial) is None  # what others wrote does not matter
@@ -80,7 +79,7 @@ def test_records_come_back_equal_and_the_first_stays(tmp_path):
             pass
     assert RunStore(tmp_path, KEY).all(Trial) == {first.name: first}
     settings = {"store": store.key, "kind": "settings", "format": FORMAT, "model": "m"}
-    assert Journal(tmp_path / "trials.jsonl").read()[0][0] == settings
+    assert read_records(tmp_path / "trials.jsonl")[0][0] == settings
 
 
 def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):

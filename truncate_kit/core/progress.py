@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from truncate_kit.core.errors import require
@@ -16,11 +16,8 @@ _logger = logging.getLogger(__name__)
 TELL_EVERY = 60.0  # seconds between two lines of progress if stderr is no terminal
 
 
-class Progress(Protocol):
-    """Called as work goes on; the command line draws a bar, the library's default is `silent`."""
-
-    def __call__(self, task: str, done: int, total: int) -> None:
-        """`done` of `total` steps of `task` are done; `done == total` ends the task."""
+Progress = Callable[[str, int, int], None]
+"""Called with a task and its done and total steps; equal numbers end the task. The default is `silent`."""
 
 
 class TrialEvent(NamedTuple):
@@ -115,7 +112,7 @@ class Bars(TrialWatcher):
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
-        """See `Progress`."""
+        """Draw the steps of a task."""
         if task in self._costs:
             self._shares[task] = done / total
             made = sum(self._costs[name] * share for name, share in self._shares.items())

@@ -226,39 +226,34 @@ def _number(file: Path, path: Path) -> str:
 # The journal
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
-    """JSON objects, one a line with its checksum; several processes may append to one file.
+def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return all whole records of a journal, and the number of damaged lines.
 
-    Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing:
-    it is ignored, and the next `append` cuts it off. Other damaged lines are left out and counted.
+    A journal holds JSON objects, one a line with its checksum. A last line without its end is what a killed process was
+    writing: it is ignored, and the next `append_records` cuts it off.
     """
+    try:
+        lines = journal.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return [], 0
+    records = [values for line in lines if (values := _record_in(line)) is not None]
+    return records, len(lines) - len(records)
 
-    file: Path
 
-    def read(self) -> tuple[list[dict[str, Any]], int]:
-        """Return all whole lines, and the number of damaged ones."""
-        try:
-            lines = self.file.read_bytes().split(b"\n")[:-1]
-        except FileNotFoundError:
-            return [], 0
-        records = [values for line in lines if (values := _record_in(line)) is not None]
-        return records, len(lines) - len(records)
-
-    def append(self, *records: dict[str, Any]) -> None:
-        """Write records, a line each. Raises `FileProblemError`."""
-        lines = [_bytes_of(values | {"crc32": zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a+b") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)  # half a line of another living process is no dead one's
-                stream.seek(0)
-                stream.truncate(stream.read().rfind(b"\n") + 1)
-                stream.writelines(lines)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise cannot_write(self.file, error) from error
+def append_records(journal: Path, *records: dict[str, Any]) -> None:
+    """Write records to the disk, a line each; several processes may append at once. Raises `FileProblemError`."""
+    lines = [_bytes_of(values | {"crc32": zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
+    try:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        with journal.open("a+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)  # half a line of another living process is no dead one's
+            stream.seek(0)
+            stream.truncate(stream.read().rfind(b"\n") + 1)
+            stream.writelines(lines)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise cannot_write(journal, error) from error
 
 
 def _bytes_of(values: dict[str, Any]) -> bytes:

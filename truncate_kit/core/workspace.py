@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
 from truncate_kit.core.origin import RESULT_FILES, miniature_path, read_origin
-from truncate_kit.core.results import RECORDS_FILE, Journal, Result, read_or_pass_over
+from truncate_kit.core.results import RECORDS_FILE, Result, read_or_pass_over, read_records
 
 _OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
@@ -223,7 +223,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
                 file_bytes=_size(run),
                 finished=sum(
                     "name" in record and record.get("store") == run.name
-                    for record in Journal(run.parent / RECORDS_FILE).read()[0]
+                    for record in read_records(run.parent / RECORDS_FILE)[0]
                 ),
                 waiting=len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run)),
                 spare_bytes=sum(map(_size, _spare_of_run(run))),

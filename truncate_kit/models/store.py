@@ -27,7 +27,7 @@ from truncate_kit.core.files import (
     unfinished,
     write_text,
 )
-from truncate_kit.core.results import FORMAT, RECORDS_FILE, Journal, Result, check_format
+from truncate_kit.core.results import FORMAT, RECORDS_FILE, Result, append_records, check_format, read_records
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Digest, encoder_digest, folder_digest, save_encoder
@@ -84,7 +84,7 @@ class RunStore:
         self.key = key[:16]
         self.folder = local_path(folder).absolute() / self.key  # workers may have another working directory
         self.checkpoints = Checkpoints(self.folder)
-        self._journal = Journal(self.folder.parent / RECORDS_FILE)
+        self._journal = self.folder.parent / RECORDS_FILE
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
         self._whole: set[str] = set()  # names of runs with verified weights
@@ -104,12 +104,12 @@ class RunStore:
     @property
     def _records(self) -> dict[str, dict[str, Any]]:
         if self._loaded is None:
-            lines, damaged = self._journal.read()
+            lines, damaged = read_records(self._journal)
             if damaged:
-                _logger.warning(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
+                _logger.warning(f"{self._journal}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in lines if record.get("store") == self.key]
             for record in own:
-                check_format(record.get("format", FORMAT), self._journal.file)
+                check_format(record.get("format", FORMAT), self._journal)
             self._loaded = {record["name"]: record for record in own if "name" in record}
         return self._loaded
 
@@ -141,7 +141,7 @@ class RunStore:
         first = self.read(name, type(record))
         if first is None:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
-            self._journal.append(*([] if self._records else [self._settings]), values)
+            append_records(self._journal, *([] if self._records else [self._settings]), values)
             self._records[name] = values
         self.checkpoints.remove(name)
         return first or record
@@ -243,7 +243,7 @@ class StoredRows:
         """
         self.file, self._row_bytes, self._header = file, row_bytes, header
         self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # of each chunk
-        self._journal = Journal(file.with_suffix(".jsonl"))
+        self._journal = file.with_suffix(".jsonl")
         known, lost = self._known(made_from)
         try:
             with file.open("a+b") as stream:
@@ -265,15 +265,15 @@ class StoredRows:
     def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
         """Return the checksums of chunks by their first rows, and the number of checksums that cannot be read."""
         if not self.file.exists():  # it was moved away when it was whole
-            self._journal.file.unlink(missing_ok=True)
-        records, damaged = self._journal.read()
+            self._journal.unlink(missing_ok=True)
+        records, damaged = read_records(self._journal)
         settings = next((record for record in records if "made_from" in record), None)
         chunks = {record["start"]: record["checksum"] for record in records if "start" in record}
         if settings is None:  # a new file, or one of lost origin
-            self._journal.file.unlink(missing_ok=True)
-            self._journal.append({"format": FORMAT, "made_from": made_from})
+            self._journal.unlink(missing_ok=True)
+            append_records(self._journal, {"format": FORMAT, "made_from": made_from})
             return {}, len(self._rows) if chunks or damaged else 0
-        check_format(settings.get("format"), self._journal.file)
+        check_format(settings.get("format"), self._journal)
         if settings["made_from"] != made_from:
             raise UsageError(
                 f"{self.file.parent} holds {sum(record.get('rows', 0) for record in records):,} rows of another run: "
@@ -288,7 +288,7 @@ class StoredRows:
             self._write_at(len(self._header) + start * self._row_bytes, rows)
         except OSError as error:
             raise cannot_write(self.file, error) from error
-        self._journal.append({"start": start, "rows": self._rows[start], "checksum": zlib.crc32(rows)})
+        append_records(self._journal, {"start": start, "rows": self._rows[start], "checksum": zlib.crc32(rows)})
 
     def _write_at(self, place: int, content: bytes) -> None:
         with self.file.open("r+b") as stream:

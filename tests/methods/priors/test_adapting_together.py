@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from tests.support.adapting import TEXTS, gradients_and_adaptation
 from tests.support.distributed import assert_same, in_two_processes, tiny_without_dropout
-from truncate_kit.core.results import Journal
+from truncate_kit.core.results import read_records
 from truncate_kit.methods.priors import AdaptationResult
 from truncate_kit.training.distributed import ALONE
 
@@ -29,7 +29,7 @@ with joined() as (group, device):
 
 def kept_adaptation(store) -> AdaptationResult:
     """The only one."""
-    (found,) = (row for row in Journal(store / "trials.jsonl").read()[0] if row["kind"] == "AdaptationResult")
+    (found,) = (row for row in read_records(store / "trials.jsonl")[0] if row["kind"] == "AdaptationResult")
     return AdaptationResult.from_dict(found)
 
 
