@@ -1,6 +1,6 @@
 """What a model learns before TMFT: masked words of raw text of the domain (DAPT, Gururangan et al. 2020), or words.
 
-The head that predicts masked words is the checkpoint's own where it has one, else a new one.
+The head that predicts masked words is the checkpoint's own, or else a new one.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from truncate_kit.training.tasks import LabelledTask
 
 
 class _GivenStates(nn.Module):
-    """Stands where the backbone was and gives the states that it is handed."""
+    """Replace the backbone, and return the given states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
         """Return `inputs_embeds`, the states (1, m, d)."""
@@ -57,8 +57,8 @@ class MaskedHead(nn.Module):
 def load_masked_head(encoder: Encoder) -> MaskedHead:
     """Load the head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
 
-    New, drawn by torch's global seed, where the checkpoint has none (an ELECTRA discriminator, a sentence encoder) or
-    other word embeddings (weights drawn anew). Raises `ModelError` for a family without masked words.
+    The weights are new, by torch's global seed, if the checkpoint has no head (an ELECTRA discriminator, a sentence
+    encoder) or other word embeddings (random weights). Raises `ModelError` for a family without masked words.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
         hint = "Adapt a bert-, electra- or deberta-like model, or leave this prior out."
@@ -99,7 +99,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         except (ModelError, OSError):
             break
         whole = all(key.startswith(f"{model.base_model_prefix}.") for key in report["missing_keys"])
-        # A head fits no other word embeddings, such as those of weights drawn anew.
+        # A head fits no other word embeddings, such as random ones.
         if whole and torch.equal(model.get_input_embeddings().weight.cpu(), ours.cpu()):
             return model, True
     with quiet_transformers():
@@ -129,7 +129,7 @@ def mask_tokens(
         share: Of the maskable tokens that are chosen.
 
     Returns:
-        New ids and labels, (b, t) each; labels are the old id where chosen, else -100.
+        New ids and labels, (b, t) each; labels are the old id of chosen tokens, else -100.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
@@ -164,7 +164,7 @@ class HiddenWords:
 class Masker:
     """What `mask_tokens` needs to know of an encoder's tokenizer; share: of the tokens that are hidden.
 
-    Raises `ModelError` where it has no mask token.
+    Raises `ModelError` if it has no mask token.
     """
 
     def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
@@ -200,7 +200,7 @@ def masked_loss(
 
 
 class MaskedTexts(TextRows):
-    """Raw texts of which other tokens are hidden each time they come."""
+    """Raw texts with other tokens hidden each time."""
 
     def __init__(
         self,
@@ -219,12 +219,12 @@ class MaskedTexts(TextRows):
         self._objective = objective
 
     def texts(self) -> None:
-        """Return None: any id of the vocabulary may stand in place of a hidden token."""
+        """Keep the whole vocabulary: any id may replace a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return `masked_loss` of the texts at the given places, part by part; of this process's share, maybe 0."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
-        # A seed for each part, drawn where one process alone would draw it: the others must hide the same tokens.
+        # A seed for each part, drawn as one process alone would draw it: all processes must hide the same tokens.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
         own = self._group.share(list(zip(parts, seeds, strict=True)))
         losses = []
@@ -238,7 +238,7 @@ class MaskedTexts(TextRows):
 class MaskedEvaluator:
     """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
 
-    Raises `DataError` where there is no token to hide.
+    Raises `DataError` if there is no token to hide.
     """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
@@ -253,7 +253,7 @@ class MaskedEvaluator:
             )
 
     def texts(self) -> None:
-        """Return None: any id of the vocabulary may stand in place of a hidden token."""
+        """Keep the whole vocabulary: any id may replace a hidden token."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:

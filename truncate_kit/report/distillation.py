@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.wording import blocks_in_words, counted, in_points, listed, longer_texts, with_interval
-from truncate_kit.report.view import GREY, ORANGE, Cell, Plot, Series, Table, View, ring, rough_speeds
+from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
@@ -28,31 +28,21 @@ def view_distill_result(result: DistillResult) -> View:
 
     words, search = result.vocabulary, result.search
     taken = graph_within(result.frontier, result.budget, result.needed)
-    columns: dict[str, Callable[[Scored], Cell]] = {"blocks": lambda row: len(row[0]), "best": lambda row: row[1]}
+    columns: dict[str, Column] = {"blocks": lambda row: len(row[0]), "best": lambda row: row[1]}
     for rule, kept in search.baselines.items():
         columns[rule.replace("_", " ")] = partial(_same_size, kept)
-    tables = [
-        sizes_table(result),
-        Table.of(
-            f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep",
-            search.best,
-            columns,
-            detail=True,
-        ),
-    ]
+    title = f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep"
+    tables = [sizes_table(result), Table.of(title, search.best, columns, detail=True)]
     if result.tryouts:
-        tries = Table.of(
-            "Choices of blocks after learning from few texts; the higher score counts",
-            sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score)),
-            {
-                "blocks": lambda row: listed(row.blocks),
-                "without training": lambda row: row.untrained,
-                "after learning": lambda row: max(row.scores),
-                "nearest": lambda row: None if row.agreement is None else f"{row.agreement.overlap:.1f} %",
-            },
-            detail=True,
-        )
-        tables.append(tries)
+        tries: dict[str, Column] = {
+            "blocks": lambda row: listed(row.blocks),
+            "without training": "untrained",
+            "after learning": lambda row: max(row.scores),
+            "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.1f} %",
+        }
+        title = "Choices of blocks after learning from few texts; the higher score counts"
+        rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score))
+        tables.append(Table.of(title, rows, tries, detail=True))
     plots = [_sizes_plot(result)]
     if result.frontier:
         tables = [_graphs(result, taken, every=False), *tables, _graphs(result, taken, every=True)]
@@ -190,11 +180,10 @@ def sizes_table(result: DistillResult) -> Table:
             "without training": lambda row: with_interval(row.untrained or 0.0, row.interval, ".2f"),
             "after learning": lambda row: row.score if row.scores else None,
             "agreement": lambda row: agreement_in_words(row.agreement),
-            "nearest": lambda row: None if row.agreement is None else f"{row.agreement.overlap:.0f} %",
-            "speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×",
-            "MB": lambda row: f"{row.megabytes:.1f}",
+            "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.0f} %",
+            **_costs(full),
             "result": lambda row: "chosen" if row is result.student else "beaten" if row.dominated else "",
-            "texts/s": lambda row: f"{row.texts_per_second:,.0f}",
+            "texts/s": "texts_per_second:,.0f",
         },
         marked=result.student,
         detail=bool(result.frontier),  # which holds what these rows are for
@@ -203,18 +192,13 @@ def sizes_table(result: DistillResult) -> Table:
 
 def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> Table:
     """List the graphs with their scores by dimensions; every: also the graphs that others beat."""
-    full = result.frontier[0]
-    graphs: dict[object, dict[int, LeanModel]] = {}
-    for row in result.frontier:
-        graphs.setdefault(row.graph, {})[row.dims] = row
-    shown = [
-        (next(iter(rows.values())), rows)
-        for rows in graphs.values()
-        if every or any(row in (full, taken) or not row.dominated for row in rows.values())
-    ]
+    full, at = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
+    graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
+    wanted = {row.graph for row in result.frontier if every or row in (full, taken) or not row.dominated}
+    shown = [row for row in graphs if row.graph in wanted]
 
-    def score(dims: int, graph: tuple[LeanModel, dict[int, LeanModel]]) -> Cell:
-        row = graph[1].get(dims)
+    def score(dims: int, graph: LeanModel) -> Cell:
+        row = at.get((graph.graph, dims))
         return None if row is None else f"({row.score:.2f})" if row.dominated else row.score
 
     title = (
@@ -223,18 +207,17 @@ def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> T
     )
     if result.covered is not None and any(row.words < full.words for row in result.frontier):
         title += f"; {result.covered:.1f} % of held-out texts need no further words"
-    widths = sorted({row.dims for row in result.frontier}, reverse=True)
-    columns: dict[str, Callable[[tuple[LeanModel, dict[int, LeanModel]]], Cell]] = {
-        "blocks": lambda graph: listed(graph[0].blocks),
-        "precision": lambda graph: graph[0].precision,
-        "words": lambda graph: graph[0].words,
-        **{f"{dims} dims": partial(score, dims) for dims in widths},
-        "speed": lambda graph: f"{graph[0].texts_per_second / full.texts_per_second:.2f} ×",
-        "MB": lambda graph: f"{graph[0].megabytes:.1f}",
-        "result": lambda graph: f"chosen at {taken.dims}" if taken is not None and taken in graph[1].values() else "",
-        "texts/s": lambda graph: f"{graph[0].texts_per_second:,.0f}",
-    }
-    return Table.of(title, shown, columns, detail=every)
+    columns: dict[str, Column] = {"blocks": lambda row: listed(row.blocks), "precision": "precision", "words": "words"}
+    for dims in sorted({row.dims for row in result.frontier}, reverse=True):
+        columns[f"{dims} dims"] = partial(score, dims)
+    columns |= _costs(full)
+    columns["result"] = lambda row: f"chosen at {taken.dims}" if taken is not None and taken.graph == row.graph else ""
+    return Table.of(title, shown, columns | {"texts/s": "texts_per_second:,.0f"}, detail=every)
+
+
+def _costs(full: LeanModel) -> dict[str, Column]:
+    """Return the columns of relative speed and of size."""
+    return {"speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×", "MB": "megabytes:.1f"}
 
 
 def _sizes_plot(result: DistillResult) -> Plot:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from tests.support.families import make_tiny
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
@@ -21,15 +20,13 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import distilling, learning, subsets
 from truncate_kit.methods.distill import texts as raw_texts
 from truncate_kit.methods.distill.distilling import best_tryout, distill
-from truncate_kit.methods.distill.learning import Learning, held_out_scores
+from truncate_kit.methods.distill.learning import held_out_scores
 from truncate_kit.methods.distill.settings import Budget, DistillResult, DistillSettings, HeldOutScores, LeanModel
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
-from truncate_kit.models.store import RunStore
-from truncate_kit.models.truncation import keep, keep_words, truncate
+from truncate_kit.models.truncation import keep, truncate
 from truncate_kit.report.distillation import view_distill_result
-from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.examples import PairEvaluator, RetrievalEvaluator
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
@@ -234,25 +231,6 @@ def test_a_size_shows_what_learned_best_in_earlier_runs(tiny, tmp_path):
     assert row.interval == before.interval is not None
 
 
-def a_learning(full, folder, work, data=None):
-    store = TextStore(folder / "distillation/texts")
-    vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
-    return Learning(full, full, store, vectors, SHORT, data, RunStore(work, "key"), ALONE, silent)
-
-
-def test_texts_that_score_are_read_anew_by_another_tokenizer(full, texts, learned, tmp_path):
-    pairs, other = load_pairs(BUNDLED), keep_words(full, texts[:100])
-    few = replace(pairs, dev=replace(pairs.dev, pairs=pairs.dev.pairs[:20]))
-    for data in (None, few, a_search(tuple(texts[:24]))):
-        work = a_learning(full, learned[0], tmp_path, data)
-        scored = work.evaluator.texts()
-        assert work.reread(full) == scored
-        ids = work.reread(other)
-        assert max(map(max, ids)) < len(other.tokenizer)
-        read = [encoder.tokenizer.batch_decode(rows) for encoder, rows in ((full, scored), (other, ids))]
-        assert np.mean([one == another for one, another in zip(*read, strict=True)]) >= 0.8
-
-
 class KilledError(Exception):
     pass
 
@@ -335,17 +313,6 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     assert len(close.chosen) <= 2
     assert close.student.scores
     assert not distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT).holds
-
-
-def test_steps_are_smaller_where_little_is_left_out(tmp_path):
-    five = load_encoder(make_tiny("bert", tmp_path / "five", blocks=5))
-    wanted = replace(FEW, learning_rate=DistillSettings().rate(five.width) / 3)
-    lean = []
-    for name, settings in (("chosen", replace(wanted, learning_rate=None)), ("given", wanted)):
-        result = distill(five, TINY_TEXTS, out=tmp_path / name, budget=Budget(blocks="1,2,3,5"), settings=settings)
-        assert result.learning_rate == wanted.learning_rate
-        lean.append(load_encoder(tmp_path / name / "lean"))
-    assert encoder_digest(lean[0]) == encoder_digest(lean[1])
 
 
 def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):

@@ -109,5 +109,5 @@ def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
 def test_a_figure_that_is_not_finite_is_said(tmp_path):
     file = tmp_path / "figures.csv"
     file.write_text("name,setting,dataset,layer,split,metric,mean\nbert,plain,sts,3,test,spearman,nan\n")
-    with pytest.raises(DataError, match="one is not finite"):
+    with pytest.raises(DataError, match="not finite"):
         read_published(str(file))

@@ -185,8 +185,8 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
         (f'{ONE}{TASK}[[tasks]]\ndata = "e"\n[[priors]]\ntasks = ["d"]', "'e' does not run at all"),
         (f'{ONE}{TASK}[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
         (f'{ONE}{TASK}[[priors]]\nword = "x"', "a prior has no 'word'"),
-        (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "has batch_size but nothing"),
-        (f'{ONE}{TASK}[[priors]]\nprecision = "bf16"', "has precision but nothing"),
+        (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "has batch_size but no texts"),
+        (f'{ONE}{TASK}[[priors]]\nprecision = "bf16"', "has precision but no texts"),
         (f'{ONE}{TASK}[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: `precision` 'fp8'"),
     ],
 )

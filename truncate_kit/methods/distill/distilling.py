@@ -60,7 +60,7 @@ block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (ben
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
-    """Refuse, before any work, blocks that no lean model with the vectors of `layer` (None: the last) can have.
+    """Refuse, before any work, blocks that no lean model with the vectors of `layer` (by default the last) can have.
 
     Raises `ModelError` for a model without a block to leave out, `LayerOutOfRangeError` for a missing block, and
     `UsageError` for a number of blocks, or for blocks behind the layer.
@@ -68,7 +68,7 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
     check_blocks(encoder, budget.named_blocks)
     if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
         hint = f"Give `blocks` up to {layer}, or leave out `layer`."
-        raise UsageError(f"Block {behind[0]} lies behind layer {layer}, whose vectors are learned.", hint=hint)
+        raise UsageError(f"Block {behind[0]} lies behind layer {layer}, the one that is learned.", hint=hint)
     most = encoder.depth - 1 if layer is None else min(layer, encoder.depth - 1)
     if budget.blocks is not None and not 0 < budget.number <= most:
         hint = f"Give `blocks` from 1 to {most}."
@@ -94,7 +94,7 @@ class Distillation(Learning):
 
     Args:
         budget: The wanted size.
-        vocabulary: The lean model keeps the word pieces of these texts; None keeps all.
+        vocabulary: The lean model keeps the word pieces of these texts only, by default all.
         searches: Store of what does not depend on how students learn: scores without training, and speeds.
         learning: Arguments of `Learning`.
     """
@@ -112,7 +112,7 @@ class Distillation(Learning):
         Args:
             out: Gets `lean/` and `full/`.
             before: Earlier changes to the full model, for the card.
-            chosen_by: The pairs as a user gave them; None without pairs.
+            chosen_by: The pairs as a user gave them, if any.
             num_seen: Number of their test pairs that the full model had seen.
         """
         candidates, others_busy = self._sizes()
@@ -268,7 +268,7 @@ class Distillation(Learning):
         ), False
 
     def _settled(self, row: LeanModel) -> LeanModel:
-        """Replace the row's blocks by those of its leading subsets that learn best from few texts.
+        """Replace the row's blocks by the leading subset that learns best from few texts.
 
         Scores without training do not tell how well a subset learns: of two blocks of all-MiniLM-L6-v2, 5 and 6 agree
         best with the full model untrained, and 1 and 6 by a point after 1,800 texts (benchmarks/lean).
@@ -322,8 +322,8 @@ class Distillation(Learning):
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
     """Return the subset that is to learn from all texts: with labels, the one with the highest score.
 
-    Else, of the subsets whose agreement is not below the interval of the highest, the one with most nearest texts in
-    common: these tell subsets apart that agreement does not (benchmarks/lean).
+    Without labels, subsets within the interval of the highest agreement are ranked by the overlap of neighbours, which
+    tells subsets apart that agreement does not (benchmarks/lean).
     """
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
@@ -337,8 +337,8 @@ def find_aim(
 ) -> tuple[int | None, DropPrediction | None]:
     """Return the layer to learn, for `DistillSettings`, and the drop that is predicted behind it.
 
-    The layer is the one before the drop, or the first one that has the blocks of the budget; None is the last layer.
-    Without a prediction both are None. A drop without a layer: the budget's blocks reach into the drop, so that the
+    The layer is the one before the drop, or the first one that has the blocks of the budget. Both are
+    missing without a prediction. A drop without a layer: the budget's blocks reach into the drop, so that the
     vectors of the model's end would be learned.
 
     Args:
@@ -387,12 +387,12 @@ def distill(
         texts: Raw texts to learn from, as long as those to be served. `RawTexts` also has queries and texts to leave
             out; texts of `data` are always left out.
         out: Gets `lean/` and `full/` (sentence-transformers folders); vectors and trials lie beside them.
-        budget: Wanted size; None is the fewest blocks within a point.
+        budget: Wanted size; by default the fewest blocks within a point.
         settings: How the vectors are learned.
         data: Chooses instead of agreement with the full model, and is reported: dev and test of graded pairs (of words
             as the seed divides them), or two halves of the queries of a retrieval set.
         before: Earlier changes to `encoder`, for the model card.
-        engine: Where the full model's vectors are computed; None is here.
+        engine: Where the full model's vectors are computed; by default here.
         group: Processes that learn together; all must see `out`, and the leading one writes there.
         progress: True draws bars and logs; else called as the work goes on.
 
@@ -476,7 +476,7 @@ def _stores(
     data: PairSplits | RetrievalSet | None,
     group: Group,
 ) -> tuple[RunStore, RunStore]:
-    """Return the store of what depends on how students learn, and that of scores before it and of speeds."""
+    """Return two stores: one depends on how students learn, one has earlier scores and speeds."""
     judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
 
     def key(kind: str, some: DistillSettings, *parts: str) -> str:

@@ -90,8 +90,8 @@ class AgreementEvaluator(VectorEvaluator):
         """Do as `agreement`, from vectors (n, d) of `texts()`."""
         unit = nn.functional.normalize(vectors.float(), dim=1)
         cosines = tied(self._cosines(unit).flatten().tolist())
-        # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and those of
-        # the texts that it is a partner of.
+        # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and
+        # its partners' pairs.
         drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
         scores = 100 * rank_correlations(cosines, self._expected, counts.reshape(TEXT_RESAMPLES, -1))
@@ -128,7 +128,7 @@ def _nearest(unit: Tensor) -> Tensor:
 def held_out_scores(
     full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
 ) -> HeldOutScores | None:
-    """Compare both models on the test pairs, or on the half of the queries that reports; None without either.
+    """Compare both models on the test pairs, or on the half of the queries that reports, if there are any.
 
     Args:
         full: The full model.
@@ -210,7 +210,7 @@ def teacher_vectors(
         encoder: The teacher.
         texts: Token ids.
         folder: Gets the graph and the vectors.
-        engine: Where chunks are encoded, None is here; the bytes are the same on processors alike.
+        engine: Where chunks are encoded, by default here; the bytes are the same on processors alike.
         progress: Called after each chunk.
 
     Raises:
@@ -283,7 +283,7 @@ class TaughtTexts:
         return self._lengths
 
     def texts(self) -> None:
-        """Return None: the word embeddings keep all their rows."""
+        """Keep all rows of the word embeddings."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return 1 − cosine to the full model's vector, plus the weighted parts for `similarity` and `states`.
@@ -393,7 +393,7 @@ class Learning:
         texts: All texts.
         vectors: The teacher's vectors of them.
         settings: How students learn.
-        data: Data to choose and report by; None chooses by agreement.
+        data: Data to choose and report by; agreement chooses without it.
         runs: Store of the runs; the leading process holds it.
         group: Processes that learn together.
         progress: Called as the work goes on.
@@ -512,7 +512,7 @@ class Learning:
 
     @cached_property
     def few(self) -> Taught | None:
-        """Return the few texts to try subsets on; None if there are too few for it."""
+        """Return the few texts to try subsets on, if there are enough."""
         return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
 
     def rate(self, blocks: Blocks) -> float:

@@ -35,7 +35,7 @@ Scored = tuple[Blocks, float]
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _KINDS: tuple[BudgetKind, ...] = ("within", "speedup", "megabytes", "blocks")
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-LOWEST_TAUGHT = 2  # layer whose vectors are learned: of a single block none can be left out
+LOWEST_TAUGHT = 2  # layer whose vectors are learned: a single block cannot be left out
 _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
 _HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
@@ -109,19 +109,19 @@ class DistillSettings(Result):
     """How the full model's vectors are learned; defaults by the ablations in benchmarks/lean.
 
     Attributes:
-        layer: Learn the vectors of this layer of the full model, by blocks up to it; None is the last layer. For
+        layer: Learn the vectors of this layer of the full model, by blocks up to it; by default the last layer. For
             models that get worse at their end.
         epochs: Passes over the texts; learning stops early when agreement stops growing.
         batch_size: Texts per step, of similar length. Targets are exact, so small batches have good gradients and
             teach more from the same texts.
-        learning_rate: Peak rate. None is 5e-4 at width 384, inversely proportional to the width, at most 1e-3; a third
-            of it if less than a quarter of the blocks is left out, because the student then starts near the full model.
+        learning_rate: Peak rate; by default 5e-4 at width 384, inversely proportional to the width, at most 1e-3; a
+            third of it if less than a quarter of the blocks is left out: the student then starts near the full model.
         warmup: Share of the steps.
         similarity: Weight of the mean squared error between the cosines of both models within a batch.
         states: Weight of the mean 1 − cosine between token states of both models behind each kept block; runs the full
             model at every step.
         train_embeddings: Train word and position embeddings as well.
-        max_texts: Texts to learn from, None is all; all queries are added.
+        max_texts: Texts to learn from, by default all; all queries are added.
         held_out: Held-out texts, half to choose and half to report; at most a tenth of all texts, at least 42.
         query_weight: Weight of a query in the loss, relative to a text.
         precision: See `TrainingSettings`.
@@ -202,9 +202,9 @@ class LeanModel(Result):
     Attributes:
         blocks: Kept blocks of the full model.
         score: In points; the score after learning if the blocks learned, else before.
-        untrained: Score before learning; None for graphs.
+        untrained: Score before learning; not of graphs.
         scores: Scores after each evaluation of learning; empty without learning.
-        agreement: On the report texts; of few-text trials on the texts that choose. None if not measured.
+        agreement: On the report texts; of few-text trials on the texts that choose.
         steps: Optimiser steps.
         seconds: Duration of learning and evaluation.
         precision: Precision of the weights; runs in ONNX Runtime if `dims` is set, else in torch.
@@ -212,8 +212,8 @@ class LeanModel(Result):
         words: Word pieces kept by a graph.
         texts_per_second: Timed side by side with all others.
         megabytes: Size of the graph's files or of the float32 weights, in 10⁶ bytes.
-        interval: 95 % interval of the score before learning or of a graph, by a bootstrap over labels; None if
-            agreement chooses.
+        interval: 95 % interval of the score before learning or of a graph, by a bootstrap over labels; absent
+            if agreement chooses.
         speedup_interval: 95 % interval of the speed relative to the full model, by a bootstrap over rounds.
         dominated: Another one is at least as good, fast, small and short (see `frontier.mark_dominated`).
     """
@@ -251,8 +251,8 @@ class Measured(Result):
 
     Attributes:
         rows: The full model is the last size, and the first graph.
-        others_busy: Share of the machine that other processes took; None if unknown.
-        covered: Share × 100 of held-out texts whose word pieces all occur in the learned texts.
+        others_busy: Share of the machine that other processes took, if known.
+        covered: Share × 100 of held-out texts with word pieces of the learned texts only.
     """
 
     rows: tuple[LeanModel, ...]
@@ -270,7 +270,7 @@ class SubsetSearch(Result):
         tried: Number of subsets.
         exact: All subsets that an ordinary checkpoint can hold were scored.
         seconds: Duration of the search.
-        num_texts: Number of shortened texts, if all texts would have taken too long; else None.
+        num_texts: Number of shortened texts, if all texts would have taken too long.
     """
 
     leading: tuple[Scored, ...]
@@ -288,14 +288,14 @@ class SubsetSearch(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutScores(Result):
-    """Scores in points on test pairs, or on the half of the queries that chose nothing.
+    """Scores in points on test pairs, or on the half of the queries that did not choose.
 
     Attributes:
         data: Name of the set.
         metric: "Spearman × 100", or a metric of search.
         lean: Score of the lean model.
         full: Score of the full model.
-        mixed: Score of lean queries on the full model's document vectors; None for pairs.
+        mixed: Score of lean queries on the full model's document vectors; not for pairs.
         difference: lean − full.
         low: Lower end of its 95 % interval, by a paired bootstrap.
         high: Upper end of its 95 % interval.
@@ -344,16 +344,16 @@ class DistillResult(Result):
         candidates: The best model of each number of blocks, the full model last.
         chosen: Blocks of the lean model.
         holds: The chosen model keeps the budget.
-        needed: Score that `within` requires; None for other budgets.
-        scores: On test pairs, or on the other half of the queries; None without them.
+        needed: Score that `within` requires.
+        scores: On test pairs, or on the other half of the queries.
         frontier: Graphs of the full model, first, and of students; empty if never measured.
         covered: See `Measured`.
         unmeasured: Learned blocks without graphs in the frontier: their weights, of other runs, are gone.
-        vocabulary: The cut of the vocabulary, made after learning; None for all word pieces.
-        all_words: Agreement of the chosen blocks with all word pieces; None without a cut.
+        vocabulary: The cut of the vocabulary, made after learning, if any.
+        all_words: Agreement of the chosen blocks with all word pieces, if they were cut.
         data: Name of the evaluation data; may be empty.
         data_tokens: 95 % quantile of the tokens of its texts.
-        data_fingerprint: Fingerprint of the pairs that chose; empty if none did.
+        data_fingerprint: Fingerprint of the pairs that chose; may be empty.
         num_seen: Test pairs left out because the full model had seen them.
         others_busy: See `Measured`; while sizes were timed.
         measure: Similarity by which the full model compares vectors, if their lengths count; else `cosine`.
@@ -394,12 +394,12 @@ class DistillResult(Result):
 
     @property
     def speedup(self) -> float:
-        """Divide texts per second by those of the full model, in torch."""
+        """Return the speed in torch, relative to the full model."""
         return self.student.texts_per_second / self.candidates[-1].texts_per_second
 
     @property
     def holds_unseen(self) -> bool | None:
-        """Tell whether the chosen model keeps `within` on data that chose nothing; None if unknown."""
+        """Tell whether the chosen model keeps `within` on data that did not choose, if known."""
         if self.needed is None:
             return None
         if self.metric == self.settings.agreement:
@@ -431,7 +431,7 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
     """Return the graph that the budget takes: the fastest with the score `needed`, or the best one allowed.
 
-    Returns None if no graph keeps the budget, or if it names blocks. The full model's float32 graph is the first row.
+    Returns no graph if the budget names blocks or is not met. The full model's float32 graph is the first row.
     """
     fitting = [] if budget.blocks is not None else [row for row in rows if budget.allows(row, rows[0], needed)]
     if budget.within is not None:

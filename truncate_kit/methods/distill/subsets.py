@@ -212,7 +212,7 @@ def plan_search(
     `FEWEST_SEARCHED`; then a beam that gets narrower. Models deeper than `EXACT_DEPTH` begin with the beam.
 
     Returns:
-        The evaluator, and the width of the beam (None tries every subset).
+        The evaluator, and the width of the beam, if there is one.
     """
     block, score = _seconds(encoder, evaluator)
     fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
@@ -246,7 +246,7 @@ def beam_cost(depth: int, beam: int) -> tuple[int, int]:
 
 
 def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield numbers of texts, None for all as they are, and widths of the beam, None for all subsets; slowest first."""
+    """Yield numbers of shortened texts and widths of the beam, slowest first; None leaves texts or subsets whole."""
     fewest, numbers = total, [None, total]
     while fewest > FEWEST_SEARCHED:
         numbers.append(fewest := max(FEWEST_SEARCHED, fewest // 2))

@@ -56,7 +56,7 @@ class RawTexts:
         texts: As long as those to be served; read once, in order.
         queries: Texts to search with; they get the model's prompt for queries.
         exclude: Texts that must not be learned from.
-        vocabulary: The lean model keeps the word pieces of these texts; None keeps all.
+        vocabulary: The lean model keeps the word pieces of these texts only, by default all.
     """
 
     texts: Iterable[str]
@@ -135,7 +135,7 @@ def store_texts(
         encoder: Has tokenizer, casing, prompts and length.
         raw: The texts.
         folder: Is replaced as a whole.
-        limit: Largest number of texts beside the queries; None is all.
+        limit: Largest number of texts beside the queries, by default all.
         progress: Called after some thousand texts.
 
     Raises:
@@ -216,7 +216,7 @@ Taught = tuple[TokenRows, NDArray[np.int64], NDArray[np.float16]]
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
 ) -> Taught | None:
-    """Take the first short texts; if they are too few, add longer ones, cut. Return None for less than ten texts.
+    """Take the first short texts; if they are too few, add longer ones, cut. Needs ten texts.
 
     Args:
         encoder: The teacher; encodes the texts again if some are cut.
@@ -268,7 +268,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     """Pair the held-out texts of a distillation: those that chose become dev, those that reported test.
 
-    Returns None without a distillation, if its texts are gone, or if the workspace has pairs that a user named.
+    Finds no pairs without a distillation, if its texts are gone, or if the workspace has pairs that a user named.
     """
     result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name is not None:

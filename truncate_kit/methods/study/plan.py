@@ -6,7 +6,7 @@ read_earlier = false             # true: also what a model trained at its last l
 cka = "bert, random weights"     # name of the model that the others are compared with by CKA
 published = "reference"          # file or folder of published figures, to stand beside the scores
 
-[training]                       # for all tasks, each of which may have its own
+[training]                       # for all tasks; a task may have its own
 epochs = 10                      # and all of `TrainingSettings`; else 50 epochs of batch 128 for word similarity
 
 [[models]]
@@ -21,7 +21,7 @@ max_length = 64                  # tokens per text; else the model's limit
 blocks = [1, 4, 6]               # these alone, or "1..3,6": layers are then those of the kept model; else all blocks
 published = "BERT-base"          # what the figures call it; else its name
 
-[[priors]]                       # what is learned before TMFT; an empty one is TMFT alone, as are none at all
+[[priors]]                       # learned before TMFT; an empty one, or no table, is TMFT alone
 
 [[priors]]
 words = "wordsim"                # a folder of word similarity sets, learned at the same layer before each trial
@@ -92,26 +92,26 @@ class StudyModel(Result):
 
     model: str  # folder, hub name or bundled miniature
     name: str  # what tables call it
-    weights: Literal["pretrained", "random"] = "pretrained"  # random ones are drawn anew, shape and tokenizer stay
-    pooling: str | None = None  # None is the model's own
-    max_length: int | None = None  # tokens per text, None is the model's own limit
-    published: str | None = None  # what the published figures call it, None if that is its name
-    blocks: tuple[int, ...] | None = None  # those that are kept, whose layers are trained; None for all
+    weights: Literal["pretrained", "random"] = "pretrained"  # random ones keep shape and tokenizer
+    pooling: str | None = None  # by default the model's own
+    max_length: int | None = None  # tokens per text, by default the model's limit
+    published: str | None = None  # name in the published figures, by default `name`
+    blocks: tuple[int, ...] | None = None  # kept blocks, by default all; layers are counted among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(Result):
-    """What models learn before TMFT: words, raw texts (then words, if both are given), or nothing."""
+    """Training before TMFT: raw texts, then words, either of them, or neither."""
 
     name: str = ""  # what tables add to the model's name
     words: str | None = None  # folder of word similarity sets
     texts: str | None = None  # file of raw text
-    layer: int | None = None  # where to cut before adapting to texts, None for the last one
+    layer: int | None = None  # where to cut before adapting to texts, by default the last one
     epochs: int = 10  # over the texts
     batch_size: int = 256  # texts of a step
-    learning_rate: float | None = None  # peak rate of both, None follows the width
+    learning_rate: float | None = None  # peak rate of both, by default by the width
     precision: str = "fp32"  # of both
-    tasks: tuple[str, ...] | None = None  # names of those it goes before, None for all
+    tasks: tuple[str, ...] | None = None  # names of the tasks that follow, by default all
 
     def adaptation(self) -> AdaptationSettings:
         """Return how models adapt to the texts. Raises `UsageError` for what is impossible."""
@@ -135,19 +135,17 @@ class StudyTask(Result):
     data: str  # file, folder or hub name; of a retrieval folder some queries teach, others choose and report
     name: str  # what tables call it
     training: TrainingSettings  # settings of its trials, objective included
-    columns: tuple[str, ...] | None = None  # names of first text, second text and target, None finds them
-    scale: tuple[float, float] | None = None  # lowest and highest possible score, None finds it
-    # whether to read as well what a model that was trained at its last layer gives at each earlier one
-    read_earlier: bool = False
-    published: str | None = None  # what the published figures call the data, None if that is its name
-    models: tuple[str, ...] | None = None  # names of those that are trained on it, None for all
-    # a retrieval folder whose queries choose and report in the place of pairs; None if pairs do, or those of `data`
-    retrieval: str | None = None
-    search_metric: SearchMetric | None = None  # by which they do, None for ndcg
+    columns: tuple[str, ...] | None = None  # names of first text, second text and target, else found
+    scale: tuple[float, float] | None = None  # lowest and highest possible score, else found
+    read_earlier: bool = False  # also score earlier layers of the model trained at its last one
+    published: str | None = None  # name in the published figures, by default `name`
+    models: tuple[str, ...] | None = None  # names of the models trained on it, by default all
+    retrieval: str | None = None  # a retrieval folder with queries that choose and report instead of pairs
+    search_metric: SearchMetric | None = None  # by default ndcg
 
     @property
     def by_queries(self) -> bool:
-        """Tell if queries choose and report, in the place of pairs."""
+        """Tell whether queries choose and report, not pairs."""
         return self.retrieval is not None or self.training.row.data == "judged"
 
 
@@ -160,10 +158,8 @@ class Study(Result):
     tasks: tuple[StudyTask, ...]
     layers: str  # `all`, or numbers as text
     seeds: int  # their number, from 0
-    published: str | None  # file or folder of published figures, or None
-    # name of the model that the others are compared with by CKA, before and after fine-tuning, on the tasks of both;
-    # None compares none
-    cka: str | None = None
+    published: str | None  # file or folder of published figures
+    cka: str | None = None  # name of the reference for CKA, before and after fine-tuning, on common tasks
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
         """Return the tasks that this model is trained on after this prior."""
@@ -222,11 +218,9 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
     from truncate_kit.models.loading import load_config
     from truncate_kit.models.truncation import kept_config
 
-    try:
+    with _naming(found):
         config = load_config(found)
         kept_config(config, model.blocks)
-    except ModelError as error:
-        raise UsageError(f"{found}: {error}", hint=error.hint) from error
     name = f"{model.name}, {blocks_in_words(model.blocks, config.num_hidden_layers)}"
     return replace(model, model=found, name=entry.get("name", name))
 
@@ -236,7 +230,7 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
     idle = {*entry} & ({*_OF_TEXTS} if "words" in paths else {*_OF_TEXTS, *_OF_BOTH})
     if idle and "texts" not in paths:
         name = min(idle)
-        raise UsageError(f"a prior has {name} but nothing to learn with it.", hint=f"Add texts, or leave out {name}.")
+        raise UsageError(f"a prior has {name} but no texts or words for it.", hint=f"Add texts, or leave out {name}.")
     name = " and ".join(_KINDS[key] for key in sorted(paths))
     if "texts" in paths and "layer" in entry:
         name += f" at layer {entry['layer']}"
@@ -271,7 +265,7 @@ def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyT
 def _found(name: str, home: Path, *, path: bool = False) -> str:
     """Return a path from the folder of the study file, wherever the command runs; other names stay as they are.
 
-    path: whether it can be nothing else. Raises `UsageError` if a path counts from the current folder only.
+    path: it cannot be a hub name. Raises `UsageError` if a path counts from the current folder only.
     """
     full = os.path.expandvars(name)
     if "$" in full:
@@ -292,7 +286,7 @@ def _check_names(study: Study) -> None:
     """Raise `UsageError` for a name that is there twice or not at all, and for what does not run."""
     models, tasks = tuple(model.name for model in study.models), tuple(task.name for task in study.tasks)
     labels = [prior.label(model) for model in study.models for prior in study.priors]
-    # The figures of a task would take the place of those of one that is called alike.
+    # Figures of two tasks of one name would replace each other.
     for what, names in (("models", labels), ("tasks", [figure_name(task, "curves") for task in tasks])):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"tables would call two of its {what} {twice!r}.", hint='Give each its own name = "…".')
@@ -334,8 +328,8 @@ def _check_keys(values: Any, what: str, known: Collection[str]) -> None:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Report what makes no sense with the file, or the part of it, that holds it."""
+    """Name the file, or its part, in the error of a mistake."""
     try:
         yield
-    except UsageError as error:
+    except (UsageError, ModelError) as error:
         raise UsageError(f"{where}: {error}", hint=error.hint) from error

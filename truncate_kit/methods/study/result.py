@@ -21,7 +21,7 @@ _LONGEST = 50  # characters of a task in a file name, of up to four bytes each: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
-    """One model on one task at one layer; published figures are the paper's means in points, None without one."""
+    """One model on one task at one layer; published figures are the paper's means in points."""
 
     model: str
     task: str
@@ -37,7 +37,7 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA of a layer to the reference's on a task's test texts; None if states do not differ.
+    """Linear CKA of a layer to the reference's on a task's test texts; empty if states do not differ.
 
     Debiased, and in the biased form of the TMFT authors' own figure 3.
     """
@@ -49,7 +49,7 @@ class CKARow(Result):
     reference_layer: int
     untrained: float | None  # before fine-tuning
     last_trained: float | None  # both models fine-tuned at their last layer
-    own_trained: float | None  # both cut and fine-tuned at this layer, as in the paper; None if one was not
+    own_trained: float | None  # both cut and fine-tuned at this layer, as in the paper
     num_texts: int
     untrained_biased: float | None = None
     last_trained_biased: float | None = None
@@ -73,7 +73,7 @@ class StudyResult(Result):
         return list(dict.fromkeys(row.model for row in self.rows))
 
     def of(self, model: str | None, task: str) -> list[StudyRow]:
-        """Return the rows of one model on one task, by layer; model: None for all of them."""
+        """Return the rows of one model, by layer, or of all models on one task."""
         rows = [row for row in self.rows if row.task == task and model in (None, row.model)]
         return rows if model is None else sorted(rows, key=lambda row: row.scores.layer)
 
@@ -82,8 +82,8 @@ class Summary(NamedTuple):
     """One model on one task."""
 
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
-    last: StudyRow | None  # the last layer; None if the study leaves it out
-    drop: float | None  # best earlier test score minus the last layer's, in points; None without the last layer
+    last: StudyRow | None  # the last layer, unless the study leaves it out
+    drop: float | None  # best earlier test score minus the last layer's, in points
     drops: bool  # a drop of two points and two standard errors of the difference of two means; never of one seed
 
 
@@ -136,7 +136,7 @@ SETS = {
     ("MRPC", "en"): "mrpc",
     ("SICK entailment", "en"): "sick",
 }
-# In a folder, later files win: the scores by layer are those of the paper's first version.
+# In a folder, later files win: the scores by layer are from the paper's first version.
 FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_table2.csv")
 
 Place = tuple[str, str, str, int, str, str, str]
@@ -145,7 +145,7 @@ Published = dict[Place, float]
 
 
 def read_published(path: str | None) -> Published:
-    """Read figures in points by place, from a file or those named `FILES` in a folder; None has none.
+    """Read figures in points by place, from a file or the `FILES` of a folder.
 
     The CSV has one of three forms.
 
@@ -167,7 +167,7 @@ def read_published(path: str | None) -> Published:
             with opened_text(file, newline="") as handle:
                 figures |= dict(_figures(csv.DictReader(handle, strict=True)))
         if not figures or not all(map(math.isfinite, figures.values())):
-            raise ValueError("there are none, or one is not finite")
+            raise ValueError("no figure, or one is not finite")
     except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
         hint = "It needs the columns name, setting, dataset, layer, split, metric and mean."
         raise DataError(f"{path} holds no published figures: {first_line(error)}.", hint=hint) from error

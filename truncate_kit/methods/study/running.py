@@ -43,8 +43,8 @@ from truncate_kit.training.settings import Trial, trial_name
 from truncate_kit.training.tasks import LabelledTask, read_judged
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
-CKA_SEED = 0  # the seed whose models are compared; the TMFT paper compares one model per layer, too
-MOST_TEXTS = 4_096  # whose states are compared; beyond, every second or third text is left out
+CKA_SEED = 0  # of the compared models; the TMFT paper compares one model per layer, too
+MOST_TEXTS = 4_096  # to compare states of; of more texts, every second or third is left out
 
 
 @isolated()
@@ -67,7 +67,7 @@ def run_study(
             text; finished work there is not repeated.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         finished: Called with all rows so far whenever a model is done on a task.
-        engine: Where trials run, as in `finetune`.
+        engine: See `finetune`.
         device: Device of the models here.
 
     Raises:
@@ -143,7 +143,7 @@ def check_study(study: Study, device: str | None = None) -> None:
     check_published(study, read_published(study.published))
     if study.layers == "auto":
         hint = 'Use "all", "3,6,9" or "2..5".'
-        raise UsageError("A study trains all the layers that it names; it searches none.", hint=hint)
+        raise UsageError("A study trains all the layers that it names; it does not search.", hint=hint)
     priors = [prior for prior in study.priors if prior.words is not None or prior.texts is not None]
     for precision in {*(task.training.precision for task in study.tasks), *(prior.precision for prior in priors)}:
         check_precision(precision, select_device(device))
@@ -269,7 +269,7 @@ class Part:
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
             if compared:
                 self.store.forget_weights(())
-        # The paper's figures of random weights are in a plot only, and none are of queries.
+        # The paper has figures of random weights in a plot only, and no figures of queries.
         if self.model.weights != "pretrained" or self.task.by_queries:
             published = {}
         rows = self._rows(self.name, own, published)
@@ -379,7 +379,7 @@ def _own(layer: int) -> str:
 
 
 def _cka(mine: Tensor | None, theirs: Tensor | None, estimator: Estimator) -> float | None:
-    """Return CKA; None if one of the two is missing, or its states do not differ."""
+    """Return CKA, unless states are missing or do not differ."""
     if mine is None or theirs is None:
         return None
     return without_nan(cka_matrix(mine[None], theirs[None], estimator=estimator, undefined="nan")[0])[0]
