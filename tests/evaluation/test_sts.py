@@ -5,12 +5,14 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.support.heads import with_heads
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.pairs import TextPair
 from truncate_kit.data.seen import pair_key
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.evaluation.suite import SuiteReport
+from truncate_kit.evaluation.transfer import text_features
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
 # pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
@@ -87,3 +89,24 @@ def test_no_sets_and_empty_ones_are_refused_in_words():
     assert "find_sts(path)" in refused.value.hint
     with pytest.raises(DataError, match="STS12 holds too few pairs"):
         score_sts(Table([]), [StsSet(name="STS12", pairs=(), published_pairs=25)], model="table")
+
+
+FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
+SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
+SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_vectors_for_classifiers_are_the_codes(tiny_folder, name):
+    encoder = with_heads(tiny_folder(name))
+    vectors, states = text_features(encoder, FIRST)
+    torch.testing.assert_close(vectors, encoder.vectors(FIRST), atol=1e-6, rtol=1e-5)
+    assert states.shape == (4, 5, 16)
+
+
+def test_similarity_is_the_score_of_the_heads(tiny_folder):
+    encoder = with_heads(tiny_folder("bert"))
+    pairs = tuple(TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True))
+    report = score_sts(encoder, [StsSet(name="STSB", pairs=pairs, published_pairs=5)], model="m")
+    scores = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND))
+    assert report.rows[0].values["Pearson"] == pytest.approx(100 * stats.pearsonr(scores, SCORES).statistic, abs=1e-3)
