@@ -62,18 +62,6 @@ def test_what_is_there_is_not_measured_again_and_what_fails_is_written_down(fold
     assert json.loads(out.read_text())["sets"]["bad"] == {"seconds": [2.0]}
 
 
-def test_models_and_graphs_are_made_beforehand(folders, tmp_path, capfd):
-    _, _, options = folders
-    gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
-    assert not (tmp_path / "none.json").exists()
-    made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("model.onnx")}
-    assert made == {"bert-base-1/model.onnx", "bert-base-full/model.onnx"}
-    assert set(capfd.readouterr().out.split()) >= {str(tmp_path / "bert-base-full"), str(tmp_path / "bert-base-1")}
-    stamps = {name: (tmp_path / name).stat().st_mtime_ns for name in made}
-    gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
-    assert {name: (tmp_path / name).stat().st_mtime_ns for name in made} == stamps
-
-
 def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     _, out, _ = folders
     figure.main([f"--results={out}"])

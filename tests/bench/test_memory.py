@@ -1,14 +1,12 @@
 """Peak memory of processes of their own."""
 
 import gc
-import json
 import weakref
 
 import pytest
 import torch
 from transformers import BertConfig
 
-from tests.support.processes import Program
 from truncate_kit.bench.memory import peak_memory
 from truncate_kit.bench.result import BACKENDS
 from truncate_kit.bench.runners import PeerRunner
@@ -47,21 +45,6 @@ def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(wide):
     }
     assert found[large, "onnx-fp32"] - found[small, "onnx-fp32"] > 48 * _MEBI
     assert found[small, "torch-fp32"] - found[small, "onnx-fp32"] > 100 * _MEBI
-
-
-_MEASURED = """
-import json, sys
-from truncate_kit.bench.memory import measure_here
-print(measure_here(json.loads(sys.argv[1])))
-"""
-
-
-def test_rivals_are_measured_too(tiny_folder):
-    """That a process of its own starts, and what it holds, the test above shows: this one is forked."""
-    request = _request(tiny_folder("bert"), "st-fp32", model=str(tiny_folder("bert")))
-    printed, said = Program(_MEASURED, json.dumps(request)).communicate()
-    assert printed, said
-    assert int(printed) > 100 * _MEBI
 
 
 def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):

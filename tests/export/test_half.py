@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import build_graph, save_graph, set_mask
 from truncate_kit.export.record import ExportSettings
@@ -75,22 +75,6 @@ def test_a_value_beyond_float16_is_found_in_float32(tiny_folder, tmp_path):
     with pytest.raises(ModelError, match=r"a value of 2.*e\+05 at .* does not fit into float16"):
         export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("precision", "target", "said"),
-    [
-        ("fp16", "cpu", "fp16 is not made for cpu: on the CPU its numbers"),
-        ("int8", "cuda", "no kernels on CUDA"),
-        ("int4", "cpu", "no export precision 'int4'"),
-        ("fp32", "tpu", "no export target 'tpu'"),
-    ],
-)
-def test_combinations_without_sense_are_refused(precision, target, said, tiny_folder, tmp_path):
-    with pytest.raises(UsageError, match=said):
-        export_onnx(
-            load_encoder(tiny_folder("bert")), tmp_path / "out", ExportSettings(precision=precision, target=target)
-        )
 
 
 def masked(folder, form, traced):

@@ -13,7 +13,6 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import (
     OnnxEncoder,
     bucket,
-    cuda_providers,
     load_text_encoder,
     open_session,
     stepped,
@@ -143,16 +142,6 @@ def test_steps_of_lengths_add_at_most_an_eighth():
     batches = list(token_batches(lengths, 60))
     assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
     assert all(len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 60 for batch in batches)
-
-
-def test_what_a_session_is_told_on_cuda():
-    plain = {"device_id": 1, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
-    assert cuda_providers(1) == [("CUDAExecutionProvider", plain)]
-    (cuda,) = cuda_providers(1, captured=True, stream=17)
-    assert cuda[1] == plain | {"enable_cuda_graph": 1, "user_compute_stream": "17"}
-    first, second = cuda_providers(0, tensorrt={"trt_fp16_enable": True})
-    assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
-    assert second[0] == "CUDAExecutionProvider"
 
 
 def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):

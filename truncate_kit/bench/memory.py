@@ -1,7 +1,6 @@
 """Measure the peak memory of one contestant in a process of its own, which is this module.
 
-It imports no torch by itself: a process that runs a graph shows what ONNX Runtime needs without it. Nor is it forked
-from one that has imported everything: a fork does not count the pages of libraries that its parent touched.
+It imports no torch, which a graph does not need, and is not forked: a fork does not count pages of its parent.
 """
 
 import contextlib
@@ -42,9 +41,8 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 def measure_here(request: Mapping[str, Any]) -> int:
     """Load the model, encode the batch, and return the highest memory while encoding, in bytes.
 
-    Args:
-        request: `model`, a saved encoder's folder, or a configuration file for random weights; `backend`, `graph` of
-            it, `device`, `threads`, `batch_size` and `length`.
+    request: `model` (folder, or configuration for random weights), `backend`, `graph`, `device`, `threads`,
+        `batch_size` and `length`.
     """
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
@@ -75,7 +73,7 @@ def _highest() -> int:
 
 
 def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
-    """Load the model; return the call that encodes, and the GPU's free memory after imports and before loading."""
+    """Load the model; return the call that encodes, and the GPU's free memory before loading."""
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids

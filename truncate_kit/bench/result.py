@@ -1,4 +1,4 @@
-"""What a bench compares and returns: its settings, the runtimes, one row each, and raw seconds and bytes."""
+"""Runtimes, settings and the report of a bench: raw seconds and bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Backend:
     static: bool = False  # compiled for each shape anew
     captured: bool = False  # as CUDA graphs, one for each shape
     attention: str | None = None  # the name that transformers gives a kernel, by default its own choice
-    tensorrt: bool = False  # by TensorRT inside ONNX Runtime, from a graph without ONNX Runtime's own operators
+    tensorrt: bool = False  # inside ONNX Runtime, from a graph without ONNX Runtime's own operators
 
     @property
     def dtype(self) -> "torch.dtype | None":
@@ -111,8 +111,8 @@ def select_backends(
 ) -> tuple[Backend, ...]:
     """Return the rows of these names in the order of `BACKENDS`; `["all"]` gives all that make sense on `device`.
 
-    By default all but rivals, on the CPU or without `slow_starts` only those that start at once; fp16 and int8 graphs
-    only if one of `folders` holds one and the device has kernels for them. Raises `UsageError` for an unknown name.
+    By default no rivals, on the CPU or without `slow_starts` no compilers, and fp16 and int8 graphs only if one of
+    `folders` holds one for the device. Raises `UsageError` for an unknown name.
     """
     cuda = device.type == "cuda"
     sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
@@ -147,18 +147,17 @@ class BenchSettings(Result):
     """One bench.
 
     Attributes:
-        batch_sizes: Texts per batch of the throughput; latency is timed at batch 1 in any case.
+        batch_sizes: Texts per batch; latency is timed at batch 1 in any case.
         lengths: Tokens per text, by default 16 and 128, or the limit of the models.
-        backends: Names of `BACKENDS`, `("all",)`; by default those that start at once, and on a GPU those that
-            compile.
-        compile: Include runtimes that compile on a GPU: a minute and more for each model and precision.
-        repeats: Rounds, each of which times every model in turn; latency has ten calls in each.
+        backends: Names of `BACKENDS` or `("all",)`, see `select_backends`.
+        compile: Include torch.compile on a GPU, which takes minutes to start.
+        repeats: Rounds, each of which times every model; latency has ten calls in each.
         threads: Of torch and ONNX Runtime, by default torch's own choice.
         device: `cpu` (by default) or `cuda[:i]`.
-        memory: Measure peak memory too, in one fresh process per contestant.
+        memory: Measure peak memory in a fresh process per contestant.
         max_texts: Most texts of the real set, evenly spread.
         seed: Of the bootstrap.
-        blocks: Keep these of the lean model, as by `keep`, and compare with all of it.
+        blocks: Keep these of the lean model, and compare with all of it.
 
     Raises:
         UsageError: A number out of its bounds.
@@ -193,14 +192,14 @@ class BenchSettings(Result):
 
 
 QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
-"""For a first look: fewer rounds and sentences, without memory and compilers."""
+"""Settings of `--quick`."""
 
 
 # Results
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:
-    """Return the value below which `share` (0 … 1) of the calls lie, linear between neighbours."""
+    """Return the value below which `share` (0 … 1) of the calls lie."""
     return float(np.percentile(seconds, 100 * share))
 
 
@@ -214,8 +213,7 @@ class BenchedModel(Result):
     width: int  # of its vectors
     parameters: int  # their number, pooler excluded
     weights_bytes: int | None  # of the safetensors on disk
-    # Whether it, or its source if it was cut or combined, is a sentence encoder at all, if known.
-    fine_tuned: bool | None
+    fine_tuned: bool | None  # it, or its source if it was cut or combined
     blocks: tuple[int, ...] | None = None  # those it has of the model that was named, unless all
     weights_sha256: str | None = None  # of model.safetensors
 
@@ -233,13 +231,10 @@ class Contestant(Result):
     role: Role
     backend: str
     absent: str | None  # why it was not measured, or at what it failed
-    # Compiling or opening the session and the first calls, left out of every timing.
-    prepare_seconds: float | None = None
+    prepare_seconds: float | None = None  # of compiling, opening and first calls
     file_bytes: int | None = None  # what this runtime loads
     score: float | None = None  # × 100, by the report's metric
-    # Highest memory while a fresh process that has loaded the model encodes the largest batch: on the CPU of the
-    # process, on CUDA all that the GPU hands out.
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # highest memory of a fresh process, or GPU, that encodes the largest batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,10 +247,9 @@ class Timing(Result):
     batch_size: int | None  # varies in the real set
     length: int | None  # the same
     sentences: int  # in one timed call
-    tokens: int  # in one timed call, with the special ones and without padding
+    tokens: int  # in one timed call, without padding
     seconds: tuple[float, ...]
-    # Of the GPU between two events around each timed call, launches included; empty on the CPU.
-    device_seconds: tuple[float, ...] = ()
+    device_seconds: tuple[float, ...] = ()  # between two events of the GPU
 
     @property
     def p50_seconds(self) -> float:
@@ -287,28 +281,25 @@ class BenchReport(Result):
     threads: int  # of torch and of ONNX Runtime alike
     device: str  # `cpu`, or the name of the GPU
     bf16_instructions: str | None
-    # Share (0 … 1) of the processor time that other processes took during the timing, if known.
-    others_busy: float | None
+    others_busy: float | None  # share (0 … 1) of the processor time of other processes
     versions: dict[str, str]
     models: tuple[BenchedModel, ...]
     contestants: tuple[Contestant, ...]
     timings: tuple[Timing, ...]
     num_texts: int
     seconds: float
-    # The pairs or queries that scores are of: their name, which may be empty. The bundled pairs come from a grammar:
-    # scores on them say little of any task.
-    scored_on: str | None = None
-    fingerprint: str = ""  # see `pairs_fingerprint`, or of the retrieval set
+    scored_on: str | None = None  # name of the pairs or queries, which may be empty
+    fingerprint: str = ""  # of them
     num_scored: int = 0
-    bundled: bool = False
+    bundled: bool = False  # synthetic pairs: scores on them are no evidence for a task
     metric: str = SPEARMAN
-    # Scores × 100 of both models in one backend, with a paired bootstrap interval of lean minus full: `lean`, `full`,
-    # `difference`, `low`, `high`, `level`, `resamples` (with both correlations defined), `num_pairs` (distinct ones).
+    # Scores × 100 of both models in one backend, and a paired bootstrap interval of lean minus full: `lean`, `full`,
+    # `difference`, `low`, `high`, `level`, `resamples` with a defined difference, `num_pairs` that are distinct.
     quality: dict[str, float] | None = None
     quality_backend: str | None = None
     comparison: Comparison | None = None  # of two models that were both scored
     distinct_texts: int = 0  # `num_texts` of them are the real set
-    random_ids: bool = False  # a model has no tokenizer: its weights and the ids of the real set are random
+    random_ids: bool = False  # a model has no tokenizer, and random weights
     exported: dict[str, str] = field(default_factory=dict)  # graphs exported for the bench, by the role of the model
     notes: tuple[str, ...] = ()  # what the user should know of single contestants
 
@@ -352,10 +343,7 @@ class BenchReport(Result):
         return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield timings by rounds and sentences, contestants by score and memory, and whether the pairs are the user's.
-
-        So scores never give way to scores on bundled pairs, nor to another model.
-        """
+        """Yield timings by rounds and sentences, contestants by score and memory, the model and pairs of the user."""
         yield ("lean model", self.lean_folder), (1,)
         if self.scored_on is not None and not self.bundled:
             yield ("pairs of the user",), (1,)

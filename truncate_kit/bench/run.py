@@ -1,4 +1,4 @@
-"""One bench from end to end: two models, several runtimes, their speed, memory and scores."""
+"""Measure speed, memory and scores of two models in several runtimes."""
 
 import contextlib
 import functools
@@ -75,26 +75,24 @@ def bench(
     graphs: Path | None = None,
     progress: Progress = silent,
 ) -> BenchReport:
-    """Measure the lean model against the full one in every runtime, in turns, so that drift affects all alike.
+    """Measure the lean model against the full one in every runtime, in turns.
 
-    A runtime that this machine lacks, or that fails while it runs, is a row with its reason. The folders of the models
-    stay as they are.
+    A runtime that is missing or fails is a row with its reason. The folders of the models stay as they are.
 
     Args:
-        lean: A folder or a name, or an encoder in memory, which goes to the device and stays there.
-        full: The model to compare with; without it lean is measured alone, with `settings.blocks` beside its whole.
-        settings: What is measured, and how often.
-        pairs: For Spearman and the paired bootstrap interval; or a retrieval set, for nDCG@10 (or the metric that it
-            names) by query.
+        lean: A folder, a name, or an encoder, which goes to the device and stays there.
+        full: The model to compare with.
+        settings: Of the bench.
+        pairs: For Spearman, or a retrieval set for its metric.
         texts: The real set.
-        graphs: Folder that keeps the graphs that models lack for the next bench.
+        graphs: Keeps exported graphs for the next bench.
         progress: Called as the work goes on.
 
     Raises:
         DeviceError: CUDA was asked for and is not active.
-        UsageError: An unknown backend, a length that the models cannot take, or no runtime could be measured.
-        ModelError: A model cannot be loaded, has a damaged export.json, or has no such blocks.
-        DataError: Pairs without a defined correlation.
+        UsageError: An unknown backend, too long texts, or no runtime can be measured.
+        ModelError: A model cannot be loaded, or has a damaged export.json.
+        DataError: A correlation is undefined.
     """
     begin, device = time.perf_counter(), select_device(settings.device)
     models: dict[Role, Path | Encoder] = {"lean": lean}
@@ -184,7 +182,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return what the figures depend on, as fields of the report; no name of the machine itself."""
+    """Return the fields of the report on the machine."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -204,10 +202,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", pairs: PairSet | Sequence[TextPair] | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Write the score of every contestant into its row; return the fields of the report on scores.
-
-    Both models are compared in the first runtime that scored both.
-    """
+    """Score every contestant; return the fields of the report, with a comparison in the first shared runtime."""
     fields, compute = scored_fields(pairs), query_scores if isinstance(pairs, RetrievalSet) else pair_scores
 
     def score_each() -> dict[Key, Score]:
@@ -254,7 +249,7 @@ def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> 
 
 
 def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the set's metric × 100, nDCG@10 by default; all documents are compared, with the prompts of the model."""
+    """Return the set's metric × 100, over all documents, with the prompts of the model."""
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
     vectors = runner.encode_ids(own.texts()).float().cpu()
     if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice
@@ -284,9 +279,8 @@ def quality_difference(
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
     """Return how far the scores of two models may be compared, by how they were trained.
 
-    `unfair`: one was fine-tuned, the other one was not nor was it made of that one. `part`: lean is a part of another
-    model and was not trained since. `untuned`: neither was fine-tuned. `unknown budget`: only one call of `finetune`
-    gives two models the same budget for certain. `fair`: they may be compared.
+    `unfair`: only one was fine-tuned. `part`: lean was cut and not trained since. `untuned`: neither was fine-tuned.
+    `unknown budget`: not from one call of `finetune`. `fair`: they may be compared.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
@@ -294,7 +288,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
         return "unfair"
     if lean.blocks is not None or (ours is not None and ours.method == "cut"):
         return "part"
-    if made_of_full:  # by a combination of its layers, or by learning its vectors: there is no budget to differ in
+    if made_of_full:  # without a budget to differ in
         return "fair"
     if lean.fine_tuned is False:
         return "untuned"
@@ -305,14 +299,13 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
 
 
 class Subject:
-    """One of the two models, from its folder, which stays as it is, or in memory.
+    """One of the two models.
 
     Args:
         role: Of the model.
         source: Its folder or name, or the encoder.
-        scratch: Folder for files that are made only for this bench.
-        graphs: Folder in which an exported graph is kept under the digest of its model, unless its weights
-            are random.
+        scratch: Folder for files of this bench.
+        graphs: Keeps exported graphs under the digests of their models, unless weights are random.
         blocks: Keep these of the source.
         target: Of graphs.
     """
@@ -361,9 +354,9 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return the ONNX graph that a backend runs; one in fp32 is exported if the model's folder lacks it.
+        """Return the ONNX graph that a backend runs; one in fp32 is exported if the folder lacks it.
 
-        Raises `AbsentError`, and `ModelError` if the folder's export.json is damaged or describes another model.
+        Raises `AbsentError`, and `ModelError` for a damaged or foreign graph.
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:
@@ -422,7 +415,7 @@ class Subject:
 
 
 class Contestants:
-    """The runners of all models, and the row of each; one that cannot start or fails leaves with its reason."""
+    """The runners of all models, and their rows; one that fails leaves with its reason."""
 
     def __init__(
         self, subjects: Sequence[Subject], backends: Sequence[Backend], *, device: torch.device, threads: int
@@ -442,9 +435,9 @@ class Contestants:
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Bring every model up in every runtime, first calls up to this batch size and length included.
+        """Start every model in every runtime with calls up to this batch size and length.
 
-        Raises `UsageError` if not a single one can start, `ModelError` for a damaged model.
+        Raises `UsageError` if all fail, `ModelError` for a damaged model.
         """
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
@@ -512,7 +505,7 @@ class Contestants:
             }
             for role, name in self.runners
         ]
-        # Side by side on the CPU, since timing has ended; a GPU counts what all its processes hold.
+        # Side by side on the CPU; a GPU counts what all its processes hold.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:
             for done, (key, result) in enumerate(zip(self.runners, pool.map(peak_memory, requests), strict=True), 1):
                 progress("Measuring memory", done, len(requests))

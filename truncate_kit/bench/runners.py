@@ -1,8 +1,7 @@
-"""One model in one runtime: torch, an exported graph, or sentence-transformers.
+"""Run one model in one runtime: torch, an exported graph, or sentence-transformers.
 
-Each runner has the same four methods. `prepare(ids)` makes a call that runs one batch of ids, with inputs ready on the
-device, and waits for it; `encode_ids(ids)` and `encode(texts)` give vectors (n, d) of texts, sorted by length and cut
-into batches; `similarities(first, second)` scores texts row by row, (n,), by the model's own measure.
+Runners share four methods: `prepare(ids)` makes a call that runs one batch, ready on the device, and waits for it;
+`encode_ids(ids)` and `encode(texts)` give vectors (n, d); `similarities(first, second)` scores them row by row, (n,).
 """
 
 import contextlib
@@ -28,7 +27,7 @@ Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
 TENSORRT_TEXTS = 512  # of one batch, at most
-# What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.
+# One engine of TensorRT for all shapes, as each takes minutes to build.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
     "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
@@ -38,11 +37,11 @@ _TENSORRT_SHAPES = {
 
 
 class AbsentError(TruncateKitError):
-    """A contestant that cannot be measured here; the bench writes the reason into its row and goes on.
+    """A contestant cannot be measured; the bench writes the reason into its row and goes on.
 
     Args:
-        reason: In words, or an error with its hint.
-        key: Role and backend of a contestant that failed while it ran.
+        reason: In words, or an error.
+        key: Of a contestant that failed while it ran.
     """
 
     def __init__(self, reason: str | TruncateKitError, key: Key | None = None) -> None:
@@ -52,7 +51,7 @@ class AbsentError(TruncateKitError):
 
 
 def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
-    """Draw ids of texts of these lengths evenly from the vocabulary without its first tenth (special tokens)."""
+    """Draw ids for texts of these lengths from the vocabulary without its first tenth (special tokens)."""
     generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
@@ -66,7 +65,7 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Make a call without gradients that waits until the device has done all it was given."""
+    """Make a call without gradients that waits for the device."""
 
     def run() -> Tensor:
         with torch.inference_mode():
@@ -121,7 +120,7 @@ class TorchRunner:
         return _waiting(call, self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids; the vectors come to the CPU, so there is no work left to wait for."""
+        """Encode ids."""
         with _products_in(self.products):
             return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
@@ -131,15 +130,14 @@ class TorchRunner:
 
 
 class OnnxRunner:
-    """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own.
+    """The graph of one model in `OnnxEncoder`; fixed shapes in a session of their own.
 
-    Raises `AbsentError` if this machine cannot run it, `ModelError` if the graph or its export.json is damaged.
+    Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
         self.reader = encoder.reader if encoder.tokenizer is not None else None
-        # On torch's current stream, so that one clock on the device sees both; ONNX Runtime takes its default, 0, for
-        # no stream.
+        # On torch's current stream, so that one clock on the device sees both; 0 means no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
         on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
@@ -164,7 +162,7 @@ class OnnxRunner:
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
-        """Prepare one batch: inputs and outputs stay on the device, as they do for torch."""
+        """Prepare one batch, with inputs and outputs on the device."""
         return self.shapes.bound(padded(ids, 0 if self.reader is None else self.reader.padding_id))
 
     def encode_ids(self, ids: Ids) -> Tensor:
@@ -208,7 +206,7 @@ class PeerRunner:
         return _waiting(lambda: model(dict(batch))["sentence_embedding"], self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids by its modules on batches as this package cuts them, because its encode takes texts only."""
+        """Encode ids by its modules, because its encode takes texts only."""
         return encode_in_chunks(ids, self.batch_size, lambda part: self.prepare(part)().float().cpu())
 
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -258,10 +256,7 @@ def make_runner(
 
 
 def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
-    """Make a call with failures as `AbsentError` with a key, except `TruncateKitError`, which the user can mend.
-
-    A contestant that fails while it runs must not take the others' figures with it.
-    """
+    """Make a call that fails with an `AbsentError`, or a `TruncateKitError`, which the user can mend."""
 
     def guard(*arguments: Any, **options: Any) -> Found:
         try:

@@ -18,7 +18,7 @@ Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
 Runners = Mapping[Key, Runner]
 
-# Thread pools of one runtime keep spinning for some milliseconds after their last call and would slow the next one's.
+# Thread pools of a runtime keep spinning for some milliseconds and would slow the next one.
 _REST = 0.02
 _PRODUCT = 1536  # rows of the matrices by which precisions are compared
 WARM_UP_TEXTS = 64
@@ -33,17 +33,16 @@ def interleaved(
     warm_up: Mapping[Name, Call] | None = None,
     on_device: dict[Name, list[float]] | None = None,
 ) -> dict[Name, tuple[float, ...]]:
-    """Time `rounds × calls_per_round` calls of each by the wall clock, so that a machine that slows down slows all.
+    """Time `rounds × calls_per_round` calls of each in turns, so that a slower machine slows all.
 
-    Every round visits all contestants, starting with another one each time. Each visit begins with a short rest and a
-    call that is not timed. A call has to wait for its own device before it returns.
+    Each round starts with another contestant, and each visit with a rest and an untimed call.
 
     Args:
-        calls: Timed, by contestant.
+        calls: By contestant; a call waits for its device.
         rounds: Each visits all contestants.
-        calls_per_round: Timed calls of each contestant in a round.
-        warm_up: The untimed call of each visit, by default the call itself.
-        on_device: Gets the seconds between two events of the GPU around each call, on torch's current stream.
+        calls_per_round: Timed calls of each visit.
+        warm_up: The untimed call, by default the call itself.
+        on_device: Gets the seconds between two events of the GPU around each call.
     """
     seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
@@ -114,7 +113,7 @@ def _timings(
 
 
 def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Take at most `count` of the distinct texts, evenly spread in their order: files are often sorted by source."""
+    """Take at most `count` distinct texts, evenly spread: files are often sorted by source."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) <= count:
         return tuple(distinct)
@@ -124,10 +123,9 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time texts, tokeniser included: all of them sorted by length and cut into batches, or `singly` one by one.
+    """Time texts, tokeniser included: all of them in batches, or `singly` one by one.
 
-    Every contestant gets the same ones in the same order. random: time random ids instead, for want of a tokenizer: of
-    each text as many as it has words, plus two.
+    random: Time random ids instead, without a tokenizer: of each text as many as it has words, plus two.
     """
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
 
@@ -157,10 +155,7 @@ def time_texts(
 
 
 def slower_in_bf16() -> str:
-    """Warn if the CPU multiplies matrices in bfloat16 slower than in float32; empty otherwise.
-
-    Instructions of its own do not make it the faster one (benchmarks/training).
-    """
+    """Warn if the CPU multiplies matrices in bfloat16 slower than in float32 (benchmarks/training)."""
     left, right = (torch.randn(_PRODUCT, _PRODUCT) for _ in range(2))
     low, low_right = left.bfloat16(), right.bfloat16()
     # torch.mm does not reach what every processor can do in float32

@@ -1,7 +1,6 @@
-"""A file of texts to a file of vectors: any size in flat memory, and complete after a kill.
+"""Encode a file of texts of any size to a file of vectors, in flat memory.
 
-The rows grow in a hidden folder beside the output, chunk by chunk, each with a checksum; a resumed run makes those that
-are missing and ends with the same bytes.
+Rows grow in a hidden folder beside the output in chunks with checksums; a resumed run makes the missing ones.
 """
 
 import io
@@ -32,7 +31,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
 from truncate_kit.models.store import StoredRows
 
-CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
+CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work to do again
 _STEP = 100_000  # texts between two messages while they are counted
 
 
@@ -67,19 +66,18 @@ def encode_file(
     engine: Engine | None = None,
     progress: ProgressOption = False,
 ) -> EncodedFile:
-    """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns), row n for text n.
+    """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns).
 
-    A run that was killed continues with the same arguments and ends with the same bytes; one that had ended changes
-    no file. Beside `out`, NAME.json holds what it was made from.
+    The same call continues a killed run and ends with the same bytes. NAME.json beside `out` holds its origin.
 
     Args:
         encoder: The model.
-        source: A .txt file with one text a line, or a .csv, .tsv, .jsonl or .parquet file with the texts in `column`.
+        source: A .txt file with one text a line, or a .csv, .tsv, .jsonl or .parquet file.
         out: The .npy file.
         column: Of the texts.
-        form: Precision and dimensions of the stored vectors; by default float32, as the model gives them.
+        form: Of the stored vectors; by default float32, as the model gives them.
         chunk: Rows that are encoded together.
-        engine: Encodes the chunks, by default one after another here; the bytes depend on processor and threads only.
+        engine: Encodes the chunks, by default one after another here.
         progress: Called after each chunk.
 
     Raises:
@@ -116,7 +114,7 @@ def encode_file(
             if seen.hexdigest() != job["texts"]:
                 shutil.rmtree(work, ignore_errors=True)  # rows of other texts than those that were counted
                 raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-            # Before the rename: the output never stands without its note.
+            # First, so that the output never stands without its note.
             write_json(note, {"job": job, "sha256": digest_of(stored.file)})
             try:
                 stored.file.replace(out)
@@ -137,7 +135,7 @@ def encode_file(
 
 
 def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
-    """Return whether vectors have length 1: by the record of the export, else by the model's modules."""
+    """Return whether vectors have length 1."""
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
     if encoder.report is not None:
@@ -158,7 +156,7 @@ def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
 
 
 def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
-    """Return whether `out` is what this job would give. Raises `UsageError` if it is something else."""
+    """Return whether `out` is the result of this job. Raises `UsageError` if it is another file."""
     if not out.exists():
         return False
     try:
@@ -213,10 +211,7 @@ def _chunks(texts: Iterator[str], job: dict[str, Any], digest: Digest) -> Iterat
 
 
 class EncodingWork:
-    """Encoding as work for an engine: the encoder and the form of its stored vectors.
-
-    A graph travels as its files, beside what reads its texts and scores its vectors; it is opened where it arrives.
-    """
+    """Encoding as work for an engine; a graph travels as its files and is opened by the worker."""
 
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
         self._encoder: Any = encoder

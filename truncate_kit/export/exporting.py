@@ -57,7 +57,7 @@ from truncate_kit.models.tokenizer import padded
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
-# At lengths of thousands a batch of 17 needs tens of GB if attention is not fused: such lengths run alone.
+# Unfused attention needs tens of GB for a batch of 17 with thousands of tokens: such lengths run alone.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
 
@@ -76,20 +76,18 @@ def export_onnx(
 
     Args:
         encoder: Model of the graph.
-        folder: If it holds this very encoder, only the graph and export.json are added, beside graphs of other
-            precisions, and a setting that loaders of graphs refuse is taken out; otherwise it is written anew, as by
-            `save_encoder` (without a tokenizer it holds the configuration only).
+        folder: If it holds this encoder, the graph and export.json are added, beside graphs of other precisions;
+            otherwise it is written anew by `save_encoder`, without a tokenizer with the configuration only.
         settings: Precision, target and the end of the graph.
         pairs: Graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
-        search_pairs: Other graded pairs on which int8 decides which layers stay in float; int8 needs them.
+        search_pairs: Other graded pairs for the search of int8.
         progress: True draws bars and logs; else called as the work goes on.
 
     Raises:
         UsageError: int8 without `search_pairs`.
         MissingExtraError: ONNX Runtime or the exporter is not installed.
         FileProblemError: The folder cannot be written.
-        ModelError: The encoder cannot be exported, the graph fails a check, or the folder's export.json is damaged. The
-            folder is then as it was.
+        ModelError: The export fails, or export.json is damaged; the folder stays as it was.
     """
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
@@ -110,9 +108,9 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> ExportReport:
-    """Write the checked float32 graph of `encoder` for a target and its export.json, without a model beside them.
+    """Write the checked float32 graph of `encoder` and its export.json alone; raise as `export_onnx`.
 
-    `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
+    `folder` is replaced as a whole, or stays as it was on failure.
     """
     with replacing(local_path(folder)) as place:
         place.mkdir()
@@ -135,14 +133,14 @@ def _export_into(
     search_pairs: PairSet | None = None,
     progress: Progress = silent,
 ) -> ExportReport:
-    """Make, write and check a graph and its record; digest: of the encoder."""
+    """Make, write and check a graph and its record."""
     runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
     require("onnxscript", extra="cpu")
     read_exports(folder)  # replacing a damaged one would lose the reports on the other graphs
     traced = with_normalization(encoder, settings.normalize)
     graph, facts = _make(traced, settings, search_pairs, progress)
     path = folder / GRAPH_FILES[precision]
-    # Both are written before either is renamed: on a full disk the old graph keeps its old record.
+    # Both are written before the first is renamed: on a full disk the old graph keeps its record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as file:
         data = save_graph(graph, file, embed_limit=settings.embed_limit)
         files = [file, *([] if data is None else [data])]
@@ -175,7 +173,7 @@ def _export_into(
             **facts,
         )
         record.write_text(record_with(folder, report), encoding="utf-8")
-        if data is not None:  # before the graph that names it, and beside the one that may still be there
+        if data is not None:  # before the graph that names it
             data.replace(folder / data.name)
     load_by_any_runtime(folder)
     for old in folder.glob(f"{path.name}.*.data"):
@@ -187,7 +185,7 @@ def _export_into(
 def _make(
     encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
 ) -> tuple[Any, dict[str, Any]]:
-    """Trace, fuse, set the mask, and bring the graph into its precision; return it with fields of the report."""
+    """Make the graph in its precision; return it with fields of the report."""
     progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target)
     progress("Exporting", 1, 1)
@@ -204,7 +202,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact, embed_limit=settings.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
+            check_graph(exact, encoder)  # int8 has no limit of its own
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -219,11 +217,10 @@ def _make(
 def check_graph(
     file: Path, encoder: Encoder, *, precision: Precision = "fp32", progress: Progress = silent
 ) -> dict[str, float]:
-    """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings, on the CPU.
+    """Compare the graph on the CPU with the encoder, normalised like it, over shapes and paddings.
 
-    Return the largest difference by what was compared, relative to the largest expected entry if vectors have not
-    length 1. Raises `ModelError` on a difference above the limit of the precision, on NaN, and if ONNX Runtime cannot
-    load the file.
+    Return the largest differences, see `ExportReport.checks`. Raises `ModelError` on one above the limit of the
+    precision, on NaN, and if ONNX Runtime cannot load the file.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
@@ -248,7 +245,7 @@ def check_graph(
         progress("Checking the graph", done, len(cases) + 1)
         expected = _expected(encoder, batch, output)
         checks[name] = _compare(name, _run(session, batch, name, output), expected, limit, unit)
-    # The vector of one text must not change with what pads it, nor with how much.
+    # Padding must not change the vector of a text.
     plain = _random_batch(encoder, 1, max(1, longest // 2))
     rest = torch.zeros((1, longest - max(1, longest // 2)), dtype=torch.long)
     ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
@@ -259,13 +256,13 @@ def check_graph(
 
 
 def odd_inputs(encoder: Encoder) -> list[Feeds]:
-    """Make the longest batch and the odd ones, as ONNX Runtime takes them."""
+    """Make the longest batch and the odd ones as feeds."""
     batches = [_random_batch(encoder, 1, encoder.max_length), *_odd_batches(encoder).values()]
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
 
 def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
-    """Make one of a token over and over at the longest length of the checks, and one of a token alone."""
+    """Make a batch of one token over and over, and one of a token alone."""
     length = min(max(_LENGTHS), encoder.max_length)
     last = int(encoder.backbone.config.vocab_size) - 1
     ids = torch.stack([torch.full((length,), token) for token in (0, last // 2, last)])
@@ -277,7 +274,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Draw ids; the first row fills the length, the others end anywhere from their second token on."""
+    """Draw ids; the first row fills the length, the others end anywhere."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
@@ -314,7 +311,7 @@ def _without_padding(result: NDArray[np.float32], batch: Batch, output: str) -> 
 
 
 def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
-    """Return the largest difference, in units of `unit`, by default the largest expected magnitude."""
+    """Return the largest difference in units of `unit`, by default the largest expected entry."""
     if not (np.isfinite(expected).all() and np.isfinite(found).all()):
         raise failed_check(f"{name}: vectors hold NaN or infinity")
     if found.shape != expected.shape:
@@ -329,10 +326,7 @@ def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], limit: floa
 def check_score(
     encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
-    """Return the correlations of both on graded pairs, as fields of the report.
-
-    Raises `ModelError` if one moves by more than the precision's limit.
-    """
+    """Return the correlations of both as fields of the report; raise `ModelError` if one moves too far."""
     limit = PRECISIONS[precision].score_limit
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
@@ -345,10 +339,10 @@ def check_score(
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
-    """Compare vectors of texts run alone with those run in batches, and padded to the longest; at most 200 pairs.
+    """Compare vectors of texts run alone, in batches, and padded to the longest, on at most 200 pairs.
 
-    Return by `batch_` and `padding_` the largest change of an entry of the unit vector (`difference`) and the lowest
-    similarity to the text run alone (`cosine`); Spearman × 100 as `spearman_alone` and `spearman_batched`; `num_pairs`.
+    Return by `batch_` and `padding_` the largest change of an entry (`difference`) and the lowest `cosine` to the text
+    run alone; Spearman × 100 as `spearman_alone` and `spearman_batched`; `num_pairs`.
     """
     assert exported.reader is not None
     chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]

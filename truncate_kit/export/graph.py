@@ -43,7 +43,7 @@ _NORM = "embeddings.LayerNorm.weight"
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
     """Return the encoder as it goes into the graph, sharing its weights.
 
-    normalize: True ends it in unit vectors, False leaves a final Normalize module out; by default it stays.
+    normalize: End in unit vectors, or without a final Normalize module; by default it stays.
     """
     tail = list(encoder.tail)
     if normalize is not None and ends_normalized(encoder):
@@ -63,7 +63,7 @@ def ends_normalized(encoder: Encoder) -> bool:
 class Traced(nn.Module):
     """An encoder with both outputs of its graph: vectors (n, out), and token states or scores of pairs (n // 2,).
 
-    Text i is scored with text i + n // 2: put the first texts of all pairs before the second ones.
+    Text i is scored with text i + n // 2.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -78,17 +78,17 @@ class Traced(nn.Module):
             return self.encoder.from_states(states, attention_mask), states
         vectors: Tensor = self.encoder(input_ids, attention_mask)
         half = vectors.shape[0] // 2
-        # Scored all round and cut at the end: kernels choke on no pairs at all, which is what one text has.
+        # Scored all round and cut at the end: kernels fail on 0 pairs, the case of a single text.
         return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
-    """Trace the encoder with any batch and length and fuse for ONNX Runtime's kernels; return an `onnx_ir.Model`.
+    """Trace the encoder for any batch and length, and fuse its operators; return an `onnx_ir.Model`.
 
     Args:
         encoder: Is traced.
-        target: Device of the kernels.
-        fused: False leaves every graph as traced.
+        target: Device of the fused kernels.
+        fused: False leaves the graph as traced.
 
     Raises:
         MissingExtraError: onnxscript is not installed.
@@ -98,12 +98,12 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
     try:
         with _quiet(), _frozen(encoder), _constant_positions(encoder):
             model = _trace(encoder)
-            # Without a fused kernel for attention, ONNX Runtime fuses the rest itself at load.
+            # ONNX Runtime fuses other families itself at load.
             if fused and encoder.family.fused_attention:
                 require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
-            # The tracer leaves weights that two products read to be turned in every run.
+            # The tracer leaves weights of two products to be turned in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
         raise ModelError(
@@ -114,9 +114,9 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 
 
 def fold_constants(model: Any) -> set[str]:
-    """Compute, in place, what depends on weights alone, as DeBERTa's products with its positions; return the names.
+    """Compute products of weights alone, as of DeBERTa's positions, in place; return their names.
 
-    A session does so if the CPU has kernels for it, which it has in float32 only.
+    A session does so in float32 only.
     """
     before = set(model.graph.initializers)
     _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
@@ -130,7 +130,7 @@ def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
 
 
 def _trace(encoder: Encoder) -> Any:
-    # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
+    # Different sizes above 1, so that neither batch nor length is taken for a constant.
     ids = torch.ones((5, min(LENGTH, encoder.max_length)), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
@@ -150,7 +150,7 @@ def _trace(encoder: Encoder) -> Any:
 
 @contextmanager
 def _frozen(encoder: Encoder) -> Iterator[None]:
-    """Trace without dropout, gradients and hooks for hidden states; restore the first two."""
+    """Trace without dropout, gradients and hooks for hidden states."""
     training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
     encoder.eval().requires_grad_(False)
     # Tracing installs the hooks again: each layer would be captured twice, also later.
@@ -166,7 +166,7 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _constant_positions(encoder: Encoder) -> Iterator[None]:
-    """Make tables of relative positions constants after their norm, which `fold_constants` cannot compute."""
+    """Make normed tables of relative positions constants, which `fold_constants` cannot compute."""
     name = "get_rel_embedding"
     tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
     for module, table in tables.items():
@@ -200,7 +200,7 @@ def _split_skip_norms(model: Any) -> None:
         epsilon = node.attributes["epsilon"].as_float()
         made.append(ir.node("LayerNormalization", [total, scale, shift], attributes={"axis": -1, "epsilon": epsilon}))
         model.graph.insert_before(node, made)
-        for place, new in ((0, made[-1].outputs[0]), (3, total)):  # where the graph's output stood, under its name
+        for place, new in ((0, made[-1].outputs[0]), (3, total)):  # an output of the graph keeps its name
             if place < len(node.outputs):
                 old = node.outputs[place]
                 name, output = old.name, old.is_graph_output()
@@ -218,13 +218,10 @@ def _split_skip_norms(model: Any) -> None:
 def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
     """Give every fused attention of an `onnx_ir.Model` its mask in this form, in place; return the form it has.
 
-    Tokens, the attention mask itself, (b, t), suit the CPU: its kernels take them as fast as an additive mask or
-    lengths, one node makes them, and padding may stand on either side. Lengths, its sums, (b,), suit CUDA, with padding
-    on the right: by ONNX Runtime's selection rules fused kernels take lengths or no mask at all, TensorRT's on GPUs of
-    SM 70 to 89, cuDNN's from SM 90 on (since ONNX Runtime 1.30). Return "unfused" for a graph without fused attention,
-    in which the mask is added as traced.
+    Tokens, the attention mask itself, (b, t), suit the CPU, with padding on either side. Lengths, its sums, (b,), suit
+    CUDA, with padding on the right: fused kernels take lengths or no mask at all, TensorRT's on GPUs of SM 70 to 89,
+    cuDNN's from SM 90 on (since ONNX Runtime 1.30). Return "unfused" for a graph without fused attention.
     """
-    # Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
     ir = require("onnx_ir", extra="cpu")
     attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
     if not attentions:
@@ -247,9 +244,8 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
 
 def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     """Shorten the dozen nodes before the first block of an `onnx_ir.Model`, in place; return whether it had them."""
-    # Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all.
-    # In fp32 and fp16 one EmbedLayerNormalization does the rest; in int8 the look-up of words stays a node, whose table
-    # goes into bytes. RoBERTa's positions follow the mask; BERT, ELECTRA, ALBERT and DistilBERT count from 0.
+    # All tokens have type 0, so its row is added to the positions. EmbedLayerNormalization does the rest; in int8 the
+    # look-up of words stays a node, because its table goes into bytes. RoBERTa's positions follow the mask.
     ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
     tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
     if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
@@ -309,7 +305,7 @@ def count_fused_nodes(model: Any) -> dict[str, int]:
 
 
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
-    """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
+    """Write the graph; return the file beside it for weights of more than `embed_limit` bytes.
 
     Raises `FileProblemError`.
     """
@@ -317,7 +313,7 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > embed_limit:
-        digest = hashlib.sha256()  # names the file, so that a graph never meets the weights of another
+        digest = hashlib.sha256()  # names the file, so that a graph never meets other weights
         for weight in weights:
             digest.update(weight.tobytes())
         data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
@@ -329,7 +325,7 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
 
 
 def strip_notes(model: Any) -> None:
-    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
+    """Remove the tracer's notes, in place: they hold paths of this machine."""
     for node in model.graph.all_nodes():
         node.doc_string = None
         for noted in (node, *node.outputs):
@@ -339,12 +335,12 @@ def strip_notes(model: Any) -> None:
 
 
 def graph_files(graph: Path) -> list[Path]:
-    """List the graph, and beside it the files of weights that are named after it."""
+    """List the graph and the files of its weights."""
     return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Count the bytes of one row in all weights of the graph that have that number of rows, as word embeddings do."""
+    """Count the bytes of one row in all weights of that number of rows, as in word embeddings."""
     ir = require("onnx_ir", extra="cpu")
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
@@ -352,10 +348,7 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
-    """Give a function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU.
-
-    Raises `FileProblemError` if the folder for temporary files is full.
-    """
+    """Yield a function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU."""
     ir = require("onnx_ir", extra="cpu")
     runtime = require("onnxruntime", extra="cpu")
     watched = model.clone()

@@ -1,7 +1,7 @@
 """float16 for CUDA, node by node, with islands in float32 where sums or scores may leave its range.
 
-ONNX Runtime's own converter is not used: between two neighbouring nodes that shall stay in float32 it goes down to
-float16 and up again, so that a masked score becomes infinite in the middle of an island.
+ONNX Runtime's own converter goes down to float16 between two neighbouring nodes in float32, so that a masked score
+becomes infinite inside an island.
 """
 
 from collections import Counter
@@ -26,21 +26,20 @@ _VALUES = frozenset(
      "SimplifiedLayerNormalization")
 )  # fmt: skip
 _MASKED = -1e30  # below it, a score is masked
-# Squares and sums, as in the norms that have no operator of their own; then what CUDA has no float16 kernel for.
+# Squares and sums, as in norms without an operator of their own, and what CUDA has no float16 kernel for.
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-# Pooling that takes the states as they are, of one token or the largest: widening them before it would not help.
+# Pooling that takes states as they are: only what follows is wide.
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
     """Copy an `onnx_ir.Model` in float16, inputs and outputs as they are.
 
-    Squares, sums over tokens and all after pooling stay in float32, and so do scores of disentangled attention, sums of
-    three products that no kernel fuses. Return the graph, the operators in float32 with their number, and the largest
-    magnitude of other values of the float32 graph on these inputs, the longest and oddest batches. Raises `ModelError`
-    if that does not fit into float16.
+    Squares, sums over tokens and all after pooling stay in float32, and so do unfused scores of disentangled attention.
+    Return the graph, the number of each operator in float32, and the largest other value on these inputs. Raises
+    `ModelError` if that does not fit into float16.
     """
     wide = _wide_nodes(model)
     if family.float32_scores:
@@ -105,8 +104,8 @@ def _score_nodes(model: Any) -> set[str]:
 
 
 def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
-    """Find the largest magnitude outside the islands on these inputs, in float32, and the node that gave it."""
-    # Values inside a fused attention are not seen; its kernels sum in float32.
+    """Find the largest magnitude outside the islands on these inputs, and its node."""
+    # Fused attention sums in float32 inside.
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
     for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:
@@ -122,7 +121,7 @@ def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tu
 
 
 def _narrow(model: Any, wide: set[str]) -> None:
-    """Turn an `onnx_ir.Model` to float16, in place, except the nodes named in `wide`; inputs and outputs stay."""
+    """Turn an `onnx_ir.Model` to float16, in place, except the nodes in `wide`, its inputs and outputs."""
     ir = require("onnx_ir", extra="cpu")
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
@@ -226,6 +225,6 @@ def _narrow_attributes(ir: Any, node: Any) -> None:
 
 
 def _cut(array: Any) -> Any:
-    """Convert to float16: values beyond its ends to these, values below its smallest to that, 0 to 0."""
+    """Convert to float16, clipped to its largest and, unless 0, smallest magnitude."""
     small = (np.abs(array) < _SMALLEST) & (array != 0)
     return np.where(small, np.copysign(_SMALLEST, array), np.clip(array, -_LARGEST, _LARGEST)).astype(np.float16)

@@ -1,12 +1,10 @@
 """Dynamic int8: weights in 8 bits with one scale per channel, activations in 8 bits with one scale per token.
 
-Weights are symmetric: signed, because ONNX Runtime multiplies unsigned ones at less than half the speed, and without
-zero points. The scale of activations is found for each token while the graph runs; how their bytes are shared between
-the signs, and which channels are made smaller before rounding, is calibrated. Then as many layers are in int8 as the
-score allows, tried on pairs that are not the ones reported on.
-The usual way, which ONNX Runtime's own quantiser takes, gives a whole batch one range: the vector of a text then
-depends on its neighbours and its padding. A scale per token costs about a tenth of the speed, makes the error less than
-half as large, and makes the vector depend on its text alone.
+Weights are signed, because ONNX Runtime multiplies unsigned ones at less than half the speed. The graph computes the
+scale of each token; zero points and divisors of channels are calibrated. As many layers are in int8 as the score on
+pairs allows.
+ONNX Runtime's own quantiser gives a whole batch one range, so that a vector depends on its neighbours and its padding.
+A scale per token costs a tenth of the speed, halves the error, and makes the vector depend on its text alone.
 """
 
 import math
@@ -32,8 +30,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.tokenizer import padded
 
 Array = NDArray[np.float32]
-# How a value turns to bytes: the byte, 1 … 254, that represents 0, and what each channel is divided by before, (in,),
-# with which the rows of the weights are multiplied.
+# The byte that represents 0, 1 … 254, and the divisor of each channel, (in,), by which rows of weights are multiplied.
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -48,9 +45,9 @@ _HARM_TEXTS = 128
 
 
 def quantizable(model: Any) -> dict[str, tuple[str, int]]:
-    """Find the products with constant weights, fused attentions and the word embeddings of an `onnx_ir.Model`.
+    """Find products with constant weights, fused attentions and word embeddings of an `onnx_ir.Model`.
 
-    Return by the name of the node the module that it comes from and the number of its weights.
+    Return by the name of the node its module and the number of its weights.
     """
     weights = ((node, _weight(node)) for node in model.graph)
     return {str(node.name): (_module_of(node), int(weight.size)) for node, weight in weights if weight is not None}
@@ -63,9 +60,9 @@ def _module_of(node: Any) -> str:
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
-    """Return the weights (in, out), side by side, that read each value that `quantize` turns to bytes, by its name.
+    """Return by name each value that `quantize` turns to bytes, with the weights (in, out) that read it, side by side.
 
-    Weights that products of several values share are left out: they cannot follow one value's divisor.
+    Weights that products of several values share cannot follow one value's divisor, so they are left out.
     """
     found: dict[str, list[Array]] = {}
     tied = set()
@@ -138,7 +135,7 @@ def quantize(
         model: The `onnx_ir.Model` that is copied.
         keep: Names of the nodes that stay as they are.
         reduce_range: Weights in 7 bits, for processors that add pairs of 8-bit products in 16 bits.
-        roundings: Of `quantized_inputs`, see `calibrate`; by default bytes are shared evenly, without divisors.
+        roundings: Of `quantized_inputs`, see `calibrate`.
     """
     ir = require("onnx_ir", extra="cpu")
     copy = model.clone()
@@ -152,7 +149,7 @@ def quantize(
             ir.convenience.replace_nodes_and_values(
                 copy.graph, node, [node], made, node.outputs[:1], made[-1].outputs[:1]
             )
-    for node in copy.graph:  # by tanh: its error is far below half a step of the bytes that the result is rounded to
+    for node in copy.graph:  # by tanh, with an error far below half a step of the bytes
         if node.op_type == "BiasGelu" and node.outputs[0] in writer.bytes:
             node.op_type = "FastGelu"
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(copy)
@@ -160,7 +157,7 @@ def quantize(
 
 
 def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
-    """Round symmetrically to −limit … limit; return that and the scales, of size 1 along `axis`."""
+    """Round to −limit … limit; return the integers and the scales, of size 1 along `axis`."""
     scale = np.abs(weight).max(axis=axis, keepdims=True) / limit
     scale[scale == 0] = 1
     return np.clip(np.rint(weight / scale), -limit, limit).astype(np.int8), scale.astype(np.float32)
@@ -186,7 +183,7 @@ class _Writer:
         return self._rounded_product(node, node.inputs[0], node.inputs[1].name, weight, bias, str(node.name))
 
     def attention(self, node: Any, weight: Array) -> list[Any]:
-        """Replace the projections by a product each; scores and softmax stay in float inside the fused operator."""
+        """Replace the projections by a product each; scores and softmax stay in float."""
         made, parts = [], []
         for name, matrix in zip("qkv", np.split(weight, 3, axis=1), strict=True):
             source = f"{node.inputs[1].name}_{name}"
@@ -198,7 +195,7 @@ class _Writer:
         return [*made, self.ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
     def embedding(self, node: Any, weight: Array) -> list[Any]:
-        """Round the table with one scale per row, so that a rare word's wide row does not coarsen the others."""
+        """Round the table with one scale per row: a rare word's wide row must not coarsen the others."""
         source, ids = node.inputs[0].name, node.inputs[1]
         values, scale = rounded(weight, 1, 127)
         rows = self.ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
@@ -209,7 +206,7 @@ class _Writer:
         return [rows, steps, wide, self.ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
-        """Make nodes for states · weight + bias from bytes: the integer product, times the scales of both sides."""
+        """Make nodes for states · weight + bias: the integer product, times the scales of both sides."""
         zero, divisor = self.roundings.get(states.name, _PLAIN)
         if divisor is not None:
             weight = weight * divisor[:, None]
@@ -247,7 +244,7 @@ class _Writer:
         up = self._initializer(f"up_{zero}", np.float32(1 / (255 - zero)))
         down = self._initializer(f"down_{zero}", np.float32(-1 / zero))
         least = self._initializer("least_step", np.float32(1e-30))  # for a token of zeros only
-        # A token's step just covers what it reaches upward and downward, whatever other tokens do.
+        # A token's step just covers its own range.
         high = node("Mul", [node("ReduceMax", [even, last], keepdims=1), up])
         low = node("Mul", [node("ReduceMin", [even, last], keepdims=1), down])
         step = node("Max", [high, low, least])
@@ -265,10 +262,9 @@ class _Writer:
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
-    """Find how `quantize` should round each value of a float graph that it turns to bytes; inputs: without padding."""
-    # The step is found for each token when the graph runs. Fixed here is what each channel is divided by, if some reach
-    # much farther than others, as after a layer norm, and how the bytes are shared between values above and below zero:
-    # after a GELU nearly all of them go upward.
+    """Find the rounding of each value that `quantize` turns to bytes; inputs: without padding."""
+    # Divisors even out channels that reach much farther than others, as after a layer norm; zero points share the bytes
+    # between the signs: after a GELU nearly all values are positive.
     weights = quantized_inputs(model)
     if not weights:  # of a model cut at its embeddings
         return {}
@@ -290,7 +286,7 @@ def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
 
 
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
-    """Choose what to divide each channel by, and multiply its row of the weights with, if that pays.
+    """Choose a divisor for each channel, if that pays.
 
     SmoothQuant's sqrt(max |x| / max |w|) per channel (arXiv:2211.10438, eq. 4 with α = 0.5).
 
@@ -299,7 +295,7 @@ def divisor_of(channels: Array, weights: Array | None) -> Array | None:
         weights: All that read the value, (in, out).
     """
     reaching = channels[channels > 0]
-    # If the value is wider than what is made of it, dividing would cost more than it gives.
+    # If the value is wider than its products, dividing costs more than it gives.
     if weights is None or not reaching.size or weights.shape[0] > weights.shape[1]:
         return None
     if not reaching.max() > _OUTLYING * np.median(reaching):
@@ -321,7 +317,7 @@ def best_zero(high: Array, low: Array) -> int:
 
 
 class Trials:
-    """Scores of the float graph of an encoder with some of its layers in int8; scratch: folder for graphs."""
+    """Scores of an encoder's float graph with some layers in int8; scratch: folder for graphs."""
 
     def __init__(self, model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, narrow: bool) -> None:
         self.model, self.encoder, self.pairs, self.scratch, self.narrow = model, encoder, pairs, scratch, narrow
@@ -338,7 +334,7 @@ class Trials:
         return quantize(self.model, keep=keep, reduce_range=self.narrow, roundings=self._roundings)
 
     def drop(self, keep: Collection[str]) -> float:
-        """Return the Spearman points lost against the float graph; infinite if the score is not defined any more."""
+        """Return the Spearman points lost against the float graph; infinite if the score is undefined."""
         try:
             return self.base - evaluate(self._open(self.quantized(keep)), self.pairs.pairs).spearman
         except DataError:

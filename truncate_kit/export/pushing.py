@@ -13,13 +13,13 @@ from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.data.seen import SEEN_FILE
 
-# Locks, half-written files, records for the workspace, which name files of this machine, and keys of training pairs.
+# Locks, half-written files, records that name files of this machine, and keys of training pairs.
 _RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
 _LEFT_OUT = [".*", "**/.*", "*.tmp", *_RECORDS]
 
 
 def check_hub_name(name: str) -> None:
-    """Raise `UsageError` unless `name` is possible for a model on the hub, without asking it."""
+    """Raise `UsageError` unless `name` is possible for a model on the hub."""
     with contextlib.suppress(errors.HFValidationError):
         validate_repo_id(name)
         if "/" in name:
@@ -34,17 +34,16 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
     Args:
         folder: Of the saved model.
-        name: Of the repository, which is made as a private one if it is not there.
-        public: Let everyone see it; a repository that is public already is refused without it, a private one stays so.
+        name: Of the repository, made if needed.
+        public: Let everyone see a new repository, or push to a public one.
         endpoint: Address of the hub, by default HF_ENDPOINT or the usual one.
 
     Raises:
-        ModelError: There is no model, or a graph is not the one that export.json describes, or the card names a local
-            base.
-        UsageError: The name cannot be one of the hub, or the repository is public.
-        TruncateKitError: The hub cannot be reached, or does not take it.
+        ModelError: There is no model, export.json does not describe a graph, or the card names a local base.
+        UsageError: The name is impossible, or the repository is public.
+        TruncateKitError: The hub cannot be reached, or refuses.
     """
-    from truncate_kit.export.record import check_record  # takes longer than to find a wrong name
+    from truncate_kit.export.record import check_record
 
     check_hub_name(name)
     folder = Path(folder)
@@ -67,7 +66,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 
 def _check_base(card: Path) -> None:
-    """Raise `ModelError` if a card names a folder of this machine as the model that this one was made from."""
+    """Raise `ModelError` if a card names a folder of this machine as base model."""
     try:
         bases = (metadata_load(card) or {}).get("base_model", ())
     except (OSError, ValueError, YAMLError):  # no card, or one that the hub itself refuses

@@ -1,6 +1,6 @@
-"""What one export is asked for, and export.json, which is checked whenever a graph is loaded; loads no torch.
+"""Settings of an export, and export.json, which is checked whenever a graph is loaded; this loads no torch.
 
-export.json has a digest of itself without a key: it shows damage, not forgery.
+The digest in export.json has no key: it shows damage, not forgery.
 """
 
 import json
@@ -35,15 +35,14 @@ class ExportSettings(Result):
     """One graph of an encoder.
 
     Attributes:
-        precision: `fp32` is written to `model.onnx`, `fp16` (for CUDA) to `model_fp16.onnx`, `int8` (for the CPU) to
-            `model_int8.onnx`.
-        target: `cpu` or `cuda`: kernels the graph is made for; the checks run on the CPU.
-        normalize: True ends in unit vectors, False leaves a final Normalize out; by default as the encoder.
+        precision: `fp32`, `fp16` (for CUDA) or `int8` (for the CPU).
+        target: Device whose kernels the graph uses, `cpu` or `cuda`.
+        normalize: End in unit vectors or not; by default as the encoder.
         budget: Spearman points that int8 may cost on the pairs it is searched on.
-        embed_limit: Bytes of weights that the graph's own file may hold; more of them go to a file beside it.
+        embed_limit: Bytes of weights inside the graph's own file; more go to a file beside it.
 
     Raises:
-        UsageError: Unknown precision or target, or they do not go together, or a number out of its bounds.
+        UsageError: Precision and target do not go together, or a value is out of bounds.
     """
 
     precision: Precision = setting("fp32", "fp32, fp16 (for CUDA) or int8 (for the CPU).", MACHINE)
@@ -67,8 +66,7 @@ class Quantization(Result):
     """Layers in int8, and the search that chose them; Spearman points are lost against the float graph."""
 
     layers: int  # number of those that int8 could take over
-    # Layers that stay in float32, with the mean squared distance of unit vectors if that layer alone is in int8,
-    # unless the vectors are no numbers.
+    # Layers in float32, with the mean squared distance of unit vectors if that layer alone is in int8.
     in_float: dict[str, float | None]
     weight_bits: int  # 7 if the processor lacks the instructions
     instructions: str | None  # of the processor for int8
@@ -101,20 +99,18 @@ class ExportReport(Result):
     mask: str  # the form in which attention gets the padding, see `set_mask`
     graph_sha256: dict[str, str]  # of the graph, and of the file with its weights if there is one
     model_sha256: dict[str, str]  # of the files beside it that hold the model it was made from
-    # Largest difference from the encoder by what was compared; relative to the largest entry of the encoder's vectors
-    # if they have not length 1. `vector_limit` of the precision is what is allowed.
+    # Largest differences from the encoder, relative to its largest entry unless vectors have length 1.
     checks: dict[str, float]
     # Correlations × 100 in torch and in the graph, and the pairs they are of.
     spearman: tuple[float, float] | None = None
     pearson: tuple[float, float] | None = None
     scored_on: str | None = None
     num_pairs: int | None = None
-    # How far vectors depend on what they are computed with, see `measure_invariance`, and the pairs it is of.
+    # How far vectors depend on their batch, see `measure_invariance`, and the pairs.
     invariance: dict[str, float] | None = None
     invariant_on: str | None = None
     quantization: Quantization | None = None
-    # In fp16: operators that stay in float32, with their number, and the largest magnitude of any float16 value over
-    # the longest and oddest inputs; float16 ends at 65,504.
+    # In fp16: number of operators in float32, and the largest float16 value; float16 ends at 65,504.
     float32_islands: dict[str, int] | None = None
     largest_half: float | None = None
 
@@ -147,7 +143,7 @@ def read_exports(folder: Path) -> tuple[ExportReport, ...]:
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
-    """Return the text of a folder's export.json with one report more, without those on graphs that are gone."""
+    """Return the text of export.json with one report more, without reports on graphs that are gone."""
     known = set(GRAPH_FILES.values()) - {report.file}
     kept = [row for row in read_exports(folder) if row.file in known and (folder / row.file).is_file()]
     values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
@@ -157,8 +153,7 @@ def record_with(folder: Path, report: ExportReport) -> str:
 def check_record(graph: Path) -> ExportReport | None:
     """Return the report on a graph if export.json is beside it.
 
-    Raises `ModelError` if export.json is damaged, does not know the graph, or describes another graph, other
-    weights, or another model than are beside it.
+    Raises `ModelError` if export.json is damaged, or describes another graph or model than are beside it.
     """
     if not (graph.parent / REPORT_FILE).exists():
         return None
@@ -174,7 +169,7 @@ def check_record(graph: Path) -> ExportReport | None:
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
-    """Name a file of the graph or its model that was changed, added or removed since; the model may be gone."""
+    """Name a file of the graph or its model that has changed; the model may be gone."""
     for name, digest in report.graph_sha256.items():
         if not (folder / name).is_file() or digest_of(folder / name) != digest:
             return name
@@ -184,7 +179,7 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
-    """Check that an undamaged graph of the encoder with this digest is there, with its report."""
+    """Check that there is an undamaged graph, with its report, of the encoder with this digest."""
     try:
         report = check_record(graph) if graph.is_file() else None
     except ModelError:
@@ -199,10 +194,7 @@ def export_call(precision: str) -> str:
 
 
 def check_runnable(graph: Path, device: str) -> ExportReport | None:
-    """Do `check_record`, and check that `cpu` or `cuda` and this processor can run the graph.
-
-    Raises `DeviceError` as well, as for an int8 graph on CUDA or one whose products overflow on this processor.
-    """
+    """Do `check_record`; raise `DeviceError` too if the device, `cpu` or `cuda`, cannot run the graph."""
     report = check_record(graph)
     precision = precision_of(graph, report)
     row = PRECISIONS[precision or "fp32"]
@@ -244,16 +236,13 @@ def graphs_in(folder: Path) -> tuple[Precision, ...]:
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """Choose of a folder's graphs the precision that suits `cpu` (fp32, else int8) or `cuda` (fp16, else fp32)."""
+    """Choose a precision of a folder's graphs: fp32, else int8 on `cpu`; fp16, else fp32 on `cuda`."""
     held = graphs_in(folder)
     return next((name for name in precisions_for(device) if name in held), None)
 
 
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
-    """Find the graph of a folder in this precision, by default the `suited_precision` for `cpu` or `cuda`.
-
-    Raises `ModelError` if it is not there.
-    """
+    """Find the graph of a folder, by default in its `suited_precision`. Raises `ModelError`."""
     usual = suited_precision(folder, device) or precisions_for(device)[0]
     chosen = usual if precision is None else check_graph_precision(precision)
     graph = folder / GRAPH_FILES[chosen]

@@ -36,8 +36,7 @@ from truncate_kit.models.tokenizer import TextReader, padded
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
-# Tokens per batch. On the CPU the states of a batch have to stay in the cache of one core (benchmarks/encoding);
-# on a GPU a batch has to be large enough to fill it.
+# Tokens per batch: the states have to stay in the cache of one core (benchmarks/encoding), or to fill a GPU.
 _BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _INSTALL = {_CUDA: "'truncate-kit[gpu]' (CUDA 13, cuDNN 9)", _TENSORRT: "tensorrt"}
@@ -61,19 +60,13 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """Return the shape for a number of texts and their length: the next power of two of both, at least 8 tokens.
-
-    longest: Most tokens that the graph takes, if known; one that takes 512 has seven lengths.
-    """
+    """Round number and length of texts up to powers of two, at least 8 and at most `longest` tokens."""
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
 
 
 def stepped(length: int, longest: int | None) -> int:
-    """Return the length, at most an eighth above it, that texts are filled up to: 56 lengths up to 512.
-
-    longest: Most tokens that the graph takes; if unknown, the length stays as it is.
-    """
+    """Round a length up by at most an eighth, to 56 lengths up to 512; it stays if `longest` is unknown."""
     if longest is None:
         return length
     step = 1 << max(0, length.bit_length() - 4)
@@ -86,15 +79,15 @@ def stepped(length: int, longest: int | None) -> int:
 def cuda_providers(
     index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """List the providers for the GPU of that index, with their options; without TF32, as torch's float32.
+    """List the providers for a GPU with their options, without TF32.
 
     Args:
-        index: By default the first one.
-        captured: Fixed shapes may be recorded as CUDA graphs (`FixedShapes`).
-        stream: Handle of the CUDA stream that a session works on, by default its own.
-        tensorrt: Options of the TensorRT provider, which then comes before CUDA's.
+        index: Of the GPU, by default the first one.
+        captured: Allow CUDA graphs of fixed shapes (`FixedShapes`).
+        stream: Handle of the CUDA stream to work on.
+        tensorrt: Options of the TensorRT provider, which then comes first.
     """
-    # A lean and a full model, or two servers, share the GPU: memory is taken as needed, not doubled each time.
+    # Several models share the GPU: memory is taken as needed, not doubled each time.
     options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
     if captured:
         options["enable_cuda_graph"] = 1
@@ -105,10 +98,9 @@ def cuda_providers(
 
 
 def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
-    """Open a session on `device` that uses `threads` CPU threads per call; on_cuda: `cuda_providers` as wanted.
+    """Open a session that uses `threads` CPU threads per call; on_cuda: see `cuda_providers`.
 
-    Raises `MissingExtraError`, `DeviceError` if CUDA is not active in the session, `ModelError` for a file that is
-    missing, damaged, lacks its weights or is no exported sentence encoder.
+    Raises `MissingExtraError`, `DeviceError` if CUDA is not active, `ModelError` for a damaged or foreign file.
     """
     cuda = device.type == "cuda"
     runtime = require("onnxruntime", extra="gpu" if cuda else "cpu")
@@ -157,10 +149,9 @@ def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[N
 
 
 class FixedShapes:
-    """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
+    """Runs of a session over fixed buffers, so that CUDA records each shape once as a graph.
 
-    A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
-    time. On the CPU the same buffers are used without recording. width: of the vectors.
+    One call replays a graph instead of starting every kernel, which takes most of the time of small batches.
     """
 
     def __init__(self, session: Any, device: torch.device, width: int) -> None:
@@ -211,19 +202,18 @@ class FixedShapes:
 
 
 class OnnxEncoder:
-    """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
+    """The graph of one encoder. Many texts run in batches on one core each; few use all cores per call.
 
     Args:
         file: The graph.
-        reader: Of texts; a graph without a tokenizer takes ids only.
-        threads: CPU cores in all, by default those that this process may use.
+        reader: Of texts; without it the graph takes ids only.
+        threads: CPU cores in all, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
-        batch_tokens: Most tokens of a batch, by default as suits the device.
+        batch_tokens: Most tokens of a batch.
         report: Of the graph.
-        heads: Score its vectors, by default by their cosine.
-        buckets: Bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA graph: for
-            small batches and single texts, as starting kernels takes longer than running them; threads take turns.
-        on_cuda: `cuda_providers`, by default those that `buckets` needs.
+        heads: Score its vectors instead of the cosine.
+        buckets: Bring batches into a few shapes (`bucket`), on CUDA recorded as graphs: faster for single texts.
+        on_cuda: See `cuda_providers`.
     """
 
     def __init__(
@@ -240,7 +230,7 @@ class OnnxEncoder:
         on_cuda: Sequence[Any] | None = None,
     ) -> None:
         self.file, self.reader, self.report, self.heads = file, reader, report, heads
-        self._place = file.absolute()  # it is read again, wherever the process has gone by then
+        self._place = file.absolute()  # read again after a change of folder
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
@@ -261,14 +251,14 @@ class OnnxEncoder:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
         Args:
-            path: A folder with a graph, or an .onnx file.
-            precision: `fp32`, `fp16` or `int8`; by default as suits the device, see `find_graph`.
+            path: The folder or file.
+            precision: `fp32`, `fp16` or `int8`; by default as suits the device.
             device: As of the class.
             options: `threads`, `batch_tokens` and `buckets` of the class.
 
         Raises:
-            ModelError: The folder has no graph, or export.json was changed or describes another graph.
-            DeviceError: The device is not active, or the graph is not made for it.
+            ModelError: There is no such graph, or export.json does not describe it.
+            DeviceError: The device is not active, or cannot run the graph.
             UsageError: A precision is given for one file.
             MissingExtraError: ONNX Runtime is not installed.
         """
@@ -283,14 +273,11 @@ class OnnxEncoder:
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` if the files that it was loaded from are no longer those."""
+        """Raise `ModelError` if its files were replaced since it was loaded."""
         check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
-        """Return the SHA-256 over the graph with its weights, and how texts become ids: all that vectors depend on.
-
-        Raises `ModelError` if the graph was replaced since it was loaded.
-        """
+        """Return the SHA-256 over the graph and how texts become ids. Raises `ModelError` if it was replaced."""
         self.check_unreplaced()
         digest = Digest()
         for file in graph_files(self._place):
@@ -303,7 +290,7 @@ class OnnxEncoder:
         return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
 
     def _on_one_core(self) -> Any:
-        """Return the graph on one core, opened at the first call, unless another model has taken its place."""
+        """Return a session on one core, opened at the first call, unless another model took its place."""
         with self._opening, contextlib.suppress(ModelError):
             if self._one_core is None:
                 session = self._opened(1)
@@ -312,11 +299,9 @@ class OnnxEncoder:
         return self._one_core
 
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
-        """Return sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
+        """Return sentence vectors (n, out) in float32; one text gives one vector, (out,).
 
-        Args:
-            texts: A single one gives one vector, (out,).
-            prompt: Put the model's default prompt before each text.
+        prompt: Put the model's default prompt before each text.
         """
         vectors: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
         return vectors[0] if isinstance(texts, str) else vectors
@@ -325,7 +310,7 @@ class OnnxEncoder:
         """Encode as `encode` does, into a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
-        texts = listed_texts(texts)  # checked by their places here, not among the distinct ones
+        texts = listed_texts(texts)
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         vectors = self.encode_ids(self.reader.token_ids(list(place), prompt=prompt))
         return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
@@ -364,17 +349,14 @@ class OnnxEncoder:
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return how alike the texts of each row are, (n,), from vectors (n, out): the heads' score, else the cosine.
-
-        Raises `UsageError` if there are not as many of both.
-        """
+        """Return the score of the heads, else the cosine, (n,), of vectors (n, out). Raises `UsageError`."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
-        """Return vectors (b, out) of one batch as it is, by the names of the graph's inputs; session: another one."""
+        """Return vectors (b, out) of one batch of inputs by name; session: runs it instead."""
         if self._fixed is not None:
             return self._fixed.run(feeds)
         with _running():
@@ -392,20 +374,20 @@ def load_text_encoder(
     threads: int | None = None,
     device: str | None = None,
 ) -> Encoder | OnnxEncoder:
-    """Load a model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
+    """Load a model in torch, with `pooling` and `max_length`, or a graph, with `precision` and `threads`.
 
     Args:
-        name: The folder, hub name, miniature or .onnx file.
+        name: Folder, hub name, miniature or .onnx file.
         runtime: `torch` or `onnx`; by default `onnx` for an .onnx file or with a precision, else `torch`.
-        pooling: For torch, as in `load_encoder`.
-        max_length: For torch, as in `load_encoder`.
-        precision: For a graph, as in `OnnxEncoder.load`.
-        threads: For a graph, as in `OnnxEncoder`.
-        device: As in `load_encoder` and `OnnxEncoder`.
+        pooling: See `load_encoder`.
+        max_length: See `load_encoder`.
+        precision: See `OnnxEncoder.load`.
+        threads: See `OnnxEncoder`.
+        device: `cpu` (by default) or `cuda[:i]`.
 
     Raises:
         ModelError: There is no such model or graph, or it is damaged.
-        DeviceError: The device is not active, or the graph is not made for it.
+        DeviceError: The device is not active, or cannot run the graph.
         UsageError: Parameters do not go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
