@@ -180,7 +180,6 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
             graph=lambda: folder / GRAPH_FILES[BACKENDS[backend].precision],
             folder=lambda: folder,
             device=torch.device(options.device),
-            threads=torch.get_num_threads(),
         )
 
     plain, half = runner("torch-fp32", None), runner(f"torch-{low}", None) if low else None

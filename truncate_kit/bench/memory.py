@@ -84,14 +84,8 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
     before = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # this makes the context of the process
     model = Path(request["model"])
     encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
-    runner = make_runner(
-        BACKENDS[request["backend"]],
-        encoder,
-        graph=lambda: Path(request["graph"]),
-        folder=lambda: model,
-        device=device,
-        threads=request["threads"],
-    )
+    backend, graph = BACKENDS[request["backend"]], lambda: Path(request["graph"])
+    runner = make_runner(backend, encoder, graph=graph, folder=lambda: model, device=device)
     ids = random_ids([request["length"]] * request["batch_size"], encoder.backbone.config.vocab_size)
     return runner.prepare(ids), before
 

@@ -45,14 +45,6 @@ class Backend:
     tensorrt: bool = False  # inside ONNX Runtime, from a graph without ONNX Runtime's own operators
 
     @property
-    def dtype(self) -> "torch.dtype | None":
-        """Return the type that torch turns all weights to, unless they stay as they are."""
-        import torch  # here, because the page of a run reads titles only
-
-        weights = PRECISIONS[self.precision].weights
-        return None if weights in (None, "float32") else getattr(torch, str(weights))
-
-    @property
     def on_cuda(self) -> bool:
         """Tell whether it makes sense, or has kernels, on a GPU only."""
         in_torch = self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only
@@ -72,35 +64,30 @@ class Backend:
 
 _FLASH = "flash_attention_2"
 _PEER: Final = "sentence-transformers"
-_ROWS: tuple[tuple[str, str, Runtime, str, dict[str, Any]], ...] = (  # title: {} is the precision, which ends the name
-    ("torch-fp32", "torch {}", "torch", "o", {}),
-    ("torch-tf32", "torch {}", "torch", "o", {}),
-    ("torch-bf16", "torch {}", "torch", "o", {}),
-    ("torch-fp16", "torch {}", "torch", "o", {}),
-    ("flash-fp16", "torch {}, variable-length flash attention", "torch", "<", {"attention": _FLASH}),
-    ("compile-fp32", "torch.compile {}", "torch", "s", {"compiled": True}),
-    ("compile-bf16", "torch.compile {}", "torch", "s", {"compiled": True}),
-    ("compile-fp16", "torch.compile {}", "torch", "s", {"compiled": True}),
-    ("compile-static-fp16", "torch.compile {}, static shapes", "torch", "h", {"compiled": True, "static": True}),
-    ("compile-graphs-fp16", "torch.compile {}, CUDA graphs", "torch", "^",
+_KINDS: tuple[tuple[str, tuple[Precision, ...], str, Runtime, str, dict[str, Any]], ...] = (
+    ("torch", ("fp32", "tf32", "bf16", "fp16"), "torch {}", "torch", "o", {}),
+    ("flash", ("fp16",), "torch {}, variable-length flash attention", "torch", "<", {"attention": _FLASH}),
+    ("compile", ("fp32", "bf16", "fp16"), "torch.compile {}", "torch", "s", {"compiled": True}),
+    ("compile-static", ("fp16",), "torch.compile {}, static shapes", "torch", "h", {"compiled": True, "static": True}),
+    ("compile-graphs", ("fp16",), "torch.compile {}, CUDA graphs", "torch", "^",
      {"compiled": True, "static": True, "captured": True}),
-    ("st-fp32", f"{_PEER} {{}}", _PEER, "P", {}),
-    ("st-bf16", f"{_PEER} {{}}", _PEER, "P", {}),
-    ("st-fp16", f"{_PEER} {{}}", _PEER, "P", {}),
-    ("st-flash-fp16", f"{_PEER} {{}}, flash attention without padding", _PEER, "*", {"attention": _FLASH}),
-    ("onnx-fp32", "ONNX Runtime {}", "onnx", "D", {}),
-    ("onnx-fp16", "ONNX Runtime {}", "onnx", "D", {}),
-    ("onnx-graphs-fp16", "ONNX Runtime {}, CUDA graphs", "onnx", "v", {"captured": True}),
-    ("tensorrt-fp16", "ONNX Runtime TensorRT {}", "onnx", "X", {"tensorrt": True}),
-    ("onnx-int8", "ONNX Runtime {}", "onnx", "D", {}),
+    ("st", ("fp32", "bf16", "fp16"), f"{_PEER} {{}}", _PEER, "P", {}),
+    ("st-flash", ("fp16",), f"{_PEER} {{}}, flash attention without padding", _PEER, "*", {"attention": _FLASH}),
+    ("onnx", ("fp32", "fp16", "int8"), "ONNX Runtime {}", "onnx", "D", {}),
+    ("onnx-graphs", ("fp16",), "ONNX Runtime {}, CUDA graphs", "onnx", "v", {"captured": True}),
+    ("tensorrt", ("fp16",), "ONNX Runtime TensorRT {}", "onnx", "X", {"tensorrt": True}),
 )  # fmt: skip
 BACKENDS: dict[str, Backend] = {
-    name: Backend(
-        name=name, title=title.format(precision), runtime=runtime, precision=precision, marker=marker, **traits
+    f"{kind}-{precision}": Backend(
+        name=f"{kind}-{precision}",
+        title=title.format(precision),
+        runtime=runtime,
+        precision=precision,
+        marker=marker,
+        **traits,
     )
-    for name, title, runtime, marker, traits in _ROWS
-    for precision in PRECISIONS
-    if name.endswith(f"-{precision}")
+    for kind, precisions, title, runtime, marker, traits in _KINDS
+    for precision in precisions
 }
 BASE = "torch-fp32"
 GRAPH = "onnx-fp32"

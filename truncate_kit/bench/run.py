@@ -118,7 +118,7 @@ def bench(
             Subject(role, model, scratch, graphs, settings.blocks if role == "lean" else None, target)
             for role, model in models.items()
         ]
-        contestants = Contestants(subjects, backends, device=device, threads=settings.threads or before)
+        contestants = Contestants(subjects, backends, device)
         report = _measure(contestants, settings, pairs, tuple(texts or ()), progress)
     return replace(report, seconds=time.perf_counter() - begin)
 
@@ -143,31 +143,30 @@ def _measure(
     contestants.start(largest, progress)
     scores = {} if pairs is None or random else score_all(contestants, pairs, settings.seed, progress)
     others = OtherWork()
-    shapes = [(size, length) for size in sorted({1, *settings.batch_sizes}) for length in lengths]
-    timings: list[Timing] = []
-    for done, shape in enumerate(shapes, start=1):
-        measure = functools.partial(time_shape, contestants.runners, encoders, shape, rounds=rounds, device=device)
-        timings += contestants.surviving(f"at {shape[0]} × {shape[1]} tokens", measure)
-        progress("Timing fixed shapes", done, len(shapes))
-    chosen = spread(texts, settings.max_texts)
-    for done, singly in enumerate((True, False) if chosen else (), start=1):
-        timings += contestants.surviving(
-            "at one sentence" if singly else "at the real set",
-            lambda singly=singly: time_texts(  # type: ignore[misc]  # mypy cannot infer a default's type
-                contestants.reading_texts(),
-                encoders,
-                chosen,
-                random=random,
-                rounds=rounds if singly else min(rounds, _MAX_PASSES),
-                singly=singly,
-            ),
+    chosen, timings = spread(texts, settings.max_texts), list[Timing]()
+
+    def time_set(singly: bool) -> list[Timing]:
+        passes, readers = rounds if singly else min(rounds, _MAX_PASSES), contestants.reading_texts()
+        return time_texts(readers, encoders, chosen, random=random, rounds=passes, singly=singly)
+
+    scenarios: dict[str, Callable[[], list[Timing]]] = {
+        f"at {size} × {length} tokens": functools.partial(
+            time_shape, contestants.runners, encoders, (size, length), rounds=rounds, device=device
         )
-        progress("Timing real sentences", done, 2)
+        for size in sorted({1, *settings.batch_sizes})
+        for length in lengths
+    }
+    if chosen:
+        scenarios["at one sentence"] = functools.partial(time_set, True)
+        scenarios["at the real set"] = functools.partial(time_set, False)
+    for done, (name, measure) in enumerate(scenarios.items(), start=1):
+        timings += contestants.surviving(name, measure)
+        progress("Timing", done, len(scenarios))
     busy = others.share()
     if settings.memory:
         contestants.measure_memory(largest, progress)
     return BenchReport(
-        **describe_machine(device, contestants.threads, busy),
+        **describe_machine(device, torch.get_num_threads(), busy),
         models=tuple(subject.facts() for subject in contestants.subjects),
         contestants=tuple(contestants.rows.values()),
         timings=tuple(timings),
@@ -417,10 +416,8 @@ class Subject:
 class Contestants:
     """The runners of all models, and their rows; one that fails leaves with its reason."""
 
-    def __init__(
-        self, subjects: Sequence[Subject], backends: Sequence[Backend], *, device: torch.device, threads: int
-    ) -> None:
-        self.subjects, self.backends, self.device, self.threads = subjects, backends, device, threads
+    def __init__(self, subjects: Sequence[Subject], backends: Sequence[Backend], device: torch.device) -> None:
+        self.subjects, self.backends, self.device = subjects, backends, device
         self.encoders = {subject.role: subject.encoder for subject in subjects}
         self.runners: dict[Key, Runner] = {}  # those that take part
         self.rows: dict[Key, Contestant] = {}  # for the report, with those that left
@@ -458,7 +455,7 @@ class Contestants:
         begin, key = time.perf_counter(), (subject.role, backend.name)
         vocabulary, (batch_size, length) = subject.encoder.backbone.config.vocab_size, shape
         runner = guarded(key, make_runner)(
-            backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device, threads=self.threads
+            backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device
         )
         for size, width in sorted({(1, min(length, 16)), (1, length), (batch_size, length)}):
             call = guarded(key, guarded(key, runner.prepare)(random_ids([width] * size, vocabulary)))
@@ -499,7 +496,7 @@ class Contestants:
                 "backend": name,
                 "graph": str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None,
                 "device": str(self.device),
-                "threads": self.threads,
+                "threads": torch.get_num_threads(),
                 "batch_size": shape[0],
                 "length": shape[1],
             }

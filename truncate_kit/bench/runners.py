@@ -57,6 +57,12 @@ def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
 
 
+def _dtype(backend: Backend) -> torch.dtype | None:
+    """Return the type that torch turns all weights to, unless they stay as they are."""
+    weights = PRECISIONS[backend.precision].weights
+    return None if weights in (None, "float32") else getattr(torch, str(weights))
+
+
 def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Tensor:
     """Encode at most `size` texts of like length per call of `encode`: vectors (n, d) in the order of `ids`."""
     chunks = length_batches([len(row) for row in ids], size)
@@ -94,7 +100,7 @@ class TorchRunner:
     def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
         self.device = device
         self.products = PRECISIONS[backend.precision].products
-        model = encoder if backend.dtype is None else copy.deepcopy(encoder).to(backend.dtype)
+        model = encoder if (dtype := _dtype(backend)) is None else copy.deepcopy(encoder).to(dtype)
         if backend.attention is not None:
             model = copy.deepcopy(model)
             try:
@@ -135,13 +141,13 @@ class OnnxRunner:
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
 
-    def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
+    def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device) -> None:
         self.reader = encoder.reader if encoder.tokenizer is not None else None
         # On torch's current stream, so that one clock on the device sees both; 0 means no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
         on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
-        self.most_texts = TENSORRT_TEXTS if backend.tensorrt else None
+        self.most_texts, threads = TENSORRT_TEXTS if backend.tensorrt else None, torch.get_num_threads()
         try:
             check_runnable(graph, device.type)
             self.model = OnnxEncoder(
@@ -196,7 +202,7 @@ class PeerRunner:
             )
         except Exception as error:  # a module of its own, an old version: its loader raises anything
             raise AbsentError(f"sentence-transformers does not load it: {first_line(error)}") from error
-        self.model = model if backend.dtype is None else model.to(backend.dtype)
+        self.model = model if (dtype := _dtype(backend)) is None else model.to(dtype)
         self.similarities = encoder.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], Tensor]:
@@ -227,9 +233,8 @@ def make_runner(
     graph: Callable[[], Path],
     folder: Callable[[], Path],
     device: torch.device,
-    threads: int,
 ) -> Runner:
-    """Make `encoder` run in `backend`.
+    """Make `encoder` run in `backend`, on as many CPU threads as torch.
 
     Args:
         backend: Runs it.
@@ -237,7 +242,6 @@ def make_runner(
         graph: Gives its ONNX graph, exporting it if needed.
         folder: Gives its folder.
         device: On which it runs.
-        threads: CPU cores that it takes.
 
     Raises:
         AbsentError: This machine or this environment cannot.
@@ -249,7 +253,7 @@ def make_runner(
     except DeviceError as error:
         raise AbsentError(str(error)) from error
     if backend.runtime == "onnx":
-        return OnnxRunner(backend, encoder, graph(), device=device, threads=threads)
+        return OnnxRunner(backend, encoder, graph(), device=device)
     if backend.runtime == "sentence-transformers":
         return PeerRunner(backend, encoder, folder, device=device)
     return TorchRunner(backend, encoder, device=device)
