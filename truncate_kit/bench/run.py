@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from truncate_kit.bench.memory import peak_memory
 from truncate_kit.bench.result import (
@@ -221,13 +220,14 @@ def score_all(
     if shared and fields["comparison"] != "unfair":
         (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
         if isinstance(pairs, RetrievalSet):
-            difference, (low, high) = estimated(ours - theirs, seed=seed)
-            quality = {"lean": lean, "full": full, "difference": difference, "low": low, "high": high}
-            quality |= {"level": LEVEL, "resamples": RESAMPLES, "num_pairs": len(ours)}
+            (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
         else:
-            numbers = numbers_of((pair.first, pair.second) for pair in pairs)
-            targets = [pair.target for pair in pairs]
-            quality = quality_difference(ours.tolist(), theirs.tolist(), targets, numbers=numbers, seed=seed)
+            numbers, targets = numbers_of((pair.first, pair.second) for pair in pairs), [pair.target for pair in pairs]
+            _, (low, high), resamples, num_pairs = paired_difference(
+                ours.tolist(), theirs.tolist(), targets, numbers=numbers, seed=seed
+            )
+        quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
+        quality |= {"resamples": resamples, "num_pairs": num_pairs}
         fields |= {"quality": quality, "quality_backend": shared[0]}
     return fields
 
@@ -255,24 +255,6 @@ def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
         raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
     single = own.scores(vectors, vectors)
     return float(single.mean()), single
-
-
-def quality_difference(
-    lean: Sequence[float],
-    full: Sequence[float],
-    targets: Sequence[float],
-    *,
-    numbers: NDArray[np.int64] | None = None,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Compare the similarities of both models by `paired_difference`; return `BenchReport.quality`."""
-    (ours, theirs), (low, high), drawn, num_pairs = paired_difference(
-        lean, full, targets, numbers=numbers, resamples=resamples, level=level, seed=seed
-    )
-    quality = {"lean": ours, "full": theirs, "difference": ours - theirs, "low": low, "high": high}
-    return quality | {"level": level, "resamples": drawn, "num_pairs": num_pairs}
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
