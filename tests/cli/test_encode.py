@@ -99,7 +99,7 @@ def test_json_and_options(workspace, capsys):
         (("texts.txt", "--out", "texts.txt/v.npy"), "Cannot write"),
         (("texts.txt", "--model", "./nowhere"), "nowhere"),
         (("texts.txt", "--device", "cuda"), "CUDA"),
-        (("texts.txt", "--out", "taken.npy"), "made from something else"),
+        (("texts.txt", "--out", "taken.npy"), "made from another input"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
@@ -129,17 +129,17 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     (workspace / "pairs.csv").write_text(PAIRS)
     arguments = ("evaluate", "--data", "pairs.csv", "--scale", "0,5", "--json")
     found = {
-        name: json.loads(run(capsys, *arguments, *options)[1])
+        name: json.loads(run(capsys, *arguments, *options)[1])["rows"][0]["values"]
         for name, options in {
             "whole": (),
             "int8": ("--vectors", "int8"),
             "binary": ("--vectors", "binary", "--dimensions", "9"),
         }.items()
     }
-    assert [score["bytes_per_vector"] for score in found.values()] == [64, 16, 2]
+    assert [score["bytes per vector"] for score in found.values()] == [64, 16, 2]
     assert [score["dimensions"] for score in found.values()] == [16, 16, 9]
-    assert found["int8"]["pearson"] == pytest.approx(found["whole"]["pearson"], abs=1)
-    assert found["binary"]["pearson"] != pytest.approx(found["whole"]["pearson"], abs=0.01)
+    assert found["int8"]["Pearson"] == pytest.approx(found["whole"]["Pearson"], abs=1)
+    assert found["binary"]["Pearson"] != pytest.approx(found["whole"]["Pearson"], abs=0.01)
     code, _, err = run(capsys, *arguments, "--vectors", "float8")
     assert (code, "'float8' is not known" in err) == (1, True)
     assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())

@@ -37,14 +37,15 @@ def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
         for model in (minilm, minilm_graph / "model.onnx")
     )
     assert (before["runtime"], after["runtime"]) == ("torch", "onnx")
-    assert before["num_pairs"] == after["num_pairs"] == 24
+    before, after = (score["rows"][0]["values"] for score in (before, after))
+    assert before["pairs"] == after["pairs"] == 24
     first, second = (
         SentenceTransformer(str(minilm), device="cpu").encode([getattr(pair, part) for pair in pairs])
         for part in ("first", "second")
     )
     expected = 100 * stats.spearmanr((first * second).sum(axis=1), [pair.target for pair in pairs]).statistic
-    assert before["spearman"] == pytest.approx(expected, abs=1e-3)
-    assert after["spearman"] == pytest.approx(expected, abs=0.01)
+    assert before["Spearman"] == pytest.approx(expected, abs=1e-3)
+    assert after["Spearman"] == pytest.approx(expected, abs=0.01)
 
 
 @pytest.fixture
@@ -63,11 +64,13 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
     assert "length 1." in shown
     assert (workspace / "lean/model.onnx").is_file()
     assert (workspace / "lean/README.md").read_text() == "tuned"
-    torch_score = json.loads(run(capsys, "evaluate", "--data", data, "--json"))
-    graph_score = json.loads(run(capsys, "evaluate", "--data", data, "--runtime", "onnx", "--json"))
-    assert torch_score["num_pairs"] == graph_score["num_pairs"] == 15
-    assert graph_score["pearson"] == pytest.approx(torch_score["pearson"], abs=0.01)
-    assert f"{torch_score['spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
+    torch_score, graph_score = (
+        json.loads(run(capsys, "evaluate", "--data", data, *more, "--json"))["rows"][0]["values"]
+        for more in ((), ("--runtime", "onnx"))
+    )
+    assert torch_score["pairs"] == graph_score["pairs"] == 15
+    assert graph_score["Pearson"] == pytest.approx(torch_score["Pearson"], abs=0.01)
+    assert f"{torch_score['Spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
 
 
 def test_export_does_not_replace_a_model_that_something_else_left(workspace, tiny_folder, tmp_path, capsys):
@@ -93,10 +96,7 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
         split: json.loads(run(capsys, "evaluate", model, "--data", folder, *arguments, "--json"))
         for split, arguments in {"test": [], "dev": ["--split", "dev"]}.items()
     }
-    assert {split: (score["split"], score["num_pairs"]) for split, score in found.items()} == {
-        "test": ("test", 5),
-        "dev": ("dev", 15),
-    }
+    assert {split: score["rows"][0]["values"]["pairs"] for split, score in found.items()} == {"test": 5, "dev": 15}
     assert "no split 'validate'" in refused(capsys, "evaluate", model, "--data", folder, "--split", "validate")
     whole = refused(capsys, "evaluate", model, "--data", folder / "test.csv", "--split", "dev")
     assert "test.csv has no split 'dev'" in whole

@@ -48,7 +48,7 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     assert [graph["file"] for graph in record["graphs"]] == ["model.onnx", "model_int8.onnx"]
 
     scores = [
-        json.loads(run(capsys, "evaluate", *which, *options(out, data), "--json"))["spearman"]
+        json.loads(run(capsys, "evaluate", *which, *options(out, data), "--json"))["rows"][0]["values"]["Spearman"]
         for which in (
             ["--graph", "int8"],
             [out / "lean/model_int8.onnx"],
