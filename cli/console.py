@@ -1,23 +1,23 @@
-"""The one way out: tables and JSON on stdout; notes, progress and problems on stderr."""
+"""The one way out: tables and JSON on stdout; notes, progress and problems on stderr; options in messages."""
 
 import contextlib
 import errno
 import json
+import re
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from truncate_kit.core.errors import NO_FOLDER, TruncateKitError
 from truncate_kit.core.wording import harmless, harmless_json
-
-from .options import in_options
 
 if TYPE_CHECKING:
     from truncate_kit.core.progress import Progress, TrialWatcher
@@ -26,18 +26,67 @@ if TYPE_CHECKING:
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer, names are
+MOST_ROWS = 16  # of a table without --verbose
+RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
+"""The command of typer that runs, and how much it says."""
+OTHER_NAMES = {
+    "address": "ray_address",
+    "count": "workers",
+    "cpus": "threads",
+    "extras": "extra",
+    "gpus": "gpus_per_worker",
+    "layers": "layer",
+    "out": "folder",
+    "pairs": "data",
+    "precision": "vectors",
+    "raw": "texts",
+    "rows": "triplets",
+    "search_pairs": "data",
+}
+"""Parameters of the library that the command line has under another name."""
+FUNCTIONS = {
+    "combine": "truncate-kit combine MODEL",
+    "diagnose": "truncate-kit doctor",
+    "export_onnx": "truncate-kit export MODEL --onnx",
+    "finetune": "truncate-kit finetune MODEL",
+    "finetune_contrastive": "truncate-kit contrast MODEL",
+    "finetune_frozen": "truncate-kit freeze MODEL",
+    "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
+    "truncate": "truncate-kit cut MODEL --layer N",
+}
+"""The command that does what a function of the library does."""
+_NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
-@dataclass
-class Verbosity:
-    """How much the command that runs says: set by `--quiet` and `--verbose`."""
-
-    quiet: bool = False  # no notes and no progress on stderr; results and problems are said
-    verbose: bool = False  # every table, with all columns
-    more_said: bool = False  # that there are more tables
+def begin(command: Any, *, quiet: bool = False, verbose: bool = False) -> None:
+    """Speak for this command: `quiet` leaves out notes and progress, `verbose` prints every table with all columns."""
+    RUN.__init__(command=command, quiet=quiet, verbose=verbose, more_said=False)  # type: ignore[misc]  # set anew
 
 
-VERBOSITY = Verbosity()
+def in_options(text: str) -> str:
+    """Return a text of the library with its parameters, which stand in backticks, as options of the command.
+
+    `batch_size` becomes --batch-size, `device="cpu"` becomes --device cpu, `truncate()` the command that does it.
+    """
+    options = {} if RUN.command is None else {parameter.name: parameter for parameter in RUN.command.params}
+
+    def replaced(match: re.Match[str]) -> str:
+        name, value, arguments = match.groups()
+        if arguments is not None:
+            values = "".join(f" --{key} {text}" for key, text in re.findall(r'(\w+)="?(\w+)"?(?=[,)]|$)', arguments))
+            return f"{FUNCTIONS[name]}{values}" if name in FUNCTIONS else match[0]
+        option = options.get(name) or options.get(OTHER_NAMES.get(name, ""))
+        plain = re.sub(r"[\"'()\[\]]", "", value or "").replace(", ", ",")
+        plain = shlex.quote(plain) if plain else ""
+        if option is None:
+            return f"{name.replace('_', ' ')} {plain}".strip()
+        if option.param_type_name == "argument":
+            return str(option.metavar or name.upper())
+        if plain in ("True", "False"):
+            return str((option.opts if plain == "True" else option.secondary_opts or option.opts)[0])
+        return f"{option.opts[-1]} {plain}".strip()
+
+    return _NAMED.sub(replaced, text)
 
 
 def prepare_streams() -> None:
@@ -60,7 +109,7 @@ def print_problem(message: str, hint: str) -> None:
 
 def note(*texts: str | None, quiet: bool = False) -> None:
     """Print sentences beside the result on stderr, but with `--quiet`, and with `--json`, where `quiet` is set."""
-    for text in filter(None, () if quiet or VERBOSITY.quiet else texts):
+    for text in filter(None, () if quiet or RUN.quiet else texts):
         typer.echo(_in_lines(text, sys.stderr), err=True)
 
 
@@ -113,73 +162,60 @@ def show(
         print_json(result)
     elif as_json is not None:
         note(*view.notes)
-        for one in view.tables:
-            table(one)
-        say(*view.sentences, *(view.details if VERBOSITY.verbose else ()))
+        for cells in view.tables:
+            table(cells)
+        say(*view.sentences, *(view.details if RUN.verbose else ()))
     return drawn
 
 
 def table(cells: "Table") -> None:
     """Draw a table on stdout, numbers to the right; no number is cut, and long cells are broken between words.
 
-    Columns that do not fit beside the others are left out, unless `--verbose` continues them below; so are those in
-    which nothing stands.
+    Without `--verbose`, columns that do not fit beside the others and some rows of a long table are left out.
     """
-    if cells.detail and not VERBOSITY.verbose:
+    if cells.detail and not RUN.verbose:
         _tell_of_more()
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    drawn_rows = [[harmless(cell) for cell in row] for row in cells.rows]
     console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
-    inner = [[row[place] for row in drawn_rows] for place in range(len(cells.columns))]
+    columns = [[harmless(row[place]) for row in cells.rows] for place in range(len(cells.columns))]
     least = [
-        max(min(max(map(len, below), default=1), PROSE_WIDTH), *map(len, heading.split()), 1)
-        for heading, below in zip(cells.columns, inner, strict=True)
+        max(min(max(map(len, column), default=1), PROSE_WIDTH), *map(len, heading.split()), 1)
+        for heading, column in zip(cells.columns, columns, strict=True)
     ]
-    parts = _side_by_side(least, console.width)
-    for part in parts if VERBOSITY.verbose else parts[:1]:
-        drawn = Drawn(title=Text(harmless(cells.title)) if part == parts[0] else None, title_justify="left")
-        # Every width is set: rich may take from a column what it then gives back, and so cut the right border off.
-        left = max(console.width - _drawn_width([least[place] for place in part]), 0)
-        widths: list[int] = []
+    parts, step = _side_by_side(least, console.width), 1 if RUN.verbose else 1 + (len(cells) - 1) // MOST_ROWS
+    ends = (0, len(cells) - 1, cells.marked)
+    for part in parts if RUN.verbose else parts[:1]:
+        title = Text(harmless(cells.title)) if part == parts[0] else None
+        drawn = Drawn(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for place in part:
-            more = min(left, max(map(len, (cells.columns[place], *inner[place]))) - least[place])
-            left, widths = left - max(more, 0), [*widths, least[place] + max(more, 0)]
-            words = place == 0 or _holds_words(inner[place])
-            side: Literal["left", "right"] = "left" if words else "right"
+            words = place == 0 or not any(cell[:1].isdigit() for cell in columns[place])
+            side: Any = "left" if words else "right"
             heading = Text(harmless(cells.columns[place]))
-            drawn.add_column(heading, justify=side, width=widths[-1], overflow="fold")
-        for number, row in enumerate(drawn_rows):
-            drawn.add_row(*(Text(row[place]) for place in part), style="bold green" if number == cells.marked else None)
-        Console(width=max(console.width, _drawn_width(widths))).print(drawn)
-    if len(parts) > 1 and not VERBOSITY.verbose:
+            drawn.add_column(heading, justify=side, min_width=least[place], overflow="fold")
+        for number in (number for number in range(len(cells)) if number % step == 0 or number in ends):
+            style = "bold green" if number == cells.marked else None
+            drawn.add_row(*(Text(columns[place][number]) for place in part), style=style)
+        Console(width=max(console.width, sum(least[place] + 2 for place in part))).print(drawn)
+    if (len(parts) > 1 or step > 1) and not RUN.verbose:
         _tell_of_more()
 
 
-def _holds_words(cells: Sequence[str]) -> bool:
-    """Return whether a column says something, where others count."""
-    return any(cell[:1].isalpha() for cell in cells) and not any(cell[:1].isdigit() for cell in cells)
-
-
 def _tell_of_more() -> None:
-    if not VERBOSITY.more_said:
-        note("More columns and tables: --verbose, or the page of truncate-kit report.")
-        VERBOSITY.more_said = True
-
-
-def _drawn_width(widths: Sequence[int]) -> int:
-    """Return the characters of a whole line, with borders."""
-    return sum(width + len("│  ") for width in widths) + 1
+    if not RUN.more_said:
+        note("More rows, columns and tables: --verbose, or the page of truncate-kit report.")
+        RUN.more_said = True
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
     """Return the places of the columns that fit beside each other; the first one leads every group."""
     groups = [[0]]
     for place in range(1, len(widths)):
-        if _drawn_width([widths[other] for other in (*groups[-1], place)]) > available and len(groups[-1]) > 1:
+        if sum(widths[other] + 2 for other in (*groups[-1], place)) > available and len(groups[-1]) > 1:
             groups.append([0])
         groups[-1].append(place)
     return groups
@@ -190,7 +226,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
     """Draw progress on stderr when that is a terminal."""
     from truncate_kit.core.progress import Bars, silent
 
-    yield silent if quiet or VERBOSITY.quiet else Bars(_above_bars)
+    yield silent if quiet or RUN.quiet else Bars(_above_bars)
 
 
 @contextmanager
@@ -204,7 +240,7 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWat
             from truncate_kit.core.progress import TensorboardLog
 
             beside = stack.enter_context(TensorboardLog(out / "tensorboard"))
-        hidden = quiet or VERBOSITY.quiet
+        hidden = quiet or RUN.quiet
         yield (beside or TrialWatcher()) if hidden else Bars(_above_bars, beside)
 
 

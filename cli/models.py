@@ -17,10 +17,11 @@ from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import ModelSource
 
 from . import options
-from .console import progress_bar, show
 from .options import (
     Machine,
+    Pairs,
     Push,
+    Workspace,
     argument,
     command,
     data_option,
@@ -28,9 +29,7 @@ from .options import (
     machine_option,
     refuse,
     results_option,
-    use_threads,
 )
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
@@ -41,27 +40,25 @@ if TYPE_CHECKING:
 @command(
     "truncate-kit cut MODEL --layer 6",
     "truncate-kit cut MODEL --blocks 1..3,6 --vocabulary-from texts.txt",
+    result="training.cutting:CutResult",
 )
 def cut(
     model: options.Model = None,
+    *,
     layer: int | None = layers_option(None, "The last layer to keep; 0 keeps the embeddings alone."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
-    *,
+    workspace: Workspace,
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Cut a model at a layer or to some blocks, in its vocabulary, or both; save it with a card, without training."""
     kept = options.kept(layer, blocks)
     if kept is None and vocabulary_from is None:
         raise UsageError("Nothing says what to cut.", hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.")
-    workspace = Workspace(folder, quiet=as_json)
     result = _save_cut(workspace.starting_model(model, pooling, max_length), kept, vocabulary_from, workspace)
-    show(result, as_json=as_json)
-    workspace.say(f"Saved: {workspace.lean}")
+    workspace.show(result, workspace.lean)
     workspace.note(push.upload(workspace.lean))
 
 
@@ -75,14 +72,6 @@ def _save_cut(
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
-    _check_cut_replaceable(source, workspace)
-    raw = None if texts is None else read_texts(texts)
-    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
-    workspace.remember(source, None)
-    return result
-
-
-def _check_cut_replaceable(source: ModelSource, workspace: Workspace) -> None:
     lean = workspace.lean
     origin, own = read_origin(lean), Path(source.name).resolve() == lean.resolve()
     if lean.is_dir() and (origin is None or origin.method != "cut" or own):
@@ -91,24 +80,29 @@ def _check_cut_replaceable(source: ModelSource, workspace: Workspace) -> None:
             f"{lean} holds {'that model' if own else 'another model'}, which a cut of {source.name} would replace.",
             hint=f"Name another folder with --workspace.{also}",
         )
+    raw = None if texts is None else read_texts(texts)
+    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
+    workspace.remember(source, None)
+    return result
 
 
-@command("truncate-kit export --onnx", "truncate-kit export --onnx --precision int8 --data pairs.csv")
+@command(
+    "truncate-kit export --onnx",
+    "truncate-kit export --onnx --precision int8 --data pairs.csv",
+    result="export.record:ExportReport",
+)
 def export(
     model: options.Finished = None,
+    *,
     onnx: bool = results_option(False, "Write one ONNX graph, from token ids to the vector.", "--onnx"),
-    data: options.Data = None,
-    columns: options.Columns = None,
-    scale: options.Scale = None,
+    pairs: Pairs,
     layer: int | None = layers_option(None, "Cut the model there first, without training."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
-    *,
     values: "Annotated[dict[str, Any], ExportSettings]",
     threads: options.Threads = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
+    workspace: Workspace,
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
     from truncate_kit.export.record import ExportSettings
@@ -125,25 +119,23 @@ def export(
     from truncate_kit.methods.distill.texts import own_pairs_of, search_pairs_of, texts_of
     from truncate_kit.report.view import data_sentences, view_of
 
-    use_threads(threads)
-    workspace = Workspace(folder, quiet=as_json)
+    options.use_threads(threads)
+    cuts = kept is not None or vocabulary_from is not None
     # What is scored is found before a cut takes the place of what is there.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
-    named = (data, columns, scale, kept, vocabulary_from)
-    unlabelled: PairSplits | RetrievalSet | None = None
-    if own_model and all(one is None for one in named) and (own := own_pairs_of(workspace)) is not None:
-        workspace.note(*data_sentences(own))
-        unlabelled = own
-    elif (queries := workspace.queries(data, columns, scale)) is not None:
-        unlabelled = read_retrieval(queries)
-        texts_of(unlabelled)
-    scored, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
+    scored: PairSplits | RetrievalSet | None = None
+    if own_model and not cuts and pairs == Pairs() and (scored := own_pairs_of(workspace)) is not None:
+        workspace.note(*data_sentences(scored))
+    elif (queries := workspace.queries(pairs)) is not None:
+        scored = read_retrieval(queries)
+        texts_of(scored)
+    found = None
+    if scored is None:
+        scored, found = workspace.data(pairs)
     if precision == "int8" and not isinstance(scored, RetrievalSet):
         _check_searchable(scored)
-    if kept is not None or vocabulary_from is not None:
+    if cuts:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
-        from truncate_kit.report.view import view_of
-
         workspace.note(*view_of(cut).sentences)
         model = None
     _check_replaceable(workspace, model)
@@ -156,19 +148,13 @@ def export(
     splits = workspace.unseen(scored, source.name)
     if precision == "int8" and None in (splits.dev, splits.test):
         splits = workspace.divided(splits)
-    with workspace.held(), progress_bar(quiet=as_json) as progress:
+    searched = splits.dev if precision == "int8" else None
+    with workspace.held(), workspace.progress() as progress:
         _check_replaceable(workspace, model)  # once more: the model was loaded while others could write
-        report = export_onnx(
-            encoder,
-            place,
-            settings,
-            pairs=splits.evaluation,
-            search_pairs=splits.dev if precision == "int8" else None,
-            progress=progress,
-        )
+        work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": searched, "progress": progress}
+        report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, found)
-    show(report, as_json=as_json)
-    workspace.say(f"Exported: {place / report.file}")
+    workspace.show(report, place / report.file)
     workspace.note(push.upload(place))
 
 
@@ -212,37 +198,30 @@ def _inside(workspace: Workspace, named: str) -> bool:
 @command(
     "truncate-kit encode texts.txt --out vectors.npy",
     "truncate-kit encode - --model mini-bert --out two.npy < texts.txt",
+    result="export.encode:EncodedFile",
 )
 def encode(
     file: Path = argument(
-        ...,
-        "FILE",
-        "Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz. - reads lines from "
-        "standard input.",
+        ..., "FILE", "Texts: .txt, .csv, .tsv, .jsonl or .parquet, also .gz or .xz; - reads lines from standard input."
     ),
-    model: str | None = data_option(
-        None, "Folder, hub name, miniature or .onnx file; by default the workspace's lean model."
-    ),
+    *,
+    model: str | None = data_option(None, "Folder, hub name, miniature or .onnx file; by default WORKSPACE/lean."),
     column: str | None = data_option(None, "Column of the texts, if no name says it."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: str | None = machine_option(
-        None, "torch or onnx; by default onnx where the model has a graph for the device."
-    ),
+    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if the model has a fitting graph."),
     graph: options.Graph = None,
-    *,
     machine: Machine,
     out: Path = results_option(Path("vectors.npy"), "Where the vectors go, row n for text n."),
     precision: str = results_option("float32", "Of the vectors: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     normalize: bool | None = results_option(
         None,
-        "Scale to length 1 after cutting dimensions, or not; by default as the model does.",
+        "Scale vectors to length 1; by default as the model does.",
         "--normalize/--no-normalize",
         show_default=False,
     ),
-    folder: options.WorkspaceFolder = options.WORKSPACE,
-    as_json: options.Json = False,
+    workspace: Workspace,
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
@@ -250,8 +229,6 @@ def encode(
     from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
     from truncate_kit.export.runtime import OnnxEncoder
 
-    use_threads(machine.threads)
-    workspace = Workspace(folder, quiet=as_json)
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
     where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of those that encode
@@ -264,13 +241,12 @@ def encode(
         why = "a graph has its pooling and its length inside" if inside else f"{place} has no graph for {where}"
         workspace.note(f"This runs in torch: {why}.")
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
-    with machine.open() as engine, progress_bar(quiet=as_json) as progress, _readable(file) as source:
+    with machine.open() as engine, workspace.progress() as progress, _readable(file) as source:
         result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress)
     if result.num_cut and encoder.reader is not None:
         of = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
         workspace.note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
-    show(replace(result, source=str(file)), as_json=as_json)
-    workspace.say(f"Saved: {result.file}")
+    workspace.show(replace(result, source=str(file)))
 
 
 @contextmanager

@@ -1,119 +1,99 @@
-"""Settings become options; options that several commands share; parameters of the library in the words of options."""
+"""Settings become options; options that several commands share, among them the workspace and what it gives."""
 
 import dataclasses
 import functools
 import inspect
-import re
-import shlex
+import pkgutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import truncate_kit
-from truncate_kit.core.errors import TruncateKitError, UsageError, known_name
-from truncate_kit.core.files import local_path
+from truncate_kit.core.errors import DataError, TruncateKitError, UsageError, known_name
+from truncate_kit.core.files import run_lock
+from truncate_kit.core.origin import read_origin
 from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
+from truncate_kit.core.workspace import DataSource, ModelSource
+from truncate_kit.core.workspace import Workspace as Places
+
+from . import console
 
 if TYPE_CHECKING:
     from truncate_kit.core.parallel import Engine
+    from truncate_kit.core.progress import Progress
+    from truncate_kit.core.results import Result
+    from truncate_kit.data.pairs import PairSplits
+    from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.models.encoder import Encoder
 
 WORKSPACE = Path("exported")
-OTHER_NAMES = {
-    "address": "ray_address",
-    "count": "workers",
-    "cpus": "threads",
-    "extras": "extra",
-    "gpus": "gpus_per_worker",
-    "layers": "layer",
-    "out": "folder",
-    "pairs": "data",
-    "precision": "vectors",
-    "raw": "texts",
-    "rows": "triplets",
-    "search_pairs": "data",
-}
-"""Parameters of the library that the command line has under another name."""
-FUNCTIONS = {
-    "combine": "truncate-kit combine MODEL",
-    "diagnose": "truncate-kit doctor",
-    "export_onnx": "truncate-kit export MODEL --onnx",
-    "finetune": "truncate-kit finetune MODEL",
-    "finetune_contrastive": "truncate-kit contrast MODEL",
-    "finetune_frozen": "truncate-kit freeze MODEL",
-    "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
-    "truncate": "truncate-kit cut MODEL --layer N",
-}
-"""The command that does what a function of the library does."""
-_NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
 class Command:
     """A function as a command: parameters that are settings become an option for each of their fields.
 
-    A parameter of the type `Annotated[dict[str, Any], SomeSettings]` gets those values alone that were given. Settings
-    of the package that are named in quotes are imported only when the command is used.
+    Settings of the package are named in quotes, which imports them only when the command is used; named as
+    `"Annotated[dict[str, Any], SomeSettings]"` the function gets the values that were given alone.
     """
 
-    def __init__(self, function: Callable[..., Any], examples: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
         functools.update_wrapper(self, function)
         self.__annotations__ = {}
-        self.function = function
-        self.examples = examples
+        self.function, self.examples, self._result = function, examples, result
+        self.parameters = inspect.signature(function).parameters
 
-    @functools.cached_property
-    def parameters(self) -> dict[str, inspect.Parameter]:
-        """The parameters of the function."""
-        return dict(inspect.signature(self.function, eval_str=True, locals=_PublicNames()).parameters)
+    @property
+    def result(self) -> type[Any]:
+        """The class of what `--json` prints."""
+        found: type[Any] = pkgutil.resolve_name(f"truncate_kit.{self._result}")
+        return found
 
     @functools.cached_property
     def settings(self) -> dict[str, type]:
         """The settings among the parameters."""
-        return {name: kind for name, one in self.parameters.items() if (kind := _settings_of(one.annotation))}
+        found = {}
+        for name, parameter in self.parameters.items():
+            kind = parameter.annotation
+            if isinstance(kind, str):
+                kind = getattr(truncate_kit, kind.rstrip("]").rpartition(" ")[2])
+            if dataclasses.is_dataclass(kind):
+                found[name] = kind
+        return found  # type: ignore[return-value]  # no instances
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
         """What can be typed."""
         typed: list[inspect.Parameter] = []
-        for name, one in self.parameters.items():
+        for name, parameter in self.parameters.items():
             if name in self.settings:
                 typed += [_parameter(field) for field in _options_of(self.settings[name])]
             else:
-                typed.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         return inspect.Signature(typed)
 
     def __call__(self, **values: Any) -> Any:
         """Run the function; what is not given has its default."""
         typed = self.__signature__.parameters
         defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
-        values = {
-            name: value for name, value in defaults.items() if value not in (..., inspect.Parameter.empty)
-        } | values
+        values = {name: value for name, value in defaults.items() if value is not ...} | values
         for name, kind in self.settings.items():
             given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
             given = {key: value for key, value in given.items() if value is not None}
-            values[name] = kind(**given) if self.parameters[name].annotation is kind else given
+            values[name] = given if str(self.parameters[name].annotation).startswith("Annotated") else kind(**given)
         return self.function(**values)
 
 
-class _PublicNames(dict[str, Any]):
-    """The public names of the package, each imported when an annotation asks for it."""
+def command(*examples: str, result: str = "") -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command.
 
-    def __missing__(self, name: str) -> Any:
-        if name not in truncate_kit.__all__:
-            raise KeyError(name)
-        return getattr(truncate_kit, name)
-
-
-def command(*examples: str) -> Callable[[Callable[..., Any]], Command]:
-    """Make a function a command. examples: lines at the end of its help."""
-    return lambda function: Command(function, examples)
-
-
-def _settings_of(annotation: Any) -> type | None:
-    found = [one for one in (annotation, *get_args(annotation)[1:]) if dataclasses.is_dataclass(one)]
-    return found[0] if found and isinstance(found[0], type) else None
+    Args:
+        examples: Lines at the end of its help.
+        result: The class of what `--json` prints, as `module:name` of the package.
+    """
+    return lambda function: Command(function, examples, result)
 
 
 def _options_of(kind: type) -> "list[dataclasses.Field[Any]]":
@@ -137,14 +117,22 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
     parse = field.metadata["option"].get("parse")
     if parse is None or typed is None:
         return typed
+    return numbers_of(field.name, typed, parse)
+
+
+def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> Any:
+    """Return the value of an option from what was typed. Raises `UsageError`."""
     try:
         return parse(typed)
     except TruncateKitError:
         raise
     except ValueError as error:
-        raise UsageError(
-            f"`{field.name}` {typed!r} is no list of numbers.", hint="Write numbers between commas, such as 1,32."
-        ) from error
+        hint = "Write numbers between commas, such as 0,5."
+        raise UsageError(f"`{name}` {typed!r} is no list of numbers.", hint=hint) from error
+
+
+def _scale(text: str) -> tuple[float, ...]:
+    return numbers(text.replace("..", ","))
 
 
 def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
@@ -168,132 +156,84 @@ def _shared(panel: str, text: str, *names: str, **details: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **details)
 
 
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
-    ),
-]
-Finished = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="Model folder, hub name or bundled miniature; by default WORKSPACE/lean.",
-    ),
-]
-Data = Annotated[
-    str | None,
-    _shared(
-        DATA,
-        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; by default those "
-        "of the last command that analyzed, trained or exported, else the bundled set.",
-    ),
-]
-PairsOrRetrieval = Annotated[
-    str | None,
-    _shared(
-        DATA,
-        "Pairs as for finetune, or queries and documents: a folder of corpus.jsonl, queries.jsonl and qrels/test.tsv "
-        "(BEIR's layout); by default the pairs of the last command that analyzed, trained or exported, else the "
-        "bundled set.",
-    ),
-]
-SearchMetric = Annotated[
-    str | None, _shared(DATA, "What queries choose by: ndcg (the default), mrr or recall, each at 10.")
-]
-Columns = Annotated[str | None, _shared(DATA, "Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
-Scale = Annotated[str | None, _shared(DATA, "Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
+def _model(text: str) -> Any:
+    return typer.Argument(metavar="MODEL", show_default=False, help=f"Folder, hub name or bundled miniature; {text}.")
+
+
+Model = Annotated[str | None, _model("by default the one used last")]
+Finished = Annotated[str | None, _model("by default WORKSPACE/lean")]
+SearchMetric = Annotated[str | None, _shared(DATA, "Queries choose by ndcg (the default), mrr or recall, each at 10.")]
 Pooling = Annotated[str | None, _shared(DATA, "mean, cls, max or last; by default the model's own, else mean.")]
 MaxLength = Annotated[int | None, _shared(DATA, "Tokens per text; by default the model's limit.")]
 Dimensions = Annotated[int | None, _shared(DATA, "Keep only this number of dimensions of a vector, the first ones.")]
-Layers = Annotated[
-    str | None,
-    _shared(
-        LAYERS, "auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."
-    ),
-]
+Layers = Annotated[str | None, _shared(LAYERS, "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
 Blocks = Annotated[str | None, _shared(LAYERS, "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
-VocabularyFrom = Annotated[
-    Path | None,
-    _shared(
-        LAYERS, "Drop word pieces that these texts never use, lines of a file; texts without them keep their vectors."
-    ),
-]
-Device = Annotated[str | None, _shared(MACHINE, "cpu or cuda; an error if it is not there.")]
-Threads = Annotated[int | None, _shared(MACHINE, "CPU threads; by default all cores.", min=1)]
-Graph = Annotated[
-    str | None,
-    _shared(
-        MACHINE,
-        "Which graph of the folder: fp32, fp16 or int8. Where none is named and one is used, what suits the device: on "
-        "the CPU fp32, else int8; on CUDA fp16, else fp32.",
-    ),
-]
+VocabularyFrom = Annotated[Path | None, _shared(LAYERS, "Drop word pieces that the texts of this file never use.")]
+Graph = Annotated[str | None, _shared(MACHINE, "Graph to run: fp32, fp16 or int8; by default what suits the device.")]
 Tensorboard = Annotated[
-    bool, _shared(RESULTS, "Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
+    bool, _shared(RESULTS, "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
 ]
-WorkspaceFolder = Annotated[
-    Path,
-    _shared(
-        RESULTS,
-        "Folder in which each command finds what the one before it left.",
-        "--workspace",
-        callback=lambda folder: local_path(folder),  # shells leave the "~" of --workspace=~/w
-    ),
-]
+Threads = Annotated[int | None, _shared(MACHINE, "CPU threads; by default all cores.", min=1)]
 Json = Annotated[bool, _shared(RESULTS, "Print the result as JSON, and nothing else on stdout.", "--json")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The options that say where work runs. Raises `UsageError` for some that do not go together.
+class Pairs:
+    """The data of a command: graded pairs, or queries and documents."""
+
+    data: str | None = setting(
+        None, "Pairs (file, folder, hub name) or retrieval folder; else those used last.", DATA, kind=str
+    )
+    columns: tuple[str, ...] | None = setting(
+        None, "Columns, if their names do not say it.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
+    )
+    scale: tuple[float, ...] | None = setting(
+        None, "Lowest and highest possible score; else inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
+    )
+
+    def refuse_unless(self, goes_with: str) -> None:
+        """Raise `UsageError` for columns or a scale, which would be ignored."""
+        refuse(goes_with, columns=self.columns, scale=self.scale)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Where torch computes."""
+
+    device: str | None = setting(None, "cpu or cuda; an error if it is not there.", MACHINE, kind=str)
+    threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
+
+    def __post_init__(self) -> None:
+        use_threads(self.threads)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(Hardware):
+    """Where work runs. Raises `UsageError` for options that do not go together.
 
     threads: CPU threads of each worker on a cluster, of all together on this machine.
     """
 
-    engine: str = setting(
-        "local",
-        "Where the work is done: local (this machine) or ray (a Ray cluster).",
-        MACHINE,
-    )
+    engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
     workers: int | None = setting(
-        None,
-        "Processes on this machine that share the work; with --device cuda each has a GPU.",
-        MACHINE,
-        kind=int,
+        None, "Processes on this machine; with --device cuda each has a GPU.", MACHINE, kind=int
     )
     ray_address: str | None = setting(
-        None, "HOST:PORT of the cluster's head; by default the cluster of this machine.", MACHINE, kind=str
+        None, "HOST:PORT of the cluster's head; by default this machine's cluster.", MACHINE, kind=str
     )
     gpus_per_worker: float | None = setting(
-        None, "Ray: such as 1 or 0.5; by default 1 with --device cuda, else none.", MACHINE, kind=float
-    )
-    device: str | None = setting(None, "cpu or cuda; an error if it is not there.", MACHINE, kind=str)
-    threads: int | None = setting(
-        None,
-        "CPU threads; by default all cores, shared by --workers, and on Ray one for each task.",
-        MACHINE,
-        kind=int,
-        min=1,
+        None, "Ray: such as 1 or 0.5; by default 1 with --device cuda.", MACHINE, kind=float
     )
 
     def __post_init__(self) -> None:
-        """Refuse what would be ignored."""
         known_name("engine", self.engine, ("local", "ray"))
         if self.engine == "local":
             refuse("--engine ray", ray_address=self.ray_address, gpus_per_worker=self.gpus_per_worker)
-        elif self.workers is not None:
-            raise UsageError(
-                "`workers` counts processes of this machine; a cluster itself decides how many run at once.",
-                hint="Leave out `workers`, or say what each of them needs: `threads`, `gpus_per_worker`.",
-            )
+        else:
+            refuse("--engine local", workers=self.workers)
         if self.on_cuda and self.gpus_per_worker == 0:
-            raise UsageError(
-                f"`gpus_per_worker=0` leaves nothing of `device={self.device}`.", hint="Leave out one of them."
-            )
+            raise UsageError("`gpus_per_worker=0` leaves no GPU to CUDA.", hint="Leave out one of the two.")
+        Hardware.__post_init__(self)
 
     @property
     def on_cuda(self) -> bool:
@@ -342,19 +282,6 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def names_in(text: str | None) -> tuple[str, ...] | None:
-    """Return what stands between commas; None where nothing was given."""
-    return None if text is None else names(text)
-
-
-def scale_in(text: str | None) -> tuple[float, ...] | None:
-    """Return the ends of `--scale`, None where it was not given. Raises `UsageError`."""
-    try:
-        return None if text is None else numbers(text.replace("..", ","))
-    except ValueError as error:
-        raise UsageError(f"`scale` {text!r} is not two numbers.", hint="Write it as `scale=0,5`.") from error
-
-
 def refuse(goes_with: str, **values: object) -> None:
     """Raise `UsageError` for an option that was given and would be ignored. goes_with: what it needs, in words."""
     for name, value in values.items():
@@ -382,36 +309,169 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-_current: Any = None  # the command of typer that runs
+@dataclasses.dataclass(kw_only=True)
+class Workspace(Places):
+    """`--workspace` and `--json`: a workspace that says on stderr what it takes, unless JSON is printed."""
 
+    folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
+    as_json: bool = setting(False, "Print the result as JSON, and nothing else on stdout.", RESULTS, name="--json")
 
-def speak_for(command: Any) -> None:
-    """Name parameters in messages as the options of this command."""
-    global _current
-    _current = command
+    def __post_init__(self) -> None:
+        super().__init__(self.folder)
+        self.quiet = self.as_json
 
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing here. Raises `FileProblemError`."""
+        return run_lock(self.folder)
 
-def in_options(text: str) -> str:
-    """Return a text of the library with its parameters, which stand in backticks, as options of the command.
+    def progress(self) -> "AbstractContextManager[Progress]":
+        """Draw progress, unless quiet."""
+        return console.progress_bar(quiet=self.quiet)
 
-    `batch_size` becomes --batch-size, `device="cpu"` becomes --device cpu, `truncate()` the command that does it.
-    """
-    options = {parameter.name: parameter for parameter in _current.params} if _current is not None else {}
+    def note(self, *texts: str | None) -> None:
+        """Print sentences beside the result on stderr; None prints nothing."""
+        console.note(*texts, quiet=self.quiet)
 
-    def replaced(match: re.Match[str]) -> str:
-        name, value, arguments = match.groups()
-        if arguments is not None:
-            values = "".join(f" --{key} {text}" for key, text in re.findall(r'(\w+)="?(\w+)"?(?=[,)]|$)', arguments))
-            return f"{FUNCTIONS[name]}{values}" if name in FUNCTIONS else match[0]
-        found = options.get(name) or options.get(OTHER_NAMES.get(name, ""))
-        plain = re.sub(r"[\"'()\[\]]", "", value or "").replace(", ", ",")
-        plain = shlex.quote(plain) if plain else ""
-        if found is None:
-            return f"{name.replace('_', ' ')} {plain}".strip()
-        if found.param_type_name == "argument":
-            return str(found.metavar or name.upper())
-        if plain in ("True", "False"):
-            return str((found.opts if plain == "True" else found.secondary_opts or found.opts)[0])
-        return f"{found.opts[-1]} {plain}".strip()
+    def say(self, *texts: str | None) -> None:
+        """Print sentences of the result on stdout."""
+        if not self.quiet:
+            console.say(*texts)
 
-    return _NAMED.sub(replaced, text)
+    def show(
+        self, result: "Result", *saved: Path | str, figures: Path | None = None, ending: str = "", quietly: bool = False
+    ) -> list[Path]:
+        """Print a result and the places where it was saved; return its figures.
+
+        Args:
+            result: Of any kind.
+            saved: Where it is.
+            figures: Folder of its figures; None draws none.
+            ending: Follows the names of the figures.
+            quietly: Draw the figures alone.
+        """
+        drawn = console.show(result, as_json=None if quietly else self.quiet, figures=figures, ending=ending)
+        if saved:
+            self.say(f"Saved: {', '.join(map(str, (*saved, *drawn)))}")
+        return drawn
+
+    def say_exported(self, model: Path) -> None:
+        """Print the command that exports a model other than the lean one."""
+        self.say(f"As a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
+
+    def starting_model(
+        self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
+    ) -> ModelSource:
+        """Return the model named, else the last command's, else the miniature if allowed. Raises `UsageError`."""
+        from truncate_kit.core.naming import DEFAULT_MINIATURE
+
+        last = self.remembered().model
+        if named is not None:
+            return ModelSource(named, pooling, max_length)
+        if last is not None:
+            pooling, max_length = pooling or last.pooling, max_length or last.max_length
+            read = [f"pooling {pooling}"] * bool(pooling) + [f"at most {max_length} tokens"] * bool(max_length)
+            self.note(f"Model: {', '.join([last.name, *read])}, as in the last command.")
+            return ModelSource(last.name, pooling, max_length)
+        if not or_miniature:
+            raise UsageError(
+                f"No model is named, and no command has worked on one in {self.folder}.",
+                hint=f"Name a folder, a hub name or a bundled miniature, such as {DEFAULT_MINIATURE}.",
+            )
+        self.note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.")
+        return ModelSource(DEFAULT_MINIATURE, pooling, max_length)
+
+    def finished_model(
+        self, named: str | None, pooling: str | None = None, max_length: int | None = None
+    ) -> ModelSource:
+        """Return the model named, else the lean one here. Raises `UsageError` if there is neither."""
+        if named is not None:
+            return ModelSource(named, pooling, max_length)
+        if not self.lean.is_dir():
+            others = [str(path) for path in (self.combined, self.frozen) if path.is_dir()]
+            raise UsageError(
+                f"No model is named, and there is no lean model {self.lean}.",
+                hint=f"Name {' or '.join(others) or 'one'}, or make it with finetune, contrast, distill or cut.",
+            )
+        last, made = self.remembered().model, read_origin(self.lean)
+        self.note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
+        if made is not None and last is not None and last.name not in (made.model, str(Path(made.model).resolve())):
+            self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
+        return ModelSource(str(self.lean), pooling, max_length)
+
+    def load_text_encoder(
+        self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
+    ) -> "Encoder | OnnxEncoder":
+        """Load the model to encode with, in torch or as a graph."""
+        from truncate_kit.export.runtime import load_text_encoder
+        from truncate_kit.models.encoder import Encoder
+        from truncate_kit.models.loading import dropped_head
+
+        own = {"pooling": source.pooling, "precision": graph, "device": device}
+        encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
+        if isinstance(encoder, Encoder):
+            self.note(dropped_head(encoder))
+        return encoder
+
+    def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
+        """Load the encoder. Raises `DeviceError` if its device cannot compute in `precision`."""
+        from truncate_kit.core.hardware import check_precision
+        from truncate_kit.models.loading import dropped_head, load_encoder
+
+        encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+        self.note(dropped_head(encoder))
+        check_precision(precision, encoder.device)
+        if precision == "bf16" and encoder.device.type == "cpu":
+            from truncate_kit.bench.timing import slower_in_bf16
+
+            self.note((slower := slower_in_bf16()) and f"{slower} Leave --precision out.")
+        return encoder
+
+    def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:
+        """Return the pairs named, else the last ones, else the bundled set, and their source."""
+        from truncate_kit.data.pairs import BUNDLED, load_pairs
+        from truncate_kit.data.retrieval import is_retrieval_folder
+        from truncate_kit.report.view import data_sentences
+
+        last = self.remembered().data if pairs.data is None else DataSource(pairs.data)
+        source = DataSource(last.name, pairs.columns or last.columns, pairs.scale or last.scale)
+        if source.name is not None and is_retrieval_folder(source.name):
+            hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench take both."
+            raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
+        read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}
+        splits = load_pairs(source.name or BUNDLED, divide=False, **read)
+        self.note(*data_sentences(splits))
+        return splits, source
+
+    def queries(self, pairs: Pairs) -> str | None:
+        """Return the retrieval folder that is named, else that of the last command. Raises `UsageError`."""
+        from truncate_kit.data.retrieval import is_retrieval_folder
+
+        named = pairs.data
+        folder = self.remembered().queries if named is None else named if is_retrieval_folder(named) else None
+        if folder is None:
+            return None
+        pairs.refuse_unless("graded pairs")
+        if not is_retrieval_folder(folder):
+            raise UsageError(f"{folder}, which the last command took, is no longer there.", hint="Name other data.")
+        self.note(None if named else f"Data: {folder}, as in the last command.")
+        return folder
+
+    def divided(self, splits: "PairSplits") -> "PairSplits":
+        """Return train, dev and test, taken out of a set that lacks them."""
+        from truncate_kit.data.pairs import complete_splits
+        from truncate_kit.report.view import overlap_warning
+
+        divided = complete_splits(splits)
+        self.note(*divided.notes[len(splits.notes) :])
+        self.note(None if divided is splits else overlap_warning(divided.overlap))
+        return divided
+
+    def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
+        """Return the pairs that none of the models was trained on; notes if that is a part of `splits`."""
+        from truncate_kit.data.seen import unseen
+
+        left = splits
+        for model in models:
+            left = unseen(left, model)
+        self.note(*left.notes[len(splits.notes) :])
+        return left

@@ -1,16 +1,15 @@
 """Commands about a whole project: demo, study, report, status, doctor."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from truncate_kit.core.errors import UsageError
 
 from . import options
-from .console import EXIT_PROBLEM, note, progress_bar, say, show, watching
-from .options import Machine, argument, command, machine_option, results_option, use_threads
-from .workspace import Workspace
+from .console import EXIT_PROBLEM, note, say, show, watching
+from .options import Machine, Workspace, argument, command, machine_option, results_option
 
 if TYPE_CHECKING:
     from truncate_kit.methods.study.result import StudyResult
@@ -22,8 +21,7 @@ WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the fe
 @command("truncate-kit demo")
 def demo(
     threads: options.Threads = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE
-    / "demo",  # of its own: what the user has made in the usual one stays
+    folder: Path = results_option(options.WORKSPACE / "demo", "Folder of what it makes.", "--workspace"),
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
     from truncate_kit.core.origin import DEFAULT_MINIATURE
@@ -54,14 +52,13 @@ def demo(
         say(f"{what} on one page, with figures: {write_page(part).page}")
 
 
-@command("truncate-kit study study.toml --workers 2")
+@command("truncate-kit study study.toml --workers 2", result="methods.study.result:StudyResult")
 def study(
     file: Path = argument(..., "FILE", "TOML file with models, tasks and, if wanted, priors."),
     *,
     machine: Machine,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
+    workspace: Workspace,
     tensorboard: options.Tensorboard = False,
-    as_json: options.Json = False,
 ) -> None:
     """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them.
 
@@ -86,27 +83,19 @@ def study(
 
     from .train import check_shared
 
-    use_threads(machine.threads)
-    plan, out = read_study(file), Workspace(folder).study
+    plan, out = read_study(file), workspace.study
     with joined(machine.device) as (group, place):
         check_shared(group, any(prior.texts for prior in plan.priors))
         if group.size > 1:
-            with progress_bar(quiet=as_json or not group.leads) as progress:
+            workspace.quiet |= not group.leads
+            with workspace.progress() as progress:
                 adapt_all(plan, out, device=place, group=group, progress=progress)
     if not group.leads:  # only adaptations are shared
         return
-    with machine.open() as engine, watching(out, tensorboard=tensorboard, quiet=as_json) as watcher:
-        result = run_study(
-            plan,
-            out,
-            progress=watcher,
-            finished=lambda so_far: _write(so_far, out),
-            engine=engine,
-            device=machine.device,
-        )
-    show(result, as_json=as_json)
-    if not as_json:
-        say(f"Saved: {out / PAGE} with figures, {out / SCORES}")
+    with machine.open() as engine, watching(out, tensorboard=tensorboard, quiet=workspace.quiet) as watcher:
+        work: dict[str, Any] = {"engine": engine, "device": machine.device}
+        result = run_study(plan, out, progress=watcher, finished=lambda so_far: _write(so_far, out), **work)
+    workspace.show(result, f"{out / PAGE} with figures", out / SCORES)
 
 
 def _write(result: "StudyResult", out: Path) -> None:
@@ -119,7 +108,11 @@ def _write(result: "StudyResult", out: Path) -> None:
     show(result, as_json=None, figures=out)
 
 
-@command("truncate-kit report --open", "truncate-kit report A B                             # two workspaces")
+@command(
+    "truncate-kit report --open",
+    "truncate-kit report A B                             # two workspaces",
+    result="report.page:PageReport",
+)
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Workspace to tell.")] = options.WORKSPACE,
     other: Path | None = argument(None, "OTHER", "A second one, to compare the two."),
@@ -139,29 +132,27 @@ def report(
             note(f"No browser was found here: open {found.page} yourself.", quiet=as_json)
 
 
-@command("truncate-kit status --clean")
+@command("truncate-kit status --clean", result="core.workspace:Contents")
 def status(
     run: Path | None = argument(None, "RUN", "Workspace to list, as --workspace."),
-    folder: options.WorkspaceFolder = options.WORKSPACE,
-    clean: bool = results_option(
-        False, "Remove weights and tensors that only a repetition of finished runs reads.", "--clean"
-    ),
-    as_json: options.Json = False,
+    *,
+    workspace: Workspace,
+    clean: bool = results_option(False, "Remove what only a repetition of finished runs would read.", "--clean"),
 ) -> None:
     """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
     from truncate_kit.core.workspace import clean as remove_spare
     from truncate_kit.core.workspace import contents
 
-    if run is not None and folder not in (options.WORKSPACE, run):
-        raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")
-    named = run or folder
-    if named != options.WORKSPACE and not named.is_dir():
-        raise UsageError(f"There is no folder {named}.", hint="Name a workspace that a command has written.")
-    workspace = Workspace(named)
-    show(remove_spare(workspace) if clean else contents(workspace), as_json=as_json)
+    if run is not None and workspace.folder not in (options.WORKSPACE, run):
+        raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Name one.")
+    if run is not None:
+        workspace = Workspace(folder=run, as_json=workspace.as_json)
+    if workspace.folder != options.WORKSPACE and not workspace.folder.is_dir():
+        raise UsageError(f"There is no folder {workspace.folder}.", hint="Name a workspace that a command has written.")
+    workspace.show(remove_spare(workspace) if clean else contents(workspace))
 
 
-@command("truncate-kit doctor --device cuda --runtime torch")
+@command("truncate-kit doctor --device cuda --runtime torch", result="doctor:Diagnosis")
 def doctor(
     device: str | None = machine_option(None, "What torch and exported graphs have to run on: cpu or cuda."),
     runtime: str | None = machine_option(None, "Which of them has to run: torch or onnx; by default both."),

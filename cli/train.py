@@ -8,27 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import ModelError, UsageError, known_name
 from truncate_kit.core.files import unfinished
-from truncate_kit.core.settings import TRAINING, blocks_named, setting
-from truncate_kit.core.wording import place_in_words
+from truncate_kit.core.naming import blocks_named, place_in_words
+from truncate_kit.core.settings import TRAINING, names, setting
 from truncate_kit.core.workspace import DataSource, ModelSource
 
 from . import options
-from .console import progress_bar, show, watching
+from .console import watching
 from .options import (
+    Hardware,
     Machine,
+    Pairs,
     Push,
-    argument,
+    Workspace,
     command,
     data_option,
     given,
     layers_option,
-    names_in,
     refuse,
     results_option,
     training_option,
-    use_threads,
 )
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.core.progress import Progress
@@ -51,35 +50,25 @@ SHOWN_SENTENCES = 8  # whose attention is drawn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """What `finetune` trains on first. Raises `UsageError` where an option of `--prior-texts` stands alone."""
+    """What `finetune` trains on first. Raises `UsageError` for an option of `--prior-texts` without it."""
 
     prior_words: Path | None = setting(
-        None,
-        "Learn word similarity first, at the same layer: a folder with rg65.csv, …; of WordSim-353 the part "
-        "wordsim353_sim.csv where it is there.",
-        TRAINING,
-        kind=Path,
+        None, "Learn word similarity first: a folder with rg65.csv, ….", TRAINING, kind=Path
     )
     prior_texts: Path | None = setting(
-        None,
-        "Adapt to this raw text first, by filling in masked words, at least one of a text; 5 % are held out and the "
-        "best epoch is kept, of which the TMFT paper says nothing.",
-        TRAINING,
-        kind=Path,
+        None, "Adapt to this raw text first, by filling in masked words.", TRAINING, kind=Path
     )
     prior_layer: int | None = setting(None, "Cut there before adapting; by default the last layer.", TRAINING, kind=int)
     prior_epochs: int | None = setting(None, "Epochs over --prior-texts; by default 10.", TRAINING, kind=int)
 
     def __post_init__(self) -> None:
-        if self.prior_texts is None and (self.prior_layer is not None or self.prior_epochs is not None):
-            raise UsageError(
-                "`prior_layer` and `prior_epochs` say how to adapt to raw text.", hint="Add --prior-texts FILE."
-            )
+        if self.prior_texts is None:
+            refuse("--prior-texts", prior_layer=self.prior_layer, prior_epochs=self.prior_epochs)
 
     def adapt(
         self, encoder: "Encoder", workspace: Workspace, precision: str, group: "Group", progress: "Progress"
     ) -> "Encoder":
-        """Adapt the encoder to the texts and note the cost; without texts return it as it is."""
+        """Adapt the encoder to the texts and note the loss; without texts return it as it is."""
         check_shared(group, self.prior_texts is not None)
         if self.prior_texts is None:
             return encoder
@@ -95,7 +84,7 @@ class Priors:
         workspace.note(
             f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "
             f"{result.losses[0]:.3f} before, {result.losses[result.best_epoch]:.3f} after epoch {result.best_epoch}, "
-            f"on {result.num_held_out:,} texts held out."
+            f"on {result.num_held_out:,} held-out texts."
         )
         return model
 
@@ -113,18 +102,16 @@ class Priors:
         return WordPrior(encoder, words, word_training(precision))
 
     def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
-        """Return what was learned before the task, in the words of a model card."""
-        parts = []
+        """Return what was learned before the task, for a model card."""
+        parts = ["word similarity, at the layer of each model"] if self.prior_words is not None else []
         if self.prior_texts is not None:
             alone = "" if layer == depth else ", but for the full model"
-            parts.append(f"masked words of {self.prior_texts.name} at {place_in_words(layer, blocks)}{alone}")
-        if self.prior_words is not None:
-            parts.append("word similarity, at the layer of each model")
+            parts.insert(0, f"masked words of {self.prior_texts.name} at {place_in_words(layer, blocks)}{alone}")
         return "; ".join(parts)
 
 
 def check_shared(group: "Group", has_texts: bool) -> None:
-    """Raise `UsageError` where several processes were started and there is no adaptation for them to share."""
+    """Raise `UsageError` if several processes were started without an adaptation to share."""
     if group.size > 1 and not has_texts:
         raise UsageError(
             f"There is nothing to adapt to that these {group.size} processes could share.",
@@ -135,40 +122,27 @@ def check_shared(group: "Group", has_texts: bool) -> None:
 @command(
     "truncate-kit finetune google/electra-base-discriminator --data stsb",
     "truncate-kit finetune MODEL --data mine.csv --columns left,right,grade --layer 3,6",
+    result="methods.tmft.result:SweepResult",
 )
 def finetune(
     model: options.Model = None,
-    data: str | None = data_option(
-        None,
-        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; or queries and "
-        "documents, a retrieval folder (BEIR's layout), of which some queries teach and others choose; by default "
-        "the pairs of the last command that analyzed, trained or exported, else the bundled set.",
-    ),
-    columns: options.Columns = None,
-    scale: options.Scale = None,
-    retrieval: Path | None = data_option(
-        None, "Beside pairs, a retrieval folder: nDCG@10 of half its queries chooses epochs and layer."
-    ),
+    *,
+    pairs: Pairs,
+    retrieval: Path | None = data_option(None, "Retrieval folder beside pairs: nDCG@10 of half its queries chooses."),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     layer: options.Layers = None,
-    blocks: str | None = layers_option(
-        None, "Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."
-    ),
-    *,
+    blocks: options.Blocks = None,
     settings: "SweepSettings",
     training: "Annotated[dict[str, Any], TrainingSettings]",
-    teacher: str | None = training_option(
-        None, "Model whose vectors are learned beside the labels, such as the fine-tuned full model."
-    ),
+    teacher: str | None = training_option(None, "Model whose vectors are learned beside the labels."),
     teacher_weight: float = training_option(1.0, "Weight of the teacher's vectors against the labels."),
     priors: Priors,
     machine: Machine,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
+    workspace: Workspace,
     tensorboard: options.Tensorboard = False,
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
     from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, sweep_prediction
@@ -180,49 +154,46 @@ def finetune(
     from truncate_kit.training.settings import TrainingSettings, word_training
 
     kept = None if blocks is None else blocks_named(blocks)
-    if layer is None and kept is not None:
-        layer = str(len(kept) if priors.prior_layer is None else priors.prior_layer)
+    if kept is not None:
+        layer = layer or str(len(kept) if priors.prior_layer is None else priors.prior_layer)
     settings = replace(settings, layers=layer or settings.layers)
-    if settings.strategy is not None and settings.layers != "auto":
-        raise UsageError(
-            f"`strategy={settings.strategy}` searches for a layer, and `layers={settings.layers}` is given.",
-            hint="Leave out one of the two.",
-        )
-    row = _objective(training.pop("objective", None), data, retrieval)
+    if settings.layers != "auto":
+        refuse("`layers=auto`", strategy=settings.strategy)
+    row = _objective(training.pop("objective", None), pairs.data, retrieval)
     judged, precision = row.data == "judged", training["precision"]
     if teacher is None and teacher_weight != 1:
         raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
     if retrieval is None and not judged:
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
-    use_threads(machine.threads)
     with joined(machine.device) as (group, here):
-        workspace = Workspace(folder, quiet=as_json or not group.leads)
-        before = (data, retrieval, teacher, priors.prior_words, priors.prior_texts)
-        source = workspace.starting_model(model, pooling, max_length, or_miniature=all(one is None for one in before))
-        pairs, searched, found = _labelled(workspace, row, data, columns, scale, retrieval, search_metric)
-        trained = replace(
-            TrainingSettings() if pairs.shares is None else word_training(), objective=row.name, **training
-        )
+        workspace.quiet |= not group.leads
+        anything = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts) != (None,) * 5
+        source = workspace.starting_model(model, pooling, max_length, or_miniature=not anything)
+        splits, searched, found = _labelled(workspace, row, pairs, retrieval, search_metric)
+        usual = TrainingSettings() if splits.shares is None else word_training()
+        trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         check_sweep(encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer), settings)
         priors.word_prior(full, precision)
-        taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here, full)
+        taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
         prediction = None
         # Both take long: no other command leaves a model here meanwhile, which training would then replace.
-        with workspace.held() if group.leads else nullcontext(), progress_bar(quiet=workspace.quiet) as progress:
-            workspace.note_replaced(source)
+        with workspace.held() if group.leads else nullcontext(), workspace.progress() as progress:
+            workspace.note(workspace.replaced_by(source.name))
             encoder = priors.adapt(encoder, workspace, precision, group, progress)
             if group.leads:
-                prediction = sweep_prediction(encoder, pairs, settings, trained, max_length=source.max_length)
+                prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
     if not group.leads:  # only an adaptation is shared
         return
-    adapted = nullcontext() if priors.prior_texts is None else unfinished(workspace.folder / "adapted", shared=True)
-    with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard, quiet=as_json) as watcher:
+    folder = workspace.folder
+    adapted = nullcontext() if priors.prior_texts is None else unfinished(folder / "adapted", shared=True)
+    watch = watching(folder, tensorboard=tensorboard, quiet=workspace.quiet)
+    with adapted, machine.open() as engine, watch as watcher:
         result = run(
             encoder,
-            pairs,
+            splits,
             out=folder,
             settings=settings,
             training=trained,
@@ -238,16 +209,15 @@ def finetune(
             progress=watcher,
             engine=engine,
         )
-    queries = data if judged else retrieval
+    queries = pairs.data if judged else retrieval
     # Classes and judgements are no scores: what comes next must not look for similarity in them.
     workspace.remember(
         source,
         found if row.data in ("scores", "labels") else None,
         queries=None if queries is None else str(queries),
     )
-    (curve,) = show(result, as_json=as_json, figures=workspace.folder)
+    (curve,) = workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
     add_figure(workspace.lean, curve, "Scores by layer")
-    workspace.say(f"Saved: {workspace.lean} (seed {result.chosen_seed}), {workspace.full}, {curve}")
     workspace.note(push.upload(workspace.lean))
 
 
@@ -258,33 +228,18 @@ def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "O
 
     judged = data is not None and is_retrieval_folder(data)
     row = find_objective(name or (SEARCH if judged else "cosine"), "tmft")
-    learns = f"The objective {row.name} learns from {DATA_WORDS[row.data]}"
-    if judged and row.data != "judged":
+    if judged != (row.data == "judged"):
         raise UsageError(
-            f"{learns}, and {data} holds queries and documents.",
-            hint="Leave out `objective`, or give pairs as `data` and the folder as `retrieval`.",
+            f"The objective {row.name} learns from {DATA_WORDS[row.data]}, not from {data or 'the data used last'}.",
+            hint="Leave out `objective`, or name other `data`; `retrieval` names queries beside pairs.",
         )
-    if judged and retrieval is not None:
-        raise UsageError(
-            f"{data} has queries of its own to choose by, and `retrieval` names others.",
-            hint="Leave out `retrieval`, or give pairs as `data`.",
-        )
-    if not judged and row.data == "judged":
-        raise UsageError(
-            f"{learns}.",
-            hint="Name one as `data`, with corpus.jsonl, queries.jsonl and qrels/, or leave out `objective`.",
-        )
+    if judged:
+        refuse("graded pairs", retrieval=retrieval)
     return row
 
 
 def _labelled(
-    workspace: Workspace,
-    row: "Objective",
-    data: str | None,
-    columns: str | None,
-    scale: str | None,
-    retrieval: Path | None,
-    metric: str | None,
+    workspace: Workspace, row: "Objective", pairs: Pairs, retrieval: Path | None, metric: str | None
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """Return the training pairs, the optional selection queries, and the data source."""
     from truncate_kit.data.retrieval import read_retrieval
@@ -292,26 +247,23 @@ def _labelled(
     from truncate_kit.training.tasks import read_judged
 
     if row.data == "judged":
-        refuse("graded pairs", columns=columns, scale=scale)
-        assert data is not None
-        pairs, searched = read_judged(data, **given(metric=metric))
-        workspace.note(*pairs.notes)
-        return pairs, searched, DataSource(data)
-    pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
-    pairs = workspace.divided(pairs)
-    row.check_targets(pairs, scored=retrieval is None)
+        pairs.refuse_unless("graded pairs")
+        judged, searched = read_judged(str(pairs.data), **given(metric=metric))
+        workspace.note(*judged.notes)
+        return judged, searched, DataSource(pairs.data)
+    splits, found = workspace.data(pairs, classes=row.data == "classes")
+    splits = workspace.divided(splits)
+    row.check_targets(splits, scored=retrieval is None)
     if retrieval is None:
-        return pairs, None, found
+        return splits, None, found
     queries = read_retrieval(retrieval, chooses=True, **given(metric=metric))
     check_queries(queries)
     workspace.note(queries.note)
-    return pairs, queries, found
+    return splits, queries, found
 
 
-def _teacher(
-    workspace: Workspace, name: str, weight: float, source: ModelSource, device: str | None, learner: "Encoder"
-) -> Any:
-    """Load a teacher that reads as many tokens as what learns from it, on the same device."""
+def _teacher(workspace: Workspace, name: str, weight: float, source: ModelSource, device: str | None) -> Any:
+    """Load a teacher that reads as many tokens as its student, on the same device."""
     from truncate_kit.training.tasks import Teacher
 
     return Teacher(workspace.load(ModelSource(name, max_length=source.max_length), device=device), weight)
@@ -320,42 +272,29 @@ def _teacher(
 @command(
     "truncate-kit distill sentence-transformers/all-MiniLM-L6-v2 --texts sentences.txt",
     "truncate-kit distill MODEL --texts sentences.txt --speedup 2 --exclude test.csv",
+    result="methods.distill.result:DistillResult",
 )
 def distill(
     model: options.Model = None,
+    *,
     texts: list[Path] | None = data_option(
-        None,
-        "Raw text to learn from, tens of thousands or more, as long as yours, or a folder for retrieval, of which "
-        "the documents count; needed, repeatable.",
-        metavar="PATH",
+        None, "Raw text to learn from: files or retrieval folders; needed, repeatable.", metavar="PATH"
     ),
-    queries: Path | None = data_option(
-        None, "Texts that will be searched with; they get the model's prompt for queries."
-    ),
-    data: str | None = data_option(
-        None, "Graded pairs, or a retrieval folder, to choose by; by default agreement with the full model."
-    ),
-    columns: options.Columns = None,
-    scale: options.Scale = None,
+    queries: Path | None = data_option(None, "Texts to search with; they get the model's prompt for queries."),
+    pairs: Pairs,
     search_metric: options.SearchMetric = None,
     exclude: list[Path] | None = data_option(
-        None,
-        "Texts or pairs, a folder of them or for retrieval, not to learn from; whole texts count; repeatable.",
-        metavar="PATH",
+        None, "Texts or pairs not to learn from (whole texts match); repeatable.", metavar="PATH"
     ),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    *,
     budget: "Budget",
-    layer: str = layers_option(
-        "auto", "Learn this layer's vectors: a number, last, or auto, the one before a predicted drop."
-    ),
+    layer: str = layers_option("auto", "Learn this layer's vectors: a number, last, or auto (before a drop)."),
     vocabulary_from: options.VocabularyFrom = None,
     settings: "DistillSettings",
     machine: Machine,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
+    workspace: Workspace,
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Keep the fewest blocks that still give the full model's vectors, which they learn from raw text."""
     if not texts:
@@ -363,8 +302,8 @@ def distill(
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
     if number is None and layer not in ("auto", "last"):
         raise UsageError(f"There is no layer {layer!r}.", hint="Give it as a number, or auto or last.")
-    if data is None:
-        refuse("--data", columns=columns, scale=scale, search_metric=search_metric)
+    if pairs.data is None:
+        refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
     from truncate_kit.data.tables import iter_texts
@@ -373,69 +312,55 @@ def distill(
     from truncate_kit.methods.distill.texts import RawTexts
     from truncate_kit.training.distributed import joined
 
-    use_threads(machine.threads)
     left_out = {text for path in exclude or () for text in _texts_in(path)}
     with joined(machine.device) as (group, here):
-        workspace = Workspace(folder, quiet=as_json or not group.leads)
+        workspace.quiet |= not group.leads
         source = workspace.starting_model(model, pooling, max_length)
-        held_out, found = _held_out(data, columns, scale, search_metric, workspace)
+        held_out, found = _held_out(pairs, search_metric, workspace)
         encoder = workspace.load(source, device=here, precision=settings.precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = number
         if layer == "auto" and group.leads:
             aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
-            if drop is not None and aim is None:
-                workspace.note(
-                    f"{drop.sentence} The vectors of its end are no good aim: cut it first (`truncate-kit cut "
-                    f"{source.name} --layer {drop.last_before}`), or train it with `truncate-kit finetune`."
-                )
-            elif drop is not None:
-                workspace.note(
-                    f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end."
-                )
+            if drop is not None:
+                said = f"So the vectors of layer {aim} are learned; --layer last learns those of the end."
+                cut = f"`truncate-kit cut {source.name} --layer {drop.last_before}`"
+                bad = f"The vectors of its end are no good aim: cut it first ({cut}), or use `truncate-kit finetune`."
+                workspace.note(f"{drop.sentence} {bad if aim is None else said}")
         settings = replace(settings, layer=group.agree(aim))
-        workspace.note_replaced(source, distilled=True)
-        with machine.open() as engine, progress_bar(quiet=workspace.quiet) as progress:
-            result = run(
-                encoder,
-                RawTexts(
-                    texts=_learned_from(texts),
-                    queries=() if queries is None else iter_texts(queries),
-                    exclude=left_out,
-                    vocabulary=vocabulary,
-                ),
-                out=folder,
-                budget=budget,
-                settings=settings,
-                data=held_out,
-                engine=engine,
-                group=group,
-                progress=progress,
-            )
+        workspace.note(workspace.replaced_by(source.name, distilled=True))
+        raw = RawTexts(
+            texts=_learned_from(texts),
+            queries=() if queries is None else iter_texts(queries),
+            exclude=left_out,
+            vocabulary=vocabulary,
+        )
+        work: dict[str, Any] = {"budget": budget, "settings": settings, "data": held_out, "group": group}
+        with machine.open() as engine, workspace.progress() as progress:
+            result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress, **work)
         if not group.leads:
             return
-    workspace.remember(source, found, queries=None if found else data)
-    (figure,) = show(result, as_json=as_json, figures=workspace.folder)
-    workspace.say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")
+    workspace.remember(source, found, queries=None if found else pairs.data)
+    workspace.show(result, workspace.lean, workspace.full, figures=workspace.folder)
     workspace.note(push.upload(workspace.lean))
 
 
 def _held_out(
-    data: str | None, columns: str | None, scale: str | None, search_metric: str | None, workspace: Workspace
+    pairs: Pairs, metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
-    """Return what chooses and is reported, and, for pairs, what the workspace remembers of it."""
+    """Return the data that chooses and is reported, and the source of pairs."""
     from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
 
-    if data is None:
+    if pairs.data is None:
         return None, None
-    if is_retrieval_folder(data):
-        refuse("graded pairs", columns=columns, scale=scale)
-        searched = read_retrieval(data, chooses=True, **given(metric=search_metric))
+    if is_retrieval_folder(pairs.data):
+        pairs.refuse_unless("graded pairs")
+        searched = read_retrieval(pairs.data, chooses=True, **given(metric=metric))
         workspace.note(searched.note)
         return searched, None
-    refuse("a retrieval folder", search_metric=search_metric)
-    pairs, found = workspace.data(data, columns, scale)
-    return pairs if pairs.dev is not None else workspace.divided(pairs), found  # no train pairs are needed
+    refuse("a retrieval folder", search_metric=metric)
+    splits, found = workspace.data(pairs)
+    return splits if splits.dev is not None else workspace.divided(splits), found  # no train pairs are needed
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
@@ -464,44 +389,24 @@ def _texts_in(path: Path) -> list[str]:
 @command(
     "truncate-kit contrast MODEL --triplets nli.csv",
     "truncate-kit contrast MODEL --objective dropout --texts raw.txt",
+    result="methods.contrast.settings:ContrastiveResult",
 )
 def contrast(
     model: options.Model = None,
-    triplets: str | None = data_option(
-        None, "What is learned: a file, folder or hub name with anchor, positive[, negative], or an NLI set."
-    ),
-    triplet_columns: str | None = data_option(
-        None,
-        "Columns of --triplets, if their names do not say it; for an NLI set PREMISE,HYPOTHESIS,LABEL.",
-        metavar="ANCHOR,POSITIVE[,NEGATIVE]",
-    ),
-    texts: Path | None = data_option(
-        None, "Raw text for the objectives dropout and diffcse; by default that of the train pairs."
-    ),
-    data: options.Data = None,
-    columns: options.Columns = None,
-    scale: options.Scale = None,
-    pooling: str = layers_option(
-        "layer-attention",
-        "cls, mean, first-last, mean-first-last, concat, cls-attention, mean-attention, attention, layer-attention: "
-        "the rows of the paper's Table 2, with attention as the authors' code has it, not equations 1 to 3; see "
-        "--literal.",
-    ),
     *,
+    triplets: str | None = data_option(None, "File, folder or hub name of anchor, positive[, negative], or NLI."),
+    triplet_columns: str | None = data_option(
+        None, "Columns of --triplets, if their names do not say it.", metavar="ANCHOR,POSITIVE[,NEGATIVE]"
+    ),
+    texts: Path | None = data_option(None, "Raw text for dropout and diffcse; by default the train pairs' own."),
+    pairs: Pairs,
+    pooling: str = layers_option("layer-attention", "A row of the paper's Table 2; a wrong name lists them."),
     values: "Annotated[dict[str, Any], ContrastiveSettings]",
-    generator: str | None = training_option(
-        None,
-        "Of diffcse: the masked language model that fills in words; by default MODEL as it came, where DiffCSE has "
-        "DistilBERT.",
-    ),
-    device: options.Device = None,
-    threads: options.Threads = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
-    sentences: Path | None = results_option(
-        None, "Texts whose layer attention is drawn; by default some of test, or of dev without it."
-    ),
+    generator: str | None = training_option(None, "Of diffcse: model that fills in words; by default MODEL itself."),
+    hardware: Hardware,
+    workspace: Workspace,
+    sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
@@ -510,13 +415,13 @@ def contrast(
     if triplets is None:
         refuse("--triplets", triplet_columns=triplet_columns)
     named = TABLE_2[known_name("pooling", pooling, TABLE_2)]
-    if pooling != "layer-attention" and ("over" in values or "last_cls" in values):
-        raise UsageError(f"The pooling {pooling} leaves nothing to set up.", hint="Use `pooling=layer-attention`.")
+    if pooling != "layer-attention":
+        refuse("`pooling=layer-attention`", over=values.get("over"), last_cls=values.get("last_cls"))
     row = {"pooling": named.pooling, "over": named.over, "last_cls": named.last_cls}
-    settings, max_length = ContrastiveSettings(**row | values), values.get("max_tokens")
+    settings = ContrastiveSettings(**row | values)
     attends = settings.pooling == "layer-attention" and settings.keep_pooler
-    if sentences is not None and not attends:
-        raise UsageError("`sentences` shows layer attention, which this model does not keep.", hint="Leave it out.")
+    if not attends:
+        refuse("kept layer attention", sentences=sentences)
     filling = [one.name for one in OBJECTIVES.values() if one.fills_words]
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
@@ -526,34 +431,31 @@ def contrast(
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.training.distributed import joined
 
-    use_threads(threads)
-    with joined(device) as (group, here):
-        workspace = Workspace(folder, quiet=as_json or not group.leads)
-        source = replace(workspace.starting_model(model, None, max_length), pooling=None)
+    with joined(hardware.device) as (group, here):
+        workspace.quiet |= not group.leads
+        source = replace(workspace.starting_model(model, None, values.get("max_tokens")), pooling=None)
         encoder = workspace.load(source, device=here, precision=settings.precision)
-        pairs, found = workspace.data(data, columns, scale)
-        pairs = pairs if pairs.dev is not None else workspace.divided(pairs)
-        rows = _rows(settings.objective, triplets, names_in(triplet_columns), texts, pairs)
+        splits, found = workspace.data(pairs)
+        splits = splits if splits.dev is not None else workspace.divided(splits)
+        columns = None if triplet_columns is None else names(triplet_columns)
+        rows = _rows(settings.objective, triplets, columns, texts, splits)
         workspace.note(rows.note)
         # Read before training, so that a wrong file costs nothing.
-        shown = read_texts(sentences) if sentences is not None else pairs.evaluation.texts()[:SHOWN_SENTENCES]
+        shown = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)
-        workspace.note_replaced(source)
-        with progress_bar(quiet=workspace.quiet) as progress:
-            result = finetune_contrastive(
-                encoder, rows, pairs, out=folder, settings=settings, generator=fills, group=group, progress=progress
-            )
+        workspace.note(workspace.replaced_by(source.name))
+        work: dict[str, Any] = {"settings": settings, "generator": fills, "group": group}
+        with workspace.progress() as progress:
+            result = finetune_contrastive(encoder, rows, splits, out=workspace.folder, progress=progress, **work)
         if not group.leads:
             return
     workspace.forget_lean()
     workspace.remember(source, found)
-    show(result, as_json=as_json)
-    drawn: list[Path] = []
+    workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})")
     if attends:
         weights = layer_weights(load_encoder(workspace.lean), shown)
         weights.write(workspace.attention)
-        drawn = show(weights, as_json=None, figures=workspace.folder)
-    workspace.say(f"Saved: {workspace.lean} (seed {result.chosen_seed})" + "".join(f", {figure}" for figure in drawn))
+        workspace.say(f"Figure: {workspace.show(weights, figures=workspace.folder, quietly=True)[0]}")
     if settings.keep_pooler and settings.pooling in ("layer-attention", "mean-first-last"):
         workspace.say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")
     workspace.note(push.upload(workspace.lean))
@@ -584,63 +486,48 @@ def _rows(
     return load_triplets(triplets, columns=columns, negatives=data == "negatives")
 
 
-@command("truncate-kit freeze MODEL --data pairs.csv")
+@command("truncate-kit freeze MODEL --data pairs.csv", result="methods.frozen.settings:FrozenReport")
 def freeze(
     model: options.Model = None,
-    data: options.Data = None,
-    columns: options.Columns = None,
-    scale: options.Scale = None,
-    texts: Path | None = data_option(
-        None, "Raw text for the autoencoders, in the FREEZE report GenericsKB; without it there are none."
-    ),
-    nli: str | None = data_option(
-        None,
-        "Pairs labelled entailment, neutral, contradiction to learn first, as scores 1, ½ and 0, which are not "
-        "from the FREEZE report.",
-    ),
+    *,
+    pairs: Pairs,
+    texts: Path | None = data_option(None, "Raw text for the autoencoders; without it there are none."),
+    nli: str | None = data_option(None, "NLI pairs to learn first, as scores 1, ½ and 0."),
     pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
-    *,
     values: "Annotated[dict[str, Any], FrozenSettings]",
-    device: options.Device = None,
-    threads: options.Threads = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
+    hardware: Hardware,
+    workspace: Workspace,
     push: Push,
-    as_json: options.Json = False,
 ) -> None:
     """Train heads over the states of all blocks, computed once, and no block itself."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
-    workspace = Workspace(folder, quiet=as_json)
     if "steps" not in values and texts is None:
         values["steps"] = tuple(step for step in STEPS if step != AUTOENCODER)
         workspace.note("Without raw sentences there are no autoencoders: name a file with --texts.")
     settings = FrozenSettings(**values)
     if set(settings.steps) == {COSINE}:
         refuse(f"the steps {SIAMESE} and {AUTOENCODER}", codes=settings.codes, depth=settings.depth > 1)
-    if texts is not None and AUTOENCODER not in settings.steps:
-        raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")
-    use_threads(threads)
+    if AUTOENCODER not in settings.steps:
+        refuse(f"the step {AUTOENCODER}", texts=texts)
     source = workspace.starting_model(model, pooling, max_length)
     read = replace(source, pooling=source.pooling or FREEZE_POOLING)
-    encoder = workspace.load(read, device=device, precision=settings.precision)
+    encoder = workspace.load(read, device=hardware.device, precision=settings.precision)
     raw = read_texts(texts) if texts is not None else None
     first = _nli(nli) if nli is not None else None
-    pairs, found = workspace.data(data, columns, scale)
-    pairs = workspace.divided(pairs)
-    with progress_bar(quiet=as_json) as progress:
-        report = finetune_frozen(encoder, pairs, out=folder, settings=settings, raw=raw, nli=first, progress=progress)
+    splits, found = workspace.data(pairs)
+    splits = workspace.divided(splits)
+    work: dict[str, Any] = {"settings": settings, "raw": raw, "nli": first}
+    with workspace.progress() as progress:
+        report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
     workspace.remember(source, found)
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of a report whose place this one takes
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
-    figures = show(report, as_json=as_json, figures=workspace.frozen_heads)
-    workspace.say(
-        f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx "
-        f"--workspace {workspace.folder}",
-        f"Figures: {', '.join(map(str, figures))}",
-    )
+    workspace.show(report, workspace.frozen, figures=workspace.frozen_heads)
+    workspace.say_exported(workspace.frozen)
     workspace.note(push.upload(workspace.frozen))
 
 
@@ -651,25 +538,17 @@ def _nli(name: str) -> "PairSet":
     return load_pairs(name, classes=True, divide=False).items()[0][1]
 
 
-@command("truncate-kit combine MODEL --data stsb")
+@command("truncate-kit combine MODEL --data stsb", result="methods.bert_lc.result:CombinationReport")
 def combine(
-    model: str | None = argument(
-        None, "MODEL", "Model folder, hub name or bundled miniature; by default WORKSPACE/lean, else as for finetune."
-    ),
-    data: options.Data = None,
-    columns: options.Columns = None,
-    scale: options.Scale = None,
-    split: str | None = data_option(
-        None, "Split that is divided: train, dev or test; by default as evaluate. BERT-LC joins all."
-    ),
+    model: options.Model = None,
+    *,
+    pairs: Pairs,
+    split: str | None = data_option(None, "Split to divide: train, dev or test; by default as evaluate."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    *,
     settings: "CombineSettings",
-    device: options.Device = None,
-    threads: options.Threads = None,
-    folder: options.WorkspaceFolder = options.WORKSPACE,
-    as_json: options.Json = False,
+    hardware: Hardware,
+    workspace: Workspace,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.core.hardware import usable_cores
@@ -684,44 +563,40 @@ def combine(
     has_width = settings.width != CombineSettings().width
     if settings.search == "exact" or not settings.has_grams:
         refuse("a beam search", width=has_width)
-    use_threads(threads)
-    workspace = Workspace(folder, quiet=as_json)
-    if model is None and workspace.lean.is_dir():
-        source = workspace.finished_model(None, pooling, max_length)
-    else:
-        source = workspace.starting_model(model, pooling, max_length)
-    encoder = workspace.load(source, device=device)
+    lean_is_there = model is None and workspace.lean.is_dir()
+    choose = workspace.finished_model if lean_is_there else workspace.starting_model
+    source = choose(model, pooling, max_length)
+    encoder = workspace.load(source, device=hardware.device)
     trained = find_pooler_head(source.name, required=settings.head)  # without --head a baseline alone
-    found, named = workspace.data(data, columns, scale)
+    splits, named = workspace.data(pairs)
     if split is not None:
-        found = PairSplits(name=found.name, test=found.split(split), notes=found.notes)
-    pairs = workspace.unseen(found, source.name).evaluation
-    if len(pairs) // 2 < settings.dev_pairs:
-        workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
-    with output_folder(folder, encoder, workspace.combined.name):  # before a search whose model could not be saved
-        with progress_bar(quiet=as_json) as progress:
-            report = run(
-                encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
-            )
+        splits = PairSplits(name=splits.name, test=splits.split(split), notes=splits.notes)
+    scored = workspace.unseen(splits, source.name).evaluation
+    if len(scored) // 2 < settings.dev_pairs:
+        workspace.note(f"{scored.name} holds {len(scored):,} pairs: half of them are for choosing.")
+    unsaved = None
+    with output_folder(workspace.folder, encoder, workspace.combined.name):  # before a search that could not be saved
+        work: dict[str, Any] = {"settings": settings, "head": trained, "threads": hardware.threads or usable_cores()}
+        with workspace.progress() as progress:
+            report = run(encoder, scored, progress=progress, **work)
         report.write(workspace.combination_file)
         try:
             head = trained if settings.head else None
-            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]  # of the settings
+            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]
             chosen = report.settings.to_dict() | {"layers": report.chosen}
-            origin = origin_of("combine", encoder, lean, data=pairs, settings=chosen)
-            card = report.card(lean, origin)
-            save_encoder(lean, workspace.combined, model_card=card, origin=origin)
-            pooled = lean.pooler is not None
-            saved = (
-                f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} "
-                f"parameters).{' sentence-transformers loads it with trust_remote_code=True.' if pooled else ''} As a "
-                f"graph: truncate-kit export {workspace.combined} --onnx --workspace {workspace.folder}"
-            )
+            origin = origin_of("combine", encoder, lean, data=scored, settings=chosen)
+            save_encoder(lean, workspace.combined, model_card=report.card(lean, origin), origin=origin)
         except ModelError as error:
             earlier = f" {workspace.combined} is that of an earlier search." if workspace.combined.is_dir() else ""
-            saved = f"The model was not saved: {error} {error.hint}{earlier}"
+            unsaved = f"The model was not saved: {error} {error.hint}{earlier}"
         workspace.remember(None if workspace.holds(source.name) else source, named)
     if report.method == "exact" and has_width:
         workspace.note("The search was exact: --beam-width goes with a beam search only.")
-    figures = show(report, as_json=as_json, figures=workspace.combination)
-    workspace.say(saved, f"Figures: {', '.join(map(str, figures))}")
+    saved = workspace.combination_file if unsaved else workspace.combined
+    workspace.show(report, saved, figures=workspace.combination)
+    if unsaved is not None:
+        workspace.say(unsaved)
+        return
+    if lean.pooler is not None:
+        workspace.say("sentence-transformers loads it with trust_remote_code=True.")
+    workspace.say_exported(workspace.combined)

@@ -13,14 +13,13 @@ from pathlib import Path
 from posixpath import relpath
 from typing import Any
 
-import typer
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import truncate_kit
-from truncate_kit_cli.app import PANELS, app, examples
+from truncate_kit_cli.app import PANELS, command_of, function_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -90,7 +89,7 @@ def reachable() -> list[Path]:
 
 def command_page(name: str) -> str:
     """The page of a command: its help, one table of options a panel."""
-    command: Any = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # of a group
+    command = command_of(name)
     context = command.make_context(name, [], resilient_parsing=True)
     first, _, rest = cleandoc(command.help).partition("\n")
     usage = " ".join(("truncate-kit", name, *command.collect_usage_pieces(context)))
@@ -107,16 +106,15 @@ def command_page(name: str) -> str:
     for panel, rows in panels.items():
         what = "argument" if panel == "Arguments" else "option"
         lines += ["", f"## {panel}", "", f"| {what} | meaning |", "|---|---|", *rows]
-    lines += ["", "## Examples", "", "```sh", *examples(name), "```"]
+    lines += ["", "## Examples", "", "```sh", *function_of(name).examples, "```"]
     return "\n".join(lines) + "\n"
 
 
 def commands_page() -> str:
     """All commands by panel of the help."""
-    commands: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # of a group
     lines = ["# Commands", "", "What `truncate-kit COMMAND --help` says, a page for each."]
     for panel, names in PANELS.items():
-        rows = [f"| [{name}]({name}.md) | {commands[name].get_short_help_str(limit=200)} |" for name in names]
+        rows = [f"| [{name}]({name}.md) | {command_of(name).get_short_help_str(limit=200)} |" for name in names]
         lines += ["", f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]
     return "\n".join(lines) + "\n"
 

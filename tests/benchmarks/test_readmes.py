@@ -9,11 +9,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 
 import truncate_kit
 from tests.support.readme_commands import PAGES, commands
-from truncate_kit_cli.app import COMMANDS, app
+from truncate_kit_cli.app import COMMANDS, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -32,7 +31,7 @@ def test_commands_parse(page):
         if words[0] == "python":
             import_module(words[2]).PARSER.parse_args(words[3:])
         elif words[1:] not in (["--help"], ["--version"], ["--install-completion"], ["--show-completion"]):
-            command = typer.main.get_command(app).commands[words[1]]
+            command = command_of(words[1])
             if words[2:] not in (["--help"], ["--json-schema"]):
                 command.make_context(words[1], words[2:])  # parsed and not run
 
@@ -42,7 +41,7 @@ def test_commands_of_the_papers_say_what_they_work_on(page):
     """In a workspace where no command ran before; a command's name alone names the command."""
     for words in commands(page.read_text(encoding="utf-8")):
         if words[0] == "truncate-kit" and len(words) > 2:
-            command = typer.main.get_command(app).commands[words[1]]
+            command = command_of(words[1])
             found = command.make_context(words[1], words[2:]).params
             assert [name for name in ("model", "data") if name in found and found[name] is None] == [], words
 

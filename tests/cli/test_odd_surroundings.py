@@ -4,15 +4,7 @@ import io
 import json
 import sys
 
-import pytest
-
-from tests.support.commands import fails
 from truncate_kit_cli import console
-
-
-@pytest.mark.parametrize("command", ["cut", "study"])
-def test_names_that_no_file_of_results_could_hold(capfd, command):
-    assert "is not UTF-8 text" in fails(capfd, command, "a\udcff")
 
 
 def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 import typer
@@ -10,8 +10,9 @@ import typer.main
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.settings import LAYERS, Bounds, check_settings, names, seeds_setting, setting
-from truncate_kit_cli.app import COMMANDS, app
-from truncate_kit_cli.options import command, in_options, speak_for
+from truncate_kit_cli.app import COMMANDS, command_of
+from truncate_kit_cli.console import begin, in_options
+from truncate_kit_cli.options import command
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,6 @@ def test_each_field_with_a_help_is_an_option():
     assert run() == ("x", Size())
     typed = ("--width", "5", "--sides", "b, a", "--deep", "0.5", "--without", "--seeds", "3", "--name", "y")
     assert run(*typed) == ("y", Size(width=5, sides=("b", "a"), depth=0.5, keeps=False, seeds=(0, 1, 2)))
-    given = run("--width", "4", kind=Annotated[dict[str, Any], Size])[1]
-    assert given == {"width": 4, "sides": ("a",), "keeps": True, "seeds": (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_python_calls_a_command_with_what_is_typed():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_an_option_names_others_of_its_own_command(name):
-    parameters = typer.main.get_command(app).commands[name].params
+    parameters = command_of(name).params
     own = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
     named = {name for option in parameters for name in re.findall(r"--[a-z][a-z-]+", getattr(option, "help", "") or "")}
     assert named <= own
@@ -103,5 +102,5 @@ def test_the_help_of_an_option_names_others_of_its_own_command(name):
     ],
 )
 def test_parameters_in_the_words_of_a_command(text, name, printed):
-    speak_for(typer.main.get_command(app).commands[name])
+    begin(command_of(name))
     assert in_options(text) == printed

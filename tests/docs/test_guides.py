@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer.main
 from transformers import BertConfig, BertForMaskedLM
 
 from tests.support.commands import check_json
@@ -34,7 +33,7 @@ from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep_words
 from truncate_kit.training import settings as configuration
-from truncate_kit_cli.app import app, main
+from truncate_kit_cli.app import command_of, main
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more-training measure clusters study python"
@@ -117,7 +116,7 @@ def files(tmp_path_factory):
 
 def shortened(words):
     """The arguments with options that make the command shorter, where it has them, and with the values of `FIXED`."""
-    command = typer.main.get_command(app).commands[words[0]]
+    command = command_of(words[0])
     known = {option for parameter in command.params for option in parameter.opts}
     words = [str(FIXED.get(before, word)) for before, word in zip(["", *words], words, strict=False)]
     known -= set() if "--prior-texts" in words else {"--prior-epochs"}  # refused without

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer.main
 
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
@@ -17,7 +16,7 @@ from truncate_kit.evaluation.suite import Score, SuiteReport, means_of
 from truncate_kit.report.page import suite_reports
 from truncate_kit.report.view import view_of
 from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites
-from truncate_kit_cli.app import app
+from truncate_kit_cli.app import command_of
 
 
 def score_words(run):
@@ -63,7 +62,7 @@ def test_means_are_those_of_scores_that_every_task_has():
 
 @pytest.mark.parametrize("name", SUITES)
 def test_each_row_is_named_by_the_command_with_options_of_its_own(name):
-    options = {option.name: option for option in typer.main.get_command(app).commands["evaluate"].params}
+    options = {option.name: option for option in command_of("evaluate").params}
     assert name in options["suite"].help
     for option in SUITES[name].options:
         assert f"--suite {name}" in options[option].help

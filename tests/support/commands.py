@@ -8,9 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-import typer.main
 
-from truncate_kit_cli.app import app, main, schema_text
+from truncate_kit_cli.app import command_of, main, schema_text
 
 Capture = pytest.CaptureFixture[str]
 
@@ -76,8 +75,7 @@ def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
     assert len(lines[-1]) > len("Hint: 12345678")
     elsewhere = re.compile(r"truncate-kit [^.;,]*")  # a command that helps, with options of its own
     named = {option for line in lines[-2:] for option in re.findall(r"(?<!\S)--[a-z-]+", elsewhere.sub("", line))}
-    commands: Any = typer.main.get_command(app)
-    own = commands.commands[str(arguments[0])].params
+    own = command_of(str(arguments[0])).params
     assert named <= {option for parameter in own for option in parameter.opts}, lines
     assert "`" not in lines[-1] or "`hf auth login`" in lines[-1], lines
     return lines[-2], lines[-1]
