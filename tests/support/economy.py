@@ -53,7 +53,7 @@ class Quiet:
         return 0.0
 
 
-_DRAWING = (Figure.savefig, chart._settle, chart.inline_svg)
+_DRAWING = (Figure.savefig, Figure.draw_without_rendering, chart.inline_svg)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def drawing() -> Iterator[None]:
     """Figures are drawn, as for users."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", _DRAWING[0])
-        patch.setattr(chart, "_settle", _DRAWING[1])
+        patch.setattr(Figure, "draw_without_rendering", _DRAWING[1])
         patch.setattr(chart, "inline_svg", _DRAWING[2])
         yield
 
@@ -91,7 +91,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(speed, "MOST_ROUNDS", 2)
         patch.setattr(distilling, "OtherWork", Quiet)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
-        patch.setattr(chart, "_settle", lambda *_: None)
+        patch.setattr(Figure, "draw_without_rendering", lambda *_: None)
         patch.setattr(chart, "inline_svg", _undrawn)
         for module in (exporting, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)

@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -34,17 +33,10 @@ _PAGE: dict[Any, Any] = {
     "svg.fonttype": "none",
 }
 _FIXED = "#010101"  # a black that stays black on dark pages
+_NAMES = ("blue", "sky", "green", "vermilion", "orange", "purple", "grey")
 # The style sheet has each of them once for light and once for dark pages.
-_THEMED = {
-    INK: "currentColor",
-    BLUE: "var(--blue)",
-    SKY: "var(--sky)",
-    GREEN: "var(--green)",
-    VERMILION: "var(--vermilion)",
-    ORANGE: "var(--orange)",
-    PURPLE: "var(--purple)",
-    GREY: "var(--grey)",
-}
+_THEMED = dict(zip((BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE, GREY), map("var(--{})".format, _NAMES), strict=True))
+_THEMED[INK] = "currentColor"
 _FAMILY = re.compile(r"""(?<=font-family: )[^;"]+|(?<=px) '[^;"]+""")  # as versions of matplotlib write it
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)  # a style would be the whole page's
 _NAMED = re.compile(rf' id="{TIP}([^"]*)">')
@@ -75,14 +67,11 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
     """Write plots side by side, or two of them one above the other, as one PNG. Raises `FileProblemError`."""
     across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
     curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
+    size = (9.0, 4.5 * rows + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
     if across > 1:
         size = 4.2 * across + 0.6, 3.6 * rows
     elif heat:
         size = (7.0 if plots[0].rows else 4.5) + 0.45 * len(heat[0]), 1.6 + 0.32 * len(heat)
-    elif curves <= _MOST_BELOW:
-        size = 9.0, 4.5 * rows + 0.5
-    else:
-        size = 11.0, max(5.0, 0.2 * curves + 1)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, across, squeeze=False).flatten()
     for axes in grid[len(plots) :]:
@@ -90,11 +79,11 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
     for axes, plot in zip(grid, plots, strict=False):
         draw(axes, plot)
         axes.set_title(plot.title, loc="left", fontsize="medium" if across > 1 else None)
-    found = {label: key for axes in grid for key, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if found:
-        below = len(found) <= _MOST_BELOW
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 3} if below else {"loc": "outside right upper"}
-        figure.legend(found.values(), found, fontsize="small", frameon=False, handlelength=3, **place)
+    legend = {label: key for axes in grid for key, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if legend:
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 3}
+        place = place if len(legend) <= _MOST_BELOW else {"loc": "outside right upper"}
+        figure.legend(legend.values(), legend, fontsize="small", frameon=False, handlelength=3, **place)
     return write_figure(figure, path)
 
 
@@ -125,7 +114,6 @@ def draw(axes: Axes, plot: Plot) -> None:
 
 def _draw_series(axes: Axes, series: Series) -> None:
     x, y = list(series.x), _numbers(series.y)
-    face = "none" if series.hollow else series.color
     if series.bar:
         axes.bar(x, y, width=series.bar, color=series.color, label=series.label or None)
         return
@@ -137,22 +125,14 @@ def _draw_series(axes: Axes, series: Series) -> None:
         axes.errorbar(x, y, bars, fmt="none", ecolor=series.color, capsize=3)
         low, high = ([mean + sign * bar for mean, bar in zip(y, bars, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=series.color, alpha=0.2, linewidth=0)
-    axes.plot(
-        x,
-        y,
-        marker=series.marker or "None",
-        linestyle=series.line or "None",
-        linewidth=series.width,
-        color=series.color,
-        markersize=series.size,
-        markerfacecolor=face,
-        markeredgewidth=2 if series.hollow and series.size > 6 else None,
-        label=series.label or None,
-        gid=TIP + series.tip.replace('"', "'") if series.tip else None,  # so that it is quoted as other ids are
-    )
+    look: dict[str, Any] = {"color": series.color, "linestyle": series.line or "None", "linewidth": series.width}
+    look |= {"marker": series.marker or "None", "markersize": series.size, "label": series.label or None}
+    look |= {"markerfacecolor": "none", "markeredgewidth": 2 if series.size > 6 else None} if series.hollow else {}
+    tip = TIP + series.tip.replace('"', "'") if series.tip else None  # so that it is quoted as other ids are
+    axes.plot(x, y, gid=tip, **look)
     for left, height, text in zip(x, y, series.texts, strict=False):
-        offset: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "parse_math": False}
-        axes.annotate(text, (left, height), **offset)
+        above: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(text, (left, height), parse_math=False, **above)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
@@ -189,18 +169,11 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
-        _settle(figure, dpi)
+        figure.set_dpi(dpi)
+        figure.draw_without_rendering()  # lays out once: with a layout to come, savefig draws everything twice
+        figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path
-
-
-def _settle(figure: Figure, dpi: int) -> None:
-    """Lay a figure out, once: with a layout to come, `savefig` draws everything twice."""
-    FigureCanvasAgg(figure)
-    figure.set_dpi(dpi)
-    if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
-        figure.set_layout_engine(None)
 
 
 def inline_svg(plot: Plot) -> Markup:
