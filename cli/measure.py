@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
-from truncate_kit.core.naming import blocks_named
 from truncate_kit.core.origin import read_origin
 from truncate_kit.core.results import file_for, first_free
+from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import DataSource, read_result
 from truncate_kit.evaluation import SUITES
@@ -37,7 +37,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-    from truncate_kit.bench.backends import BenchSettings
+    from truncate_kit.bench.result import BenchSettings
     from truncate_kit.data.pairs import PairSet
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.models.encoder import Encoder
@@ -76,7 +76,7 @@ def analyze(
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
     from truncate_kit.analysis.result import LayerProfile
-    from truncate_kit.core.naming import default_reference
+    from truncate_kit.core.origin import default_reference
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.data.tables import iter_texts
@@ -331,7 +331,7 @@ def bench(
     workspace: Workspace,
 ) -> None:
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
-    from truncate_kit.bench.backends import QUICK, BenchSettings
+    from truncate_kit.bench.result import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
     from truncate_kit.core.hardware import select_device
 

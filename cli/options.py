@@ -362,7 +362,7 @@ class Workspace(Places):
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> ModelSource:
         """Return the model named, else the last command's, else the miniature if allowed. Raises `UsageError`."""
-        from truncate_kit.core.naming import DEFAULT_MINIATURE
+        from truncate_kit.core.origin import DEFAULT_MINIATURE
 
         last = self.remembered().model
         if named is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import ModelError, UsageError, known_name
 from truncate_kit.core.files import unfinished
-from truncate_kit.core.naming import blocks_named, place_in_words
-from truncate_kit.core.settings import TRAINING, names, setting
+from truncate_kit.core.settings import TRAINING, blocks_named, names, setting
+from truncate_kit.core.wording import place_in_words
 from truncate_kit.core.workspace import DataSource, ModelSource
 
 from . import options

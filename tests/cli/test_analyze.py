@@ -187,7 +187,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         (("--max-texts", "2"), "--max-texts 2 is out of range"),
         (("--reference", "./nowhere"), "no model folder"),
         (("--texts", "nowhere.txt"), "nowhere.txt"),
-        (("--columns", "score"), "1 column named where three are needed"),
+        (("--columns", "score"), "three different columns are needed"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):

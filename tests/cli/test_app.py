@@ -161,7 +161,7 @@ def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
 @pytest.mark.parametrize(
     ("code", "most"),
     [
-        ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 22),
+        ("from truncate_kit_cli.app import app; app(['--help'], standalone_mode=False)", 24),
         ("import truncate_kit.report.measuring, truncate_kit.report.training, truncate_kit.report.distillation", 24),
     ],
     ids=["help", "views"],

@@ -220,7 +220,7 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     assert run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 2)[0] == 0
     code, out, err = run("status")
     assert (code, err) == (0, "")
-    assert "Models in exported" in out
+    assert "Models and runs in exported" in out
     assert re.search(r"│ lean +│ +\d", out)
     assert "layer 2 of 3, fine-tuned on" in out
     assert out.count("┏") == 1

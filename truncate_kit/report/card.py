@@ -9,10 +9,9 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit.core.files import is_there, replacing, write_text
-from truncate_kit.core.naming import miniature_path, place_in_words
-from truncate_kit.core.origin import Method, Origin
+from truncate_kit.core.origin import Method, Origin, miniature_path
 from truncate_kit.core.results import VERSION
-from truncate_kit.core.wording import capitalized, harmless, in_markdown, listed, points
+from truncate_kit.core.wording import capitalized, harmless, in_markdown, listed, place_in_words, points
 from truncate_kit.report.view import Table, overlap_warning, view_of
 
 if TYPE_CHECKING:

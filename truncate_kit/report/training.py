@@ -57,6 +57,7 @@ _LONGEST = 60  # characters of a sentence in a table or beside its row
 def view_sweep_result(result: SweepResult) -> View:
     """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
     from truncate_kit.analysis.drop import NOT_PREDICTED
+    from truncate_kit.training.settings import OBJECTIVES
 
     predicted = result.prediction and result.prediction.sentence
     if result.prediction is None and result.settings.layers in ("auto", "all") and result.full.layer > 1:
@@ -76,8 +77,10 @@ def view_sweep_result(result: SweepResult) -> View:
         result.certainty and certainty_in_words(result.certainty),
         result.search_cost and f"The search cost {share:.0f} % of trying every layer with every seed.",
     ]
-    notes = [predicted, result.seen_before]
-    return View("layers", "Which layer", tables, sentences, notes=notes, plots=[_sweep_plot(result)])
+    training, notes = result.training, [predicted, result.seen_before]
+    how = f"Training: {OBJECTIVES[training.objective].card}; batch {training.batch_size}, {training.precision}."
+    plots = [_sweep_plot(result)]
+    return View("layers", "Which layer", tables, sentences, notes=notes, details=[how], plots=plots)
 
 
 def certainty_in_words(found: Certainty) -> str:
@@ -182,7 +185,9 @@ def pooling_words(settings: ContrastiveSettings) -> str:
 
 def view_contrastive_result(result: ContrastiveResult) -> View:
     """Show the scores, and dev while the model learned."""
-    chosen, series = result.chosen, list[Series]()
+    from truncate_kit.training.settings import OBJECTIVES
+
+    chosen, settings, series = result.chosen, result.settings, list[Series]()
     for trial, color in zip(result.trials, cycle((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)), strict=False):
         label = f"seed {trial.seed}" + ", saved" * (trial.seed == result.chosen_seed)
         looks, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
@@ -195,8 +200,10 @@ def view_contrastive_result(result: ContrastiveResult) -> View:
         "kept look": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
     }
     counts = f"{counted(len(result.trials), 'seed')}, {counted(result.epochs, 'epoch')}"
-    how = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
-    title = f"{result.settings.objective}, Spearman × 100 on {result.data}; {counts}, {how}"
+    rate = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
+    title = f"{settings.objective}, Spearman × 100 on {result.data}; {counts}, {rate}"
+    weight = settings.hard_negative_weight
+    how = f"Training: {OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}"
     seen = f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts."
     drawn = "Dev score of each seed while the model learned; the points were kept"
     return View(
@@ -205,6 +212,7 @@ def view_contrastive_result(result: ContrastiveResult) -> View:
         [Table.of(title, [result], columns), _trials("Every seed, Spearman × 100", result.trials)],
         [f"{result.rows.rstrip('.')}."],
         notes=[result.seen and seen, result.seen_before],
+        details=[f"{how}; own negatives weighted by {weight:g}." if weight else f"{how}."],
         plots=[Plot("attempts", drawn, "look at dev", "Spearman × 100 on dev", series, whole=True)],
     )
 
