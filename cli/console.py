@@ -1,7 +1,6 @@
 """The one way out: tables and JSON on stdout; notes, progress and problems on stderr; options in messages."""
 
 import contextlib
-import errno
 import json
 import re
 import shlex
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from truncate_kit.core.errors import NO_FOLDER, TruncateKitError
+from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.core.wording import harmless, harmless_json
 
 if TYPE_CHECKING:
@@ -251,22 +250,6 @@ def _above_bars(line: str) -> None:
         note(line)
 
 
-_SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
-_RIGHTS = "Check who may read and write there, or name another place as `out`."
-_MEMORY = "Use a smaller `batch_size` or `max_length`, or close other programs."
-_OS_HINTS = {
-    errno.ENOENT: "Check the path; a relative one starts in the current folder.",
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EROFS: _RIGHTS,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.ENOTDIR: NO_FOLDER,
-    errno.ENOMEM: _MEMORY,
-    errno.EMFILE: "Raise the limit of open files (ulimit -n) and run the same command again.",
-}
-
-
 def describe(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of whatever escaped a command."""
     from truncate_kit.core.hardware import is_out_of_memory
@@ -274,10 +257,11 @@ def describe(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, TruncateKitError):
         return str(error), error.hint, EXIT_PROBLEM
     if is_out_of_memory(error):
-        return f"Out of memory. {error}".strip(), _MEMORY, EXIT_PROBLEM
+        hint = "Use a smaller `batch_size` or `max_length`, or close other programs."
+        return f"Out of memory. {error}".strip(), hint, EXIT_PROBLEM
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
-        hint = _OS_HINTS.get(error.errno or 0, "Check the path, its permissions, the free space and the connection.")
+        hint = "Check the path, its permissions, the free space and the connection."
         return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
     return (
         f"This is a defect of truncate-kit: {type(error).__name__}: {error}",

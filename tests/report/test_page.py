@@ -297,8 +297,8 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_named(lean, tmp_path):
         "different pairs",
         "different machines",
         "different sizes",
-        "A lean, torch-fp32",
-        "B full, torch-fp32",
+        "A: lean against full",
+        "B: lean against full",
     ):
         assert said in page.text
     assert len(page.of("svg")) == 2

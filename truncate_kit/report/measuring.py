@@ -68,7 +68,7 @@ def view_bench_report(report: BenchReport) -> View:
         left_out and f"Left out because they compile for a minute or more: {', '.join(left_out)}. Name them.",
         *(f"A billion vectors of the {row.role} model take {_storage(row.width)}." for row in report.models),
     ]
-    tables = [gained_table(report), _overview(report), _timings(report)]
+    tables = [gained_table(report), overview_table(report), _timings(report)]
     return View("speed", "Speed against quality", tables, sentences, details=details, plots=[bench_plot(report)])
 
 
@@ -104,7 +104,7 @@ def _runs(row: Any) -> str:
     return f"{row.role}, {BACKENDS[row.backend].title}"
 
 
-def _overview(report: BenchReport) -> Table:
+def overview_table(report: BenchReport) -> Table:
     """Give each model in each runtime a row."""
     on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
@@ -258,35 +258,6 @@ def rate(report: BenchReport, role: str, backend: str) -> float | None:
     """Return the sentences a second of a model on the real set in one runtime."""
     timing = report.timing(role, backend, "real set")
     return None if timing is None else timing.sentences_per_second
-
-
-def side_by_side(reports: dict[str, BenchReport]) -> Table:
-    """Set both models of several benches side by side, each pair in one runtime."""
-    columns: dict[str, dict[str, float | None]] = {}
-    for letter, report in reports.items():
-        backend = compared_in(report)
-        for row in report.contestants:
-            if row.backend == backend:
-                model, rated = _model(report, row.role), rate(report, row.role, backend)
-                one = report.timing(row.role, backend, "one sentence") or report.timing(row.role, backend, "latency")
-                sizes = {
-                    "peak memory": row.peak_bytes,
-                    "weights": model.weights_bytes,
-                    "file that runs": row.file_bytes,
-                }
-                columns[f"{letter} {row.role}, {backend}"] = {
-                    f"score, {report.metric} × 100": row.score,
-                    "sentences a second": rated,
-                    "one sentence, milliseconds": None if one is None else 1e3 * one.p50_seconds,
-                    **{f"{name}, MB": size and size / 1e6 for name, size in sizes.items()},
-                    "blocks": model.layer,
-                    "parameters": model.parameters,
-                }
-    names = dict.fromkeys(name for values in columns.values() for name in values)
-    shown: dict[str, Column] = {"measure": str}
-    for title, values in columns.items():
-        shown[title] = lambda name, values=values: values.get(name)  # type: ignore[misc]  # a default
-    return Table.of("A and B side by side", names, shown)
 
 
 def view_export_report(report: ExportReport) -> View:

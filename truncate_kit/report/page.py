@@ -32,7 +32,7 @@ from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import agreement_in_words
-from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, rate, side_by_side
+from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, overview_table, rate
 from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
@@ -342,7 +342,7 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, fl
 
 
 def comparison(runs: dict[str, Run]) -> list[Section]:
-    """Return the parts of a page of two runs: measures side by side, and why these may not compare."""
+    """Return the parts of a page of two runs: what was measured of each, and why these may not compare."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
     reports = benches.values()
     notes = [
@@ -354,11 +354,11 @@ def comparison(runs: dict[str, Run]) -> list[Section]:
         *(f"{letter}: {note}" for letter, run in runs.items() for note in run.notes),
     ]
     missing = [(f"{letter} was not measured", run.bench_command()) for letter, run in runs.items() if run.bench is None]
-    parts = [Section(View("measures", "Measured", [side_by_side(benches)], notes=notes), missing=missing)]
+    parts = [Section(View("measures", "Measured", notes=notes), missing=missing)]
     for letter, bench in benches.items():
-        if (plot := bench_plot(bench)) is not None:
-            key = f"speed-{letter}"
-            parts.append(Section(View(key, f"{letter}: speed against quality", plots=[replace(plot, name=key)])))
+        key, plot, tables = f"speed-{letter}", bench_plot(bench), [gained_table(bench), overview_table(bench)]
+        plots = [] if plot is None else [replace(plot, name=key)]
+        parts.append(Section(View(key, f"{letter}: lean against full", tables, plots=plots)))
     return parts
 
 
