@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 
 import matplotlib.image
 import pytest
@@ -15,25 +16,12 @@ from truncate_kit.core.results import FORMAT
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.view import view_of
-from truncate_kit_cli.app import main
 
 
 @pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        capsys.readouterr()  # what making a tiny model printed
-        code = 0
-        try:
-            main(["analyze", *map(str, arguments)])
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(run):
+    """Run `analyze`; return exit code, stdout and stderr."""
+    return partial(run, "analyze")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import refused, run
+from tests.support.commands import refused, run, scored
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
 from truncate_kit.models.loading import load_encoder
@@ -69,17 +69,17 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     assert LayerWeights.read(out / "attention.json").texts == ("a red dog", "the $x_1$ tree & <b>")
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
     # The next commands take it up.
-    score = json.loads(run(capsys, "evaluate", "--workspace", out, "--json"))
-    assert score["spearman"] == pytest.approx(result.test, abs=1e-3)
+    score = scored(run(capsys, "evaluate", "--workspace", out, "--json"))
+    assert score["Spearman"] == pytest.approx(result.test, abs=1e-3)
     run(capsys, "export", "--onnx", "--workspace", out)
-    graph = json.loads(run(capsys, "evaluate", "--runtime", "onnx", "--workspace", out, "--json"))
-    assert graph["spearman"] == pytest.approx(result.test, abs=0.01)
+    graph = scored(run(capsys, "evaluate", "--runtime", "onnx", "--workspace", out, "--json"))
+    assert graph["Spearman"] == pytest.approx(result.test, abs=0.01)
     run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
     texts = (files / "raw.txt").read_text().splitlines()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.vectors(texts).numpy(), atol=1e-4)
     short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
     bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short))
-    assert [row["spearman"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
+    assert [row["score"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
     peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(peer.encode(texts), lean.encode(texts), atol=1e-5, rtol=1e-4)
 
@@ -120,9 +120,9 @@ def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files,
             "use --pooling layer-attention with --attend both or --last-cls",
         ),
         (("--objective", "diffcse", "--no-mlp"), "Leave --no-mlp out"),
-        (("--pooling", "cls-attention", "--attend", "mean"), "leaves nothing to set up"),
-        (("--pooling", "mean", "--no-last-cls"), "leaves nothing to set up"),
-        (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
+        (("--pooling", "cls-attention", "--attend", "mean"), "--attend goes with --pooling layer-attention only"),
+        (("--pooling", "mean", "--no-last-cls"), "goes with --pooling layer-attention only"),
+        (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "--sentences goes with kept"),
         (
             ("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "anchor"),
             "two or three are needed",
@@ -134,7 +134,6 @@ def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files,
         (("--objective", "dropout", "--replaced-weight", "1"), "use --objective diffcse."),
         (("--objective", "hard-negatives", "--hard-negative-weight", "nan"), "hard-negative-weight"),
         (("--objective", "triplet"), "Use one of: in-batch, dropout, diffcse, hard-negatives"),
-        (("--pooling", "cls", "--sentences", "raw.txt"), "does not keep"),
         (("--objective", "dropout", "--generator", "mini-bert"), "goes with --objective diffcse only"),
         (("--objective", "dropout", "--dropout", "1"), "--dropout 1.0 is out of range"),
         (("--objective", "dropout", "--dropout", "0"), "both copies of a text are the same"),

@@ -8,24 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.commands import ended as run
+from tests.support.commands import scored
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit_cli.app import main
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(
     f"{'the cat ' * (n % 5 + 1)}{n},a {'red dog ' * (n % 3)}{n % 4},{n % 6}\n" for n in range(40)
 )
-
-
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as end:
-        main(list(map(str, arguments)))
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    return end.value.code or 0, printed.out, printed.err
 
 
 @pytest.fixture
@@ -99,7 +91,7 @@ def test_json_and_options(workspace, capsys):
         (("texts.txt", "--out", "texts.txt/v.npy"), "Cannot write"),
         (("texts.txt", "--model", "./nowhere"), "nowhere"),
         (("texts.txt", "--device", "cuda"), "CUDA"),
-        (("texts.txt", "--out", "taken.npy"), "made from another input"),
+        (("texts.txt", "--out", "taken.npy"), "made from something else"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
@@ -129,7 +121,7 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     (workspace / "pairs.csv").write_text(PAIRS)
     arguments = ("evaluate", "--data", "pairs.csv", "--scale", "0,5", "--json")
     found = {
-        name: json.loads(run(capsys, *arguments, *options)[1])["rows"][0]["values"]
+        name: scored(run(capsys, *arguments, *options)[1])
         for name, options in {
             "whole": (),
             "int8": ("--vectors", "int8"),

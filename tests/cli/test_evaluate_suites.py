@@ -11,27 +11,10 @@ from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
-from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
 TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
-
-
-@pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
-    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return end.value.code or 0, out, err
-
-    return call
 
 
 @pytest.fixture
@@ -147,12 +130,12 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
         (("--suite", "sts", "--data", "data", "--seen", "nowhere.csv"), "nowhere.csv"),
         (("--suite", "transfer", "--data", "data", "--seen", "x.csv"), "--seen"),
         (("--suite", "transfer", "--data", "data", "--fractions", "half"), "'half'"),
-        (("--suite", "transfer", "--data", "data", "--fractions", "0,1"), "too small"),
+        (("--suite", "transfer", "--data", "data", "--fractions", "0,1"), "out of range"),
         (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR leaves 2 rows to train on"),
         (("--suite", "retrieval", "--data", "data/sts13/nothing.csv"), "nothing.csv"),
         (("--suite", "retrieval", "--data", "data/mr.csv"), "Call the columns query and relevant."),
         (("--suite", "transfer", "--data", "odd"), "Call the column of texts text"),
-        (("--suite", "sts", "--data", "data", "--split", "dev"), "--split goes with graded pairs only"),
+        (("--suite", "sts", "--data", "data", "--split", "dev"), "--split goes with your own pairs or queries only"),
         (("--corpus", "more.txt"), "--corpus goes with --suite retrieval only"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

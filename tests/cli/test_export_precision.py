@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import refused, run
+from tests.support.commands import refused, run, scored
 from tests.support.files import model_graded_file
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.export.exporting import export_onnx
@@ -48,7 +48,7 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     assert [graph["file"] for graph in record["graphs"]] == ["model.onnx", "model_int8.onnx"]
 
     scores = [
-        json.loads(run(capsys, "evaluate", *which, *options(out, data), "--json"))["rows"][0]["values"]["Spearman"]
+        scored(run(capsys, "evaluate", *which, *options(out, data), "--json"))["Spearman"]
         for which in (
             ["--graph", "int8"],
             [out / "lean/model_int8.onnx"],

@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib import image
 
-from tests.support.commands import refused, run
+from tests.support.commands import refused, run, scored
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -55,23 +55,23 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of other autoencoders and numbers of blocks
         (heads / f"{name}.png").touch()
     report = json.loads(frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 2, "--json"))
-    score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
+    score = scored(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
     assert [file.name for file in heads.glob("*.png")] == ["correlation.png"]
     held_out = complete_splits(load_pairs(folder / "pairs.csv")).test
-    assert (score["split"], score["num_pairs"]) == ("test", len(held_out))
-    assert score["spearman"] == pytest.approx(report["trials"][0]["test"], abs=0.3)
+    assert score["pairs"] == len(held_out)
+    assert score["Spearman"] == pytest.approx(report["trials"][0]["test"], abs=0.3)
     assert load_encoder(folder / "exported/frozen").depth == 2
-    stored = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--vectors", "int8", "--json"))
-    assert stored["spearman"] == pytest.approx(score["spearman"], abs=5)
+    stored = scored(run(capsys, "evaluate", folder / "exported/frozen", "--vectors", "int8", "--json"))
+    assert stored["Spearman"] == pytest.approx(score["Spearman"], abs=5)
     assert "leave out --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
 
 
 def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     frozen(capsys, tiny_folder, folder, "--steps", "siamese")
-    score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
+    score = scored(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
     quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
-    assert bench["contestants"][0]["spearman"] == pytest.approx(score["spearman"], abs=0.3)
+    assert bench["contestants"][0]["score"] == pytest.approx(score["Spearman"], abs=0.3)
     assert bench["models"][0]["width"] == 4 + 8 + 8  # codes, not the width of a state
 
 
@@ -93,14 +93,13 @@ def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp
     assert "'mlp' is not known" in refused(capsys, *start, "--steps", "mlp")
     assert "'tanh' is not known" in refused(capsys, *start, "--score", "tanh")
     said = refused(capsys, *start, "--steps", "siamese", "--texts", folder / "raw.txt")
-    assert "--texts is for the autoencoders" in said
-    assert "Call the columns of --nli" in refused(capsys, *start, "--nli", folder / "pairs.csv")
+    assert "--texts goes with the step autoencoder only" in said
     assert "No model is named" in refused(capsys, "freeze", "--data", folder / "pairs.csv")
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
     start = ("freeze", tiny_folder("gpt2"), "--data")
     assert "holds 1 pair: too few" in refused(capsys, *start, one)
     one.write_text("sentence1,sentence2\na cat,a dog\n")
-    assert "Columns found" in refused(capsys, *start, one)
+    assert "Columns: " in refused(capsys, *start, one)
     bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")
     assert "has no blocks" in refused(capsys, "freeze", bare, "--data", folder / "pairs.csv", "--steps", "cosine")

@@ -83,11 +83,15 @@ def test_what_is_refused(capsys, tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mteb_package()
     start = ("evaluate", tiny_folder("bert"))
-    assert "--against goes with --mteb only" in fails(capsys, *start, "--against", "full")
-    assert "--suite goes with your own sets only" in fails(capsys, *start, *named("STS12"), "--suite", "sts")
-    assert "--data goes with your own sets only" in fails(capsys, *start, *named("STS12"), "--data", "pairs.csv")
-    assert "--split goes with graded pairs only" in fails(capsys, *start, *named("STS12"), "--split", "dev")
-    assert "--mteb scores the vectors as" in fails(capsys, *start, *named("STS12"), "--vectors", "int8")
+    task = named("STS12")
+    for options, said in (
+        (("--against", "full"), "--against goes with --mteb only"),
+        ((*task, "--suite", "sts"), "--suite goes with your own sets only"),
+        ((*task, "--data", "pairs.csv"), "--data goes with your own sets only"),
+        ((*task, "--split", "dev"), "--split goes with your own pairs or queries only"),
+        ((*task, "--vectors", "int8"), "--vectors goes with your own pairs or queries only"),
+    ):
+        assert said in fails(capsys, *start, *options)
     assert "MTEB task 'STS012' not found" in fails(capsys, *start, *named("STS012"))
     assert "data of the MTEB task STS12 cannot be loaded" in fails(capsys, *start, *named("STS12"))
     assert not (tmp_path / "exported").exists()

@@ -10,7 +10,6 @@ from truncate_kit.core.files import run_lock
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big"]
@@ -21,29 +20,18 @@ PAIRS = "sentence1,sentence2,score\n" + "".join(
 FAST = ("--seeds", 1, "--epochs", 1)
 
 
-@pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
-    """Run the command line in a folder with pairs and texts; returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def files(tmp_path):
+    """Pairs and texts in the folder of the command."""
     (tmp_path / "pairs.csv").write_text(PAIRS)
     (tmp_path / "texts.txt").write_text("the cat sat\na dog ran\n")
     (tmp_path / "more.txt").write_text("\n".join(TEXTS) + "\n")
-
-    def call(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return end.value.code or 0, out, err
-
-    return call
 
 
 @pytest.mark.parametrize(
     ("command", "ignored"),
     [
         (("analyze", "MODEL", "--texts", "texts.txt", "--columns", "a,b,c"), "--columns goes with --data only"),
-        (("analyze", "MODEL", "--texts", "texts.txt", "--split", "dev"), "--split goes with --data only"),
         (("distill", "MODEL", "--texts", "texts.txt", "--scale", "0,5"), "--scale goes with --data only"),
         (("distill", "MODEL", "--texts", "texts.txt", "--query-weight", "7"), "--query-weight weighs queries"),
         (
@@ -51,7 +39,6 @@ def run(capfd, tmp_path, monkeypatch):
             "--triplet-columns goes with --triplets only",
         ),
         (("evaluate", "MODEL", "--data", "words", "--columns", "a,b,c"), "have columns and scales of their own"),
-        (("evaluate", "MODEL", "--data", "words", "--scale", "3,4"), "have columns and scales of their own"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(run, tmp_path, tiny_folder, command, ignored):
@@ -221,19 +208,14 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     code, out, err = run("status")
     assert (code, err) == (0, "")
     assert "Models and runs in exported" in out
-    assert re.search(r"│ lean +│ +\d", out)
+    assert re.search(r"^lean +\d", out, re.MULTILINE)
     assert "layer 2 of 3, fine-tuned on" in out
-    assert out.count("┏") == 1
     assert re.search(r"trials/\w+ .* run: \d+ finished; \d+\.\d MB to free", out)
     assert "sweep.json" in out
     assert "--clean frees" in out
     (tmp_path / "exported/distillation").mkdir()
     (tmp_path / "exported/distillation/tokens.bin").write_bytes(b"0" * 2_500_000)
-    out = run("status")[1]
-    assert re.search(r"│ distillation +│ +2\.5 │", out)
-    sizes = [float(size) for size in re.findall(r"│ +(\d+\.\d) │", out)]
-    (whole,) = re.findall(r"models, (\d+\.\d) MB\.", out)
-    assert abs(sum(sizes) - float(whole)) <= 0.05 * (len(sizes) + 1)  # rounded
+    assert re.search(r"^distillation +2\.5", run("status")[1], re.MULTILINE)
     found = json.loads(run("status", "--json")[1])
     assert run("status", "exported", "--json") == run("status", "--workspace", "exported", "--json")
     assert "two workspaces" in run("status", "one", "--workspace", "other")[2]

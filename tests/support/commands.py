@@ -20,6 +20,21 @@ def _end(*arguments: object) -> object:
     return end.value.code
 
 
+def ended(capture: Capture, *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return exit code, stdout and stderr."""
+    capture.readouterr()
+    code = _end(*arguments)
+    out, err = capture.readouterr()
+    assert "Traceback" not in err
+    return int(str(code or 0)), out, err
+
+
+def scored(text: str) -> dict[str, float]:
+    """The values of the only row that `evaluate --json` printed."""
+    (row,) = json.loads(text)["rows"]
+    return dict(row["values"])
+
+
 def run(capture: Capture, *arguments: object) -> str:
     """What a command that succeeds prints on stdout."""
     return run_both(capture, *arguments)[0]

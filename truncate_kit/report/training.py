@@ -356,7 +356,10 @@ def view_combination_report(report: CombinationReport) -> View:
         Table.of("Without a layer: change of the best, in points", report.effects().items(), changed, detail=True),
     ]
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} that none chose on"
-    chosen = f"Chosen: {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
+    over = "maximum" if report.settings.over == "max" else "mean"
+    chosen = (
+        f"Chosen: {over} of {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
+    )
     how = "all" if report.method == "exact" else "beam search"
     up_to = f", up to {report.up_to} layers each" if report.up_to <= report.depth else ""
     notes = [
