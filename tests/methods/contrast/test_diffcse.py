@@ -3,6 +3,7 @@
 import copy
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,18 +148,20 @@ def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(maske
     torch.testing.assert_close(found, contrasted(vectors) + 0.7 * terms.mean(), atol=1e-4, rtol=1e-4)
 
 
+PAIRS = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+RAW = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
+SETTINGS = ContrastiveSettings(objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,))
+
+
 def test_a_run_saves_the_encoder_alone(masked, tmp_path):
-    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
-    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
-    settings = ContrastiveSettings(objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,))
-    result = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    result = finetune_contrastive(load_encoder(masked), RAW, PAIRS, out=tmp_path, settings=SETTINGS)
     lean = load_encoder(tmp_path / "lean")
     assert (lean.pooling_name, lean.depth) == ("layer-attention", 3)
     assert "DiffCSE" in (tmp_path / "lean/README.md").read_text()
     assert result.parameters == lean.num_parameters
     before = load_encoder(masked).backbone.get_input_embeddings().weight
     assert not torch.equal(lean.backbone.get_input_embeddings().weight, before)
-    again = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    again = finetune_contrastive(load_encoder(masked), RAW, PAIRS, out=tmp_path, settings=SETTINGS)
     assert again.trials == result.trials
 
 
@@ -169,19 +172,11 @@ def test_trials_belong_to_the_head_that_filled_words_in(masked, tmp_path):
     bias = next(name for name in weights if name.startswith("cls.predictions") and name.endswith("s.bias"))
     weights[bias] += 10 * torch.arange(len(weights[bias]))
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
-    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
-    settings = ContrastiveSettings(
-        objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,), replaced_weight=9
-    )
+    options = {"settings": replace(SETTINGS, replaced_weight=9)}
 
     def run(generator, out):
-        found = load_encoder(generator)
-        return (
-            finetune_contrastive(load_encoder(masked), texts, pairs, out=out, settings=settings, generator=found)
-            .trials[0]
-            .dev
-        )
+        options["generator"] = load_encoder(generator)
+        return finetune_contrastive(load_encoder(masked), RAW, PAIRS, out=out, **options).trials[0].dev
 
     first, second = run(masked, tmp_path / "w"), run(other, tmp_path / "w")
     assert second == run(other, tmp_path / "alone")

@@ -1,9 +1,11 @@
 """Pick rules, strategies, the store and `finetune` end to end on tiny models."""
 
+import csv
 import dataclasses
 import json
 import shutil
 import signal
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,7 @@ from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune, sweep_prediction
 from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.methods.tmft.settings import SweepSettings, picker
-from truncate_kit.methods.tmft.trials import parse_layers
+from truncate_kit.methods.tmft.settings import SweepSettings, parse_layers, picker
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states, parameters_kept, truncate
 from truncate_kit.report.training import sweep_table
@@ -68,30 +69,17 @@ def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
 
 def test_the_robust_rule_on_the_papers_own_results(shared_data):
     """Mean and worst pick regret over the paper's models: 0.60 / 3.8 points by best dev, 0.10 / 1.25 within 2.5."""
-    import csv
-
-    rows = [
-        row
-        for row in csv.DictReader((shared_data / "reference/tmft_per_layer.csv").open())
-        if row["setting"] == "plain"
-        and row["metric"] == "spearman"
-        and row["dataset"].lower().startswith("sts")
-        and row["pooling"] == "mean"
-    ]
+    splits = {"val": "dev", "dev": "dev", "validation": "dev", "test": "test"}
+    scores = defaultdict(lambda: {"dev": {}, "test": {}})
+    for row in csv.DictReader((shared_data / "reference/tmft_per_layer.csv").open()):
+        wanted = (row["setting"], row["metric"], row["pooling"]) == ("plain", "spearman", "mean")
+        if wanted and row["dataset"].lower().startswith("sts") and row["split"] in splits:
+            scores[row["model"]][splits[row["split"]]][int(row["layer"])] = 100 * float(row["mean"])
     regret = {"best-dev": [], "robust": [], "depth-bonus": []}
-    for model in {row["model"] for row in rows}:
-        score = {
-            split: {
-                int(r["layer"]): 100 * float(r["mean"]) for r in rows if r["model"] == model and r["split"] in names
-            }
-            for split, names in (("dev", ("val", "dev", "validation")), ("test", ("test",)))
-        }
-        layers = set(score["dev"]) & set(score["test"])
-        if len(layers) < 2:
-            continue
-        dev = {layer: score["dev"][layer] for layer in layers}
-        for rule in regret:
-            chosen = picker(rule).pick(dev)
+    for score in scores.values():
+        layers = score["dev"].keys() & score["test"].keys()
+        for rule in regret if len(layers) > 1 else ():
+            chosen = picker(rule).pick({layer: score["dev"][layer] for layer in layers})
             regret[rule].append(max(score["test"][layer] for layer in layers) - score["test"][chosen])
     assert len(regret["robust"]) >= 10
     assert max(regret["best-dev"]) > 3

@@ -40,7 +40,7 @@ from truncate_kit.methods.frozen.settings import (
     Reconstruction,
     choose,
 )
-from truncate_kit.methods.tmft.trials import parse_layers
+from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.models.pipeline import origin_of, save_encoder

@@ -5,12 +5,21 @@ share), so other rules lean towards depth, or towards small models; on models th
 loses fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import Result
-from truncate_kit.core.settings import LAYERS, Bounds, as_text, check_seeds, check_settings, seeds_setting, setting
+from truncate_kit.core.settings import (
+    LAYERS,
+    Bounds,
+    as_text,
+    check_seeds,
+    check_settings,
+    numbers_named,
+    seeds_setting,
+    setting,
+)
 from truncate_kit.core.wording import in_points
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
@@ -122,3 +131,14 @@ class SweepSettings(Result):
         if self.within is not None and not PICK_RULES[self.pick].within:
             hint = f"Leave it out; the defaults are {_WITHIN}."
             raise UsageError(f"The `pick` rule {self.pick} has no `within`.", hint=hint)
+
+
+def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
+    """Read layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` and the errors of single layers."""
+    if text == "all":
+        return tuple(held)
+    try:
+        return tuple(dict.fromkeys(numbers_named(text)))
+    except ValueError as error:
+        hint = f"Use a number, 3,6,9, 2..5, all or auto; this model has 0..{depth}."
+        raise UsageError(f"{text!r} names no layers.", hint=hint) from error

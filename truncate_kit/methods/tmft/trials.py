@@ -17,11 +17,11 @@ from truncate_kit.core.errors import DivergedError, UsageError
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
-from truncate_kit.core.settings import numbers_named
 from truncate_kit.core.statistics import Span
 from truncate_kit.core.wording import counted
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.result import LayerScores
+from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.layer_pooling import ConcatPooling
 from truncate_kit.models.store import Checkpoints, RunStore
@@ -523,14 +523,3 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
             hint=f"Use `layers={encoder.depth}`, or name the model it was made from.",
         )
     return layers
-
-
-def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
-    """Read layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` and the errors of single layers."""
-    if text == "all":
-        return tuple(held)
-    try:
-        return tuple(dict.fromkeys(numbers_named(text)))
-    except ValueError as error:
-        hint = f"Use a number, 3,6,9, 2..5, all or auto; this model has 0..{depth}."
-        raise UsageError(f"{text!r} names no layers.", hint=hint) from error
