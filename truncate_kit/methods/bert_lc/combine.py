@@ -115,9 +115,9 @@ def combine(
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
     method, up_to = _plan(encoder.depth + 1, settings)
     scorer, first_tokens = _read(encoder, pairs, settings, head, progress)
-    found, beam_loss = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
+    every, beam_loss = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
     splits = tuple(
-        _split_report(scorer, first_tokens, seed, divisions[seed], best, up_to) for seed, best in enumerate(found)
+        _split_report(scorer, first_tokens, seed, divisions[seed], best, up_to) for seed, best in enumerate(every)
     )
 
     def mean_on_dev(layers: tuple[int, ...]) -> float:
@@ -138,7 +138,7 @@ def combine(
         depth=encoder.depth,
         method=method,
         up_to=up_to,
-        num_subsets=found[0].count,
+        num_subsets=every[0].count,
         num_pairs=len(pairs),
         splits=splits,
         chosen=chosen,
@@ -219,19 +219,19 @@ def _search(
     beam = partial(search_beam, width=settings.width)
     searches: dict[str, Callable[..., BestSubsets]] = {"beam": beam, "exact": partial(search_exact, threads=threads)}
 
-    def found(grams: PairGrams, method: str, up_to: int, progress: Progress = silent) -> list[BestSubsets]:
+    def best_of(grams: PairGrams, method: str, up_to: int, progress: Progress = silent) -> list[BestSubsets]:
         search = partial(searches[method], up_to=up_to, progress=progress)
         return [search(grams.select(places), ranks) for places, ranks in sides]
 
     if method == "exact":
-        return found(scorer, method, up_to, progress), None
+        return best_of(scorer, method, up_to, progress), None
     layers, most = list(range(scorer.num_layers)), up_to
     if count_subsets(len(layers), up_to) > _QUICK:
         layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
         most = min(up_to, len(layers))
     part = PairGrams(scorer.forms[:, layers][:, :, layers])
-    rows = zip(found(part, "exact", most), found(part, "beam", most), strict=True)
-    return found(scorer, method, up_to, progress), 100 * max(true.best[0] - near.best[0] for true, near in rows)
+    rows = zip(best_of(part, "exact", most), best_of(part, "beam", most), strict=True)
+    return best_of(scorer, method, up_to, progress), 100 * max(true.best[0] - near.best[0] for true, near in rows)
 
 
 def _points(side: Side, cosines: Floats) -> float | None:
@@ -248,7 +248,7 @@ def _split_report(
     first_tokens: Floats,
     seed: int,
     division: tuple[Side, Side],
-    found: BestSubsets,
+    best_subsets: BestSubsets,
     up_to: int,
 ) -> SplitReport:
     @cache
@@ -269,13 +269,13 @@ def _split_report(
     baselines |= dict(zip((CLS, POOLER), map(both, first_tokens), strict=False))
     baselines[LAST_FOUR] = both(scorer.cosines(layers[-4:]))
     baselines[RANDOM] = (fmean(dev for dev, _ in known), fmean(test for _, test in known)) if known else (None, None)
-    best = scored(found.best)
+    best = scored(best_subsets.best)
     assert best is not None
     return SplitReport(
         num_dev=len(division[0][0]),
         best=best,
-        by_size=tuple(map(scored, found.by_size[:up_to])),
-        without=tuple(map(scored, found.without)),
+        by_size=tuple(map(scored, best_subsets.by_size[:up_to])),
+        without=tuple(map(scored, best_subsets.without)),
         baselines=baselines,
     )
 

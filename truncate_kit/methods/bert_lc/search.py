@@ -86,9 +86,9 @@ class RankCorrelation:
                 places = stats.rankdata(keys[tied] >> self._bits, axis=1) - (self.count + 1) / 2
                 products[again[tied]] = np.einsum("rn,rn->r", places, ranks[tied])
                 spreads[again[tied]] = np.einsum("rn,rn->r", places, places)
-        found: Floats = np.full(len(cosines), np.nan)
-        np.divide(products, np.sqrt(spreads * self._spread), out=found, where=spreads > 0)
-        return found
+        correlations: Floats = np.full(len(cosines), np.nan)
+        np.divide(products, np.sqrt(spreads * self._spread), out=correlations, where=spreads > 0)
+        return correlations
 
     def _sorted(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have equal keys (r,)."""
@@ -305,18 +305,18 @@ def search_exact(
             begin = 0 if mask else 1  # the empty set is no combination
             end = ends[min(layers, up_to - mask.bit_count())]
             parts[:, 0], parts[:, 1:] = sums, gains
-            found = np.matmul(with_one[begin:end], parts, out=block[:, begin:end])
-            found += among[:, begin:end]
+            totals = np.matmul(with_one[begin:end], parts, out=block[:, begin:end])
+            totals += among[:, begin:end]
             masks.append(lowest[begin:end] | mask)
-            scores.append(ranks.of(cosines_of(found)))
+            scores.append(ranks.of(cosines_of(totals)))
         best_subsets = BestSubsets(grams.num_layers)
         best_subsets.update(np.concatenate(masks), np.concatenate(scores))
         return best_subsets
 
     best_subsets = BestSubsets(grams.num_layers)
     with ThreadPoolExecutor(threads) as pool:
-        for done, found in enumerate(pool.map(run, tasks), 1):
-            best_subsets.merge(found)
+        for done, part in enumerate(pool.map(run, tasks), 1):
+            best_subsets.merge(part)
             progress("Searching combinations", done, len(tasks))
     return best_subsets
 
@@ -368,9 +368,9 @@ class StatePairs:
 
     def select(self, pairs: Sequence[int]) -> Self:
         """Return some of the pairs, in the order given."""
-        found = copy.copy(self)
-        found.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
-        return found
+        some = copy.copy(self)
+        some.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
+        return some
 
     def cosines(self, layers: Sequence[int]) -> Floats:
         """Return the cosine of the combination of these layers for each pair, (n,)."""
@@ -410,8 +410,8 @@ def search_states(
     while done < total:
         masks, rows = zip(*islice(subsets, _ROWS), strict=True)
         together, numbers = np.stack(rows), np.array(masks, dtype=np.int64)
-        for found, (places, ranks) in zip(best_subsets, parts, strict=True):
-            found.update(numbers, ranks.of(np.ascontiguousarray(together[:, places])))
+        for best, (places, ranks) in zip(best_subsets, parts, strict=True):
+            best.update(numbers, ranks.of(np.ascontiguousarray(together[:, places])))
         done += len(rows)
         progress("Searching combinations", done, total)
     return best_subsets

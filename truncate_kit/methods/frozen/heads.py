@@ -276,8 +276,8 @@ class StatePairs(StateExamples):
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return Spearman and Pearson correlation of scores and targets, × 100."""
-        found = self.evaluation(cast(LayerHeads, encoder))
-        return found.spearman, found.pearson
+        correlations = self.evaluation(cast(LayerHeads, encoder))
+        return correlations.spearman, correlations.pearson
 
     @torch.no_grad()
     def evaluation(self, heads: LayerHeads) -> Evaluation:

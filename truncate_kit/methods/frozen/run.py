@@ -303,10 +303,10 @@ class _Run:
             checkpoint=store.checkpoints.of(_AUTOENCODERS),
             progress=self.progress,
         )
-        found = Reconstruction(
+        record = Reconstruction(
             code_widths=self.widths, losses=losses, own_losses=own_losses, num_sentences=len(raw), left_out=left_out
         )
-        store.write(_AUTOENCODERS, found, partial(save, model))
+        store.write(_AUTOENCODERS, record, partial(save, model))
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:

@@ -149,7 +149,7 @@ class _Sweep:
         watcher: TrialWatcher,
         engine: Engine | None,
     ) -> None:
-        self.given = self.data = data
+        self.whole = self.data = data
         self.folder, self.settings, self.before, self.retrieval = folder, settings, before, retrieval
         self.layers, teacher = check_sweep(encoder, settings), before.teacher
         if retrieval is not None:
@@ -235,9 +235,9 @@ class _Sweep:
             seen |= {teacher.encoder.name: teacher.encoder.seen}
             beside = f"Beside the labels: the vectors of {teacher.encoder.name}, weight {teacher.weight:g}."
             learned = f"{learned} {beside}".lstrip()
-        fields = {"data": self.data.name, "data_fingerprint": self.given.fingerprint(), "before": learned}
+        fields = {"data": self.data.name, "data_fingerprint": self.whole.fingerprint(), "before": learned}
         if self.retrieval is None:
-            return fields | {"seen_before": seen_before(self.given.evaluation, seen)}
+            return fields | {"seen_before": seen_before(self.whole.evaluation, seen)}
         return fields | {"retrieval": self.retrieval.name}
 
     def _seeds(self) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ class _Sweep:
                 saved,
                 depth=self.full.full.depth,
                 blocks=blocks[: trial.layer] if blocks is not None and name == "lean" else None,
-                data=self.given,
+                data=self.whole,
                 seed=trial.seed,
                 settings=settings,
             )

@@ -444,13 +444,13 @@ class TrialRunner:
         def kept(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
 
-        found = {name: self.store.read_tensor(kept(name)) for name in names}
-        missing: list[RankingOrder] = [(name, tuple(layers), seed) for name in names if found[name] is None]
+        rankings = {name: self.store.read_tensor(kept(name)) for name in names}
+        missing: list[RankingOrder] = [(name, tuple(layers), seed) for name in names if rankings[name] is None]
         for (name, *_), scores in self._engine.run(self._work, missing, self._pass_on):
-            found[name] = self.store.tensor(
+            rankings[name] = self.store.tensor(
                 kept(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
             )
-        return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in found.values() if tensor is not None]
+        return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in rankings.values() if tensor is not None]
 
 
 def _earlier(layer: int, seed: int) -> str:
