@@ -26,7 +26,8 @@ class CombineSettings(Result):
         over: `mean` or `max` over the layers.
         head: Feed the mean through the model's trained pooler head.
         up_to: Largest number of layers in a combination, by default all; BERT-LC has 8 for large models.
-        search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets.
+        search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets. `max` and `head` try all
+            subsets of up to 14 layers, else of smaller sizes.
         width: Combinations of each size that a beam search extends.
         dev_pairs: Number of pairs to choose on; the rest is for testing.
         splits: Number of random divisions into such pairs and the rest.
@@ -38,27 +39,11 @@ class CombineSettings(Result):
     over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
     head: bool = setting(False, "Feed the mean through the model's trained pooler head.", LAYERS, name="--head")
     up_to: int | None = setting(
-        None,
-        "Most layers in a combination; by default all, where BERT-LC has 8 for large models.",
-        LAYERS,
-        bounds=_LAYERS,
-        kind=int,
-        name="--layers-up-to",
-        metavar="SIZE",
+        None, "Most layers in a combination; by default all.", LAYERS, bounds=_LAYERS, kind=int, name="--layers-up-to"
     )
-    search: str = setting(
-        "auto",
-        "exact, beam, or auto: exact up to 27 layers; max and --head try all up to 14 layers, else smaller sizes.",
-        LAYERS,
-        choices=SEARCHES,
-    )
+    search: str = setting("auto", "exact, beam, or auto: exact up to 27 layers.", LAYERS, choices=SEARCHES)
     width: int = setting(64, "Combinations of each size that a beam keeps.", LAYERS, bounds=_WIDTH, name="--beam-width")
-    dev_pairs: int = setting(
-        350,
-        "Pairs to choose on; the rest is for testing. Pairs with the same two texts stay together.",
-        DATA,
-        bounds=_PAIRS,
-    )
+    dev_pairs: int = setting(350, "Pairs to choose on; the rest is for testing.", DATA, bounds=_PAIRS)
     splits: int = setting(5, "Random divisions into dev and test.", DATA, bounds=_SPLITS)
 
     def __post_init__(self) -> None:
@@ -66,9 +51,8 @@ class CombineSettings(Result):
         if self.head and self.over == "max":
             raise UsageError("The pooler head takes the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:
-            raise UsageError(
-                "The beam search is for the mean over layers.", hint="Leave out `search`; `up_to` limits sizes."
-            )
+            hint = "Leave out `search`; `up_to` limits sizes."
+            raise UsageError("The beam search is for the mean over layers.", hint=hint)
 
     @property
     def has_grams(self) -> bool:

@@ -1,6 +1,7 @@
 """Settings and results of contrastive training. Importing this imports no torch."""
 
 from dataclasses import dataclass, fields
+from operator import not_
 from typing import Literal, get_args
 
 from truncate_kit.core.errors import UsageError
@@ -34,6 +35,7 @@ from truncate_kit.training.settings import (
 
 ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "concat", "mean-first-last"]
 Over = Literal["both", "cls", "mean"]
+OVER: tuple[str, ...] = get_args(Over)
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 MEANS = ("mean", "first-last", "mean-first-last")
 """Poolings over means of tokens, without a CLS state."""
@@ -137,12 +139,7 @@ class ContrastiveSettings(Result):
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
-        "both",
-        "Of layer-attention: both (CLS asks, means answer), cls or mean.",
-        LAYERS,
-        choices=get_args(Over),
-        name="--attend",
-        default=None,
+        "both", "Of layer-attention: both, cls or mean states.", LAYERS, choices=OVER, name="--attend", default=None
     )
     last_cls: bool = setting(
         True, "Of layer-attention: put the last CLS first (the default).", LAYERS, default=None, show_default=False
@@ -152,12 +149,7 @@ class ContrastiveSettings(Result):
     )
     mlp: bool = setting(True, "A fresh linear layer and tanh after the pooling.", LAYERS)
     keep_pooler: bool = setting(
-        True,
-        "Use pooler and MLP in training only.",
-        LAYERS,
-        name="--remove-pooler",
-        default=False,
-        parse=lambda removed: not removed,
+        True, "Use pooler and MLP in training only.", LAYERS, name="--remove-pooler", default=False, parse=not_
     )
     layer: int | None = setting(None, "Layer to cut the model at; by default the last.", LAYERS, kind=int)
     temperature: float = setting(0.05, "Of the softmax.", TRAINING, bounds=_TEMPERATURE)
