@@ -40,7 +40,7 @@ def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder, objective
     )()
     examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)
     if objective == "entailment":
-        torch.nn.init.normal_(examples.head.linear.weight)
+        torch.nn.init.normal_(examples.head.weight)
     vectors, targets = encoder.encode_ids(dev.texts()), pairs.dev.scores()
     found, outcomes = dev.resampled(vectors), dev.outcomes(vectors)
     assert len(found) == DRAWS
