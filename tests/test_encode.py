@@ -14,6 +14,7 @@ import torch
 
 from truncate_kit.core.errors import DataError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
+from truncate_kit.core.parallel import Engine
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.export.encode import EncodedFile, encode_file
 from truncate_kit.export.exporting import export_onnx
@@ -212,3 +213,34 @@ def test_two_at_once_are_told_so(encoder, source, tmp_path):
     out = tmp_path / "vectors.npy"
     with run_lock(out.with_name(".vectors.npy.part")), pytest.raises(FileProblemError, match="Another process"):
         encode_file(encoder, source, out)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_two_processes_write_the_bytes_of_one_also_after_an_interruption(
+    encoder, tiny_folder, source, tmp_path, two_processes, runtime
+):
+    chosen = encoder if runtime == "onnx" else load_encoder(tiny_folder("bert"))
+    form = VectorFormat(precision="float16", dimensions=9, normalize=True)
+    alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
+    encode_file(chosen, source, alone, form=form, chunk=CHUNK)
+
+    def stop_at(task: str, done: int, total: int) -> None:
+        if task == "Encoding" and done >= 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(chosen, source, shared, form=form, chunk=CHUNK, engine=two_processes, progress=stop_at)
+    assert encode_file(chosen, source, shared, form=form, chunk=CHUNK, engine=two_processes).resumed_at == 35
+    assert shared.read_bytes() == alone.read_bytes()
+
+
+class Backwards(Engine):
+    def run(self, work, tasks, send):
+        yield from reversed(list(super().run(work, tasks, send)))
+
+
+def test_chunks_that_finish_in_another_order_stand_in_their_places(encoder, source, tmp_path):
+    alone, backwards = tmp_path / "alone.npy", tmp_path / "backwards.npy"
+    encode_file(encoder, source, alone, chunk=CHUNK)
+    encode_file(encoder, source, backwards, chunk=CHUNK, engine=Backwards())
+    assert backwards.read_bytes() == alone.read_bytes()

@@ -26,14 +26,13 @@ class OddError(Exception):
 
 @dataclass
 class Squares:
-    """deaths: a folder in which a worker notes that it died, `by` a signal; None always dies. homes: of its folders."""
+    """deaths: a folder in which a worker notes that it died, by default it always dies. homes: of its folders."""
 
     weights: torch.Tensor
     deaths: Path | None = None
     seconds: float = 0.0
     device: str = "nowhere"
     homes: Path | None = None
-    by: int = signal.SIGKILL
 
     def move(self, device: str) -> None:
         self.device = device
@@ -44,7 +43,7 @@ class Squares:
         if number == DEADLY and (self.deaths is None or not (self.deaths / "died").exists()):
             if self.deaths is not None:
                 (self.deaths / "died").touch()
-            os.kill(os.getpid(), self.by)
+            os.kill(os.getpid(), signal.SIGKILL)
         if number == WRONG:
             raise TruncateKitError("Diverged in epoch 1, step 3.", hint="Use a smaller `learning_rate`.")
         if number == ODD:
