@@ -124,7 +124,7 @@ class Table:
     def unfit(self, problem: str, hint: str) -> DataError:
         """Return the error for columns that are not what is needed."""
         columns = ", ".join(map(repr, self.columns)) or "none"
-        message = f"{self.source}: {problem} Columns: {columns}."
+        message = f"{self.source}: {problem} Columns found: {columns}."
         return DataError(message, hint=_hint(self.source, list(self.columns), hint))
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:

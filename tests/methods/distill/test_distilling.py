@@ -334,7 +334,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
     words = [" ".join(text.split()[:4]) for text in texts[:300]]
     again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)
-    longer = "The texts of bundled are longer than those learned from: 95 of 100 have up to"
+    longer = "The texts of bundled are longer than the training texts: 95 of 100 have up to"
     assert longer in notes_of(again)
     assert longer not in notes_of(result)
 
