@@ -33,7 +33,11 @@ class Bounds:
 
     def __str__(self) -> str:
         first = f"{'above' if self.above else 'from'} {self.least:,}"
-        last = "" if math.isinf(self.most) else f" {'and below' if self.below else 'up to' if self.above else 'to'} {self.most:,}"
+        last = (
+            ""
+            if math.isinf(self.most)
+            else f" {'and below' if self.below else 'up to' if self.above else 'to'} {self.most:,}"
+        )
         return f"a{' whole' if self.whole else ''} number {first}{last}"
 
 
