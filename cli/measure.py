@@ -186,16 +186,13 @@ def evaluate(
     queries = None if suite is not None or tasks else workspace.queries(pairs)
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, hardware.threads, hardware.device)
-    used = "torch"
     if isinstance(encoder, OnnxEncoder):
-        used = "onnx"
         workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
     stored = suite is not None or bool(tasks)
     with workspace.held() if stored else nullcontext(), workspace.progress() as progress:
         run = SuiteRun(
             encoder=encoder,
             model=source.name,
-            runtime=used,
             data=str(queries or pairs.data),
             options=own,
             threads=hardware.threads,
@@ -225,8 +222,7 @@ def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteRepo
     data = read_retrieval(run.data, split=split)
     for text in filter(None, (seen_among(data, run.model), *note_of_searched(run.model, run.encoder, data))):
         run.note(text)
-    own: dict[str, Any] = {"model": run.model, "runtime": run.runtime, "form": form, "progress": run.progress}
-    return evaluate_retrieval(run.encoder, data, **own)
+    return evaluate_retrieval(run.encoder, data, model=run.model, form=form, progress=run.progress)
 
 
 def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace) -> SuiteReport:
@@ -240,7 +236,7 @@ def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, 
     scored, last = splits.split(split), splits.items()[-1][0]
     workspace.note(seen_among(scored, run.model))
     data = f"{scored.name}, {split or ('all' if splits.one_file and last == 'train' else last)}"
-    return score_pairs(run.encoder, scored.pairs, model=run.model, runtime=run.runtime, data=data, form=form)
+    return score_pairs(run.encoder, scored.pairs, model=run.model, data=data, form=form)
 
 
 def _write(report: SuiteReport, workspace: Workspace) -> Path:
@@ -267,14 +263,13 @@ def _mteb(
 ) -> SuiteReport:
     """Score the model, and the one to compare it with, which reads as many tokens."""
     from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
-    from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+    from truncate_kit.export.runtime import load_text_encoder
 
-    lean = evaluate_mteb(run.encoder, tasks, model=run.model, runtime=run.runtime, progress=run.progress)
+    lean = evaluate_mteb(run.encoder, tasks, model=run.model, progress=run.progress)
     if against is None:
         return lean
     full = load_text_encoder(against, max_length=max_length, threads=run.threads, device=device)
-    runtime = "onnx" if isinstance(full, OnnxEncoder) else "torch"
-    return compare_mteb(evaluate_mteb(full, tasks, model=against, runtime=runtime, progress=run.progress), lean)
+    return compare_mteb(evaluate_mteb(full, tasks, model=against, progress=run.progress), lean)
 
 
 @command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation.suite:SuiteReport")

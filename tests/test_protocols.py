@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from truncate_kit.evaluation.retrieval import score_retrieval
-from truncate_kit.evaluation.transfer import TransferSettings
+from truncate_kit.evaluation.transfer import LOGISTIC, TransferSettings
 from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
@@ -42,7 +42,7 @@ def test_transfer():
     assert (settings.splits, settings.test_share) == (10, 0.15)
     assert (settings.inner_splits, settings.inner_share) == (10, 0.18)
     assert (settings.largest_subset(13), settings.largest_subset(25), settings.largest_subset(3)) == (4, 3, 3)
-    assert (settings.penalty, settings.tolerance, settings.iterations) == (10, 0.01, 200)
+    assert LOGISTIC == {"solver": "saga", "C": 10, "tol": 0.01, "max_iter": 200}
     assert (settings.fractions, settings.max_rows) == ((1.0,), None)
 
 

@@ -145,7 +145,7 @@ def test_published_scores_of_minilm(minilm_vectors, shared_data):
     """The figures of ../shared/data/README.md, measured there with sentence-transformers; Cranfield's are in
     benchmarks/lean."""
     data = read_retrieval(shared_data / "retrieval" / "trecqa-test")
-    found = evaluate_retrieval(minilm_vectors, data, model="all-MiniLM-L6-v2", runtime="onnx")
+    found = evaluate_retrieval(minilm_vectors, data, model="all-MiniLM-L6-v2")
     assert [*found.means.values()] == pytest.approx([59.99, 59.86, 78.22], abs=0.006)
     (row,) = found.rows
     assert all(low < row.values[metric] < high for metric, (low, high) in row.intervals.items())

@@ -53,7 +53,7 @@ def plain_spearman(encoder, pairs):
 
 def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
     sets = [one for one in find_sts(shared_data) if one.name in PUBLISHED]
-    report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2", runtime="onnx")
+    report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2")
     assert {row.task: row.values["Spearman"] for row in report.rows} == pytest.approx(PUBLISHED, abs=0.02)
     assert report.means["Spearman"] == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
     assert "Spearman unseen" not in report.means

@@ -23,7 +23,7 @@ def score_words(run):
     """Report the width of the first text's vector."""
     text = Path(run.data).read_text().splitlines()[0]
     row = Score(task="first", values={"width": len(run.encoder.encode([text])[0])}, remark=run.options["corpus"])
-    return SuiteReport(suite="widths", model=run.model, runtime=run.runtime, title="Widths", rows=(row,))
+    return SuiteReport(suite="widths", model=run.model, runtime="torch", title="Widths", rows=(row,))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 
 
 def score_pairs(
-    encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, runtime: str, data: str, form: VectorFormat
+    encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
     """Report `evaluate` with vectors stored in a format. data: name of the set."""
     stored = StoredVectors(encoder, form)
@@ -57,7 +57,7 @@ def score_pairs(
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
     values |= {"dimensions": form.kept(stored.width), "bytes per vector": form.bytes_per_vector(stored.width)}
     row = Score(task=data, labels={"vectors": form.precision}, values=values)
-    return report_of("pairs", model, runtime, "correlation with the scores × 100", [row])
+    return report_of("pairs", encoder, model, "correlation with the scores × 100", [row])
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
@@ -172,9 +172,7 @@ def run_sts(run: SuiteRun) -> SuiteReport:
         run.note(f"{run.model} was trained on or chosen by {name}: scored with and without those pairs.")
     elif seen is None and read_origin(run.model) is not None:
         run.note(f"What {run.model} was trained on is not known here: name it with --seen.")
-    return score_sts(
-        run.encoder, sets, model=run.model, runtime=run.runtime, seen=seen, progress=run.progress, seen_name=name
-    )
+    return score_sts(run.encoder, sets, model=run.model, seen=seen, progress=run.progress, seen_name=name)
 
 
 def score_sts(
@@ -182,7 +180,6 @@ def score_sts(
     sets: Sequence[StsSet],
     *,
     model: str,
-    runtime: str = "torch",
     seen: Container[int] | None = None,
     seen_name: str | None = None,
     progress: ProgressOption = False,
@@ -193,7 +190,6 @@ def score_sts(
         encoder: Anything with `.encode(texts)`.
         sets: As `find_sts` returns them.
         model: Name in the report.
-        runtime: Encoder in the report.
         seen: Keys of pairs that the model was trained on (`read_trained_pairs`), to score each set also without them.
         seen_name: Source of these pairs, for the report.
         progress: True draws bars and logs; a callable is called after each part of the texts.
@@ -218,7 +214,7 @@ def score_sts(
             notes.append(f"{one.name} here has {number}: not comparable.")
     if seen_name is not None:
         notes.append(f"Unseen pairs: without {seen_name}.")
-    return report_of("sts", model, runtime, "semantic similarity × 100", rows, notes)
+    return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)
 
 
 def _score(one: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:

@@ -105,7 +105,7 @@ def find_tasks(tasks: Sequence[Any]) -> list[Any]:
 
 
 def evaluate_mteb(
-    encoder: TextEncoder, tasks: Sequence[Any], *, model: str, runtime: str = "torch", progress: ProgressOption = False
+    encoder: TextEncoder, tasks: Sequence[Any], *, model: str, progress: ProgressOption = False
 ) -> SuiteReport:
     """Compute the main scores of MTEB tasks by the `mteb` package, which keeps no results of its own.
 
@@ -116,7 +116,6 @@ def evaluate_mteb(
         encoder: Anything with `.encode(texts)`.
         tasks: Names such as STSBenchmark, or task objects of `mteb`, which stay as they are.
         model: Name in the report.
-        runtime: Encoder in the report.
         progress: True draws bars and logs; a callable is called after each task and each part of its texts.
 
     Raises:
@@ -139,7 +138,7 @@ def evaluate_mteb(
             if task.superseded_by is not None:
                 notes.append(f"{name}: MTEB recommends {task.superseded_by} instead, for new comparisons.")
     progress("MTEB tasks", len(distinct), len(distinct))
-    return report_of("mteb", model, runtime, _measured(), rows, notes)
+    return report_of("mteb", encoder, model, _measured(), rows, notes)
 
 
 def compare_mteb(full: SuiteReport, lean: SuiteReport) -> SuiteReport:

@@ -48,7 +48,6 @@ def evaluate_retrieval(
     data: RetrievalSet,
     *,
     model: str,
-    runtime: str = "torch",
     top: int = TOP,
     form: VectorFormat | None = None,
     progress: ProgressOption = False,
@@ -59,7 +58,6 @@ def evaluate_retrieval(
         encoder: Anything with `.encode(texts)`; its prompts for queries and documents are used.
         data: As `read_retrieval` returns it.
         model: Name in the report.
-        runtime: Encoder in the report.
         top: Number of documents that count for each query.
         form: Storage format of the vectors; None stores them as they come.
         progress: True draws bars and logs; a callable is called after each part of the texts.
@@ -80,7 +78,7 @@ def evaluate_retrieval(
     intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
     row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals)
     notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
-    return report_of("search", model, runtime, f"{_searched(data)}, by {stored.measure}, × 100", [row], notes)
+    return report_of("search", encoder, model, f"{_searched(data)}, by {stored.measure}, × 100", [row], notes)
 
 
 def _at(metric: SearchMetric, top: int) -> str:
@@ -196,9 +194,7 @@ def run_retrieval(run: SuiteRun) -> SuiteReport:
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := seen_among(data, run.model):
         run.note(chosen_here)
-    return score_retrieval(
-        run.encoder, data, model=run.model, runtime=run.runtime, threads=run.threads or 1, progress=run.progress
-    )
+    return score_retrieval(run.encoder, data, model=run.model, threads=run.threads or 1, progress=run.progress)
 
 
 def score_retrieval(
@@ -206,7 +202,6 @@ def score_retrieval(
     data: RetrievalSet,
     *,
     model: str,
-    runtime: str = "torch",
     lists: int = LISTS,
     probes: int = PROBES,
     threads: int = 1,
@@ -221,7 +216,6 @@ def score_retrieval(
         encoder: Anything with `.encode(texts)`.
         data: As `read_retrieval` returns it.
         model: Name in the report.
-        runtime: Encoder in the report.
         lists: Largest number of lists; see `fitting_lists`.
         probes: Number of lists searched for each query.
         threads: CPU threads of the search.
@@ -261,14 +255,13 @@ def score_retrieval(
 
     prompt = side_prompt(encoder, QUERY_PROMPTS)
     encoding = _median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some)
-    title = f"{model} in {runtime}: {_searched(data)}"
-    rows = (row("IVF", index), row("exact", exact))
     notes = (
         f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query takes "
         f"{encoding * 1e3:.2f} ms more.",
         f"The index has {counted(lists, 'list')}, {index.nprobe} searched; it was built in {build_seconds:.1f} s.",
     )
-    return SuiteReport(suite="retrieval", model=model, runtime=runtime, title=title, rows=rows, notes=notes)
+    rows = (row("IVF", index), row("exact", exact))
+    return report_of("retrieval", encoder, model, _searched(data), rows, notes)
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:

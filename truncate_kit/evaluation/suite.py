@@ -60,7 +60,7 @@ class SuiteReport(Result):
     Attributes:
         suite: Name of the suite, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`.
         model: Name of the model.
-        runtime: `torch`, `onnx`, or another encoder.
+        runtime: `torch` or `onnx`.
         title: Description of model, data and measure.
         rows: Scores.
         means: Means over tasks, by heading.
@@ -98,9 +98,10 @@ def means_of(rows: Iterable[Score]) -> dict[str, float]:
 
 
 def report_of(
-    suite: str, model: str, runtime: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
+    suite: str, encoder: TextEncoder, model: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
 ) -> SuiteReport:
     """Return a report of rows with a task each. about: what was measured and how, for the title."""
+    runtime = getattr(encoder, "runtime", "torch")
     title, means = f"{model} in {runtime}: {about}", means_of(rows)
     return SuiteReport(
         suite=suite, model=model, runtime=runtime, title=title, rows=tuple(rows), means=means, notes=tuple(notes)
@@ -114,7 +115,6 @@ class SuiteRun:
     Attributes:
         encoder: Anything with `.encode(texts)`.
         model: Name in the report.
-        runtime: Encoder in the report.
         data: Path of the sets.
         options: Options of the suite's row; None or False if unset.
         threads: CPU threads; None if unset.
@@ -125,7 +125,6 @@ class SuiteRun:
 
     encoder: TextEncoder
     model: str
-    runtime: str
     data: str
     options: Mapping[str, Any]
     threads: int | None = None

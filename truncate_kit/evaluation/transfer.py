@@ -52,9 +52,11 @@ FEWEST_ROWS = 8  # training rows of which some are held out to choose layers by;
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # settings of a first look
 WIDTH = 256  # numbers of a state that the ridge regressions see: a fixed projection, drawn without looking at the data
 RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
+# BERT-LC's logistic regression; it has 10 as "regularization parameter", which we read as scikit-learn's C.
+LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
 _CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
-_TIMES, _STEPS, _FRACTION = Bounds(1, 10_000), Bounds(1, 1_000_000), Bounds(0, 1, whole=False, above=True)
-_PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
+_TIMES, _FRACTION = Bounds(1, 10_000), Bounds(0, 1, whole=False, above=True)
+_PART = Bounds(0, 0.99, whole=False, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,6 @@ class TransferSettings(Result):
         finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
         fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; skipped if fewer than
             `FEWEST_ROWS` are left.
-        penalty: scikit-learn's C; the paper has 10 as "regularization parameter", which we read as that.
-        tolerance: scikit-learn's tol.
-        iterations: scikit-learn's max_iter.
         head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
         max_rows: Largest number of rows of a set, drawn by class; None for all.
         seed: Seed of divisions and draws.
@@ -88,9 +87,6 @@ class TransferSettings(Result):
     max_layers: int | None = setting(None, bounds=_TIMES)
     finalists: int = setting(3, bounds=_TIMES)
     fractions: tuple[float, ...] = setting((1.0,), bounds=_FRACTION)
-    penalty: float = setting(10.0, bounds=_ABOVE)
-    tolerance: float = setting(0.01, bounds=_ABOVE)
-    iterations: int = setting(200, bounds=_STEPS)
     head: bool = False
     max_rows: int | None = setting(None, bounds=TEXTS)
     seed: int = setting(0, bounds=SEED)
@@ -196,8 +192,7 @@ def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settin
         features, train, test = fit
         if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone, which is then the answer
             return float((labels[test] == labels[train[0]]).mean())
-        how = {"C": settings.penalty, "tol": settings.tolerance, "max_iter": settings.iterations}
-        model = LogisticRegression(solver="saga", random_state=settings.seed, **how)
+        model = LogisticRegression(random_state=settings.seed, **LOGISTIC)
         values = features.numpy()
         return float(model.fit(values[train], labels[train]).score(values[test], labels[test]))
 
@@ -329,7 +324,6 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
         run.encoder,
         sets,
         model=run.model,
-        runtime=run.runtime,
         settings=settings,
         pooler=find_pooler_head(run.model, required=settings.head) if isinstance(run.encoder, Encoder) else None,
         work=run.work,
@@ -342,7 +336,6 @@ def score_transfer(
     sets: Sequence[LabelledSet],
     *,
     model: str,
-    runtime: str = "torch",
     settings: TransferSettings | None = None,
     pooler: Dense | None = None,
     work: Path | None = None,
@@ -354,7 +347,6 @@ def score_transfer(
         encoder: Anything with `.encode(texts)`.
         sets: As `find_transfer` returns them.
         model: Name in the report.
-        runtime: Encoder in the report.
         settings: The protocol.
         pooler: The model's trained pooler, a baseline over the last layer's first token; `head` needs it.
         work: Folder that keeps finished divisions for a resume. None keeps nothing.
@@ -397,7 +389,7 @@ def score_transfer(
     notes.append(f"Took {time.perf_counter() - begin:.0f} s.")
     how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
     last = {row.task: row for row in rows if row.size}  # by the largest share that was scored
-    report = report_of("transfer", model, runtime, how, [*last.values()], notes)
+    report = report_of("transfer", encoder, model, how, [*last.values()], notes)
     return replace(report, rows=tuple(rows))
 
 

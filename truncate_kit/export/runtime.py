@@ -216,6 +216,8 @@ class OnnxEncoder:
         on_cuda: See `cuda_providers`.
     """
 
+    runtime = "onnx"  # for reports
+
     def __init__(
         self,
         file: Path,
