@@ -160,9 +160,9 @@ class Processes(Engine):
 class RayCluster(Engine):
     """Runs tasks on a Ray cluster, which runs a task again elsewhere if its process or machine dies.
 
-    Tasks of Ray Core, not Ray Data: one process here writes their results, in order and from where a run was stopped,
-    so that a file has the same bytes as without Ray; and trials of training send messages while they run. The package
-    must be installed on every machine of the cluster. An open connection (`ray.init`) is used and left open.
+    It uses tasks of Ray Core, which send messages while they run; one process here writes their results in order, so
+    that files have the same bytes as without Ray. The package must be installed on every machine of the cluster. An
+    open connection (`ray.init`) is used and left open.
 
     Args:
         address: `auto` is the cluster that this machine belongs to, else HOST:PORT of its head.

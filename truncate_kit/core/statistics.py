@@ -33,9 +33,9 @@ def rank_correlations(
 
     Args:
         first: One value of each pair.
-        second: The other value of each pair.
-        counts: Number of times that each pair is in each resample, (resamples, pairs); by default once in a single one.
-        cells: Counts worked on at once.
+        second: The other.
+        counts: Occurrences of each pair in each resample, (resamples, pairs); by default once in a single one.
+        cells: Counts processed at once.
     """
     counts = np.ones((1, len(first)), np.int64) if counts is None else counts
     correlations: list[Array] = []

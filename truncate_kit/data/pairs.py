@@ -257,9 +257,8 @@ def load_pairs(
 ) -> PairSplits:
     """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
 
-    A single file is divided into train, dev and test; `read_pairs` reads it as one set. What a folder or a hub set
-    lacks is missing, and `complete_splits` takes it out of train. A folder of word similarity sets is merged
-    (`load_words`).
+    A single file is divided into train, dev and test; `read_pairs` reads it as one set. `complete_splits` takes missing
+    splits of a folder or hub set out of train. A folder of word similarity sets is merged (`load_words`).
 
     Args:
         name_or_path: The hub is used only if no such path exists.
@@ -434,10 +433,10 @@ def holds_words(folder: Path) -> bool:
 def load_words(folder: Path) -> PairSplits:
     """Merge the word similarity sets of a folder: `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv`, `simverb3500.csv`.
 
-    The whole of WordSim-353, `wordsim353.csv`, is read if its part about similarity is missing: the TMFT paper
-    names the whole, its released code has the part. Each set is divided by its scale; a pair that several sets hold, in
-    either order, gets their mean. The result has one split, `train`, of which every seed draws its own 70 : 15 : 15
-    (`shares`), as the paper does. Raises `DataError`.
+    The whole of WordSim-353, `wordsim353.csv`, is read if its part about similarity is missing: the TMFT paper names
+    the whole, its released code has the part. Scores are divided by their scale; a pair in several sets, in either
+    order, gets the mean. Every seed draws its own splits of 70 : 15 : 15 (`shares`), as in the paper. Raises
+    `DataError`.
     """
     files = _word_files(folder)
     if not files:
@@ -519,11 +518,10 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
-    """Take what training needs and `splits` lacks out of train: a tenth for dev, a tenth for test.
+    """Take missing splits out of train: a tenth for dev, a tenth for test, as `notes` then say.
 
-    Existing splits stay as they are, but for train when something is taken from it; a single file is divided,
-    whatever it is called; `notes` say what was done. A set that is divided anew for every seed (`shares`) comes back
-    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small.
+    A single file is divided, whatever its name. A set that is divided anew for every seed (`shares`) is returned as it
+    is, for `splits_for`. Raises `DataError` if train is missing or too small.
     """
     if splits.shares is not None:
         return splits

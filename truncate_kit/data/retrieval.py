@@ -41,12 +41,12 @@ class RetrievalSet:
     """Queries, the documents to search, and which of them answer each query.
 
     Attributes:
-        documents: Title and text, joined by a space; those of a file of pairs are distinct.
-        relevance: For each query the grades of its answers, all above 0, by their places in `documents`; not empty.
-        metric: Selection metric of layers, epochs and blocks, if the set is given to choose by.
-        other_queries: Then those of other splits but train, which must not be learned from either.
-        note: A remark on the split that was taken, or empty.
-        titles: Of the documents, possibly empty.
+        documents: Title and text, joined by a space.
+        relevance: Grades of the answers to each query, above 0, by their places in `documents`; never empty.
+        metric: Metric by which layers, epochs and blocks are chosen.
+        other_queries: Queries of other splits except train, which must not be learned from.
+        note: Remark on the split, or empty.
+        titles: Titles of the documents, possibly empty.
     """
 
     name: str
@@ -125,17 +125,16 @@ def read_retrieval(
     """Read a folder in BEIR's layout, or a (query, relevant) file.
 
     A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also as .gz or .xz, and
-    qrels/SPLIT.tsv (query id, document id, grade; a first line of names may be there). Grades of 0 or less are no
-    answers; queries without an answer are left out. A document may be empty (two of Cranfield are), a query may not.
+    qrels/SPLIT.tsv (query id, document id, grade; with or without a header). Grades above 0 are answers; queries
+    without an answer are left out. Documents may be empty, queries may not.
 
-    Rows of a file are captions of one picture, duplicate questions, or questions with their answers. A query in
-    several rows has several answers. Where there is a column of labels, 1 or 0, rows with 0 are no answers, but their
-    second text is still searched.
+    Each row of a file is a query and an answer; a query may have several. Rows with the label 0 are no answers, but
+    their second text is searched.
 
     Args:
         path: The folder or file; a folder may also hold one such file alone.
-        corpus: With a file: one of more texts to search, as `read_texts` takes it.
-        split: Of a folder: the name of a file in qrels; by default test, else dev, else the only one.
+        corpus: With a file: another file of texts to search, as in `read_texts`.
+        split: With a folder: the name of a file in qrels; by default test, else dev, else the only one.
         metric: Selection metric: ndcg, mrr or recall.
         chooses: Models are chosen by this set: the default of `split` is dev before test, so that test stays unseen,
             unless dev has too few queries and test enough, as `note` then says.
