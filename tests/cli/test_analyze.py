@@ -170,12 +170,9 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
     ("arguments", "message"),
     [
         (("--estimator", "unbiased"), "--estimator 'unbiased' is not known"),
-        (("--kernel", "cosine"), "--kernel 'cosine' is not known"),
         (("--pooling", "sum"), "no pooling 'sum'"),
         (("--max-texts", "2"), "--max-texts 2 is out of range"),
         (("--reference", "./nowhere"), "no model folder"),
-        (("--texts", "nowhere.txt"), "nowhere.txt"),
-        (("--columns", "score"), "three different columns are needed"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):

@@ -43,7 +43,6 @@ def models(tiny_folder, tmp_path_factory) -> dict[str, Path]:
         config = damaged(name) / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | values))
     (damaged("garbled") / "config.json").write_text("{")
-    (damaged("tokens") / "tokenizer.json").write_text("{}")
     (damaged("onnx") / "model.onnx").write_bytes(b"no graph")
     (damaged("modules") / "modules.json").write_text('[{"idx": 0, "path": "", "type": "a.b.WordWeights"}]')
     return made
@@ -60,8 +59,6 @@ def files(tmp_path_factory) -> dict[str, Path]:
         "range.csv": PAIRS.replace("dog 4,4", "dog 4,40"),
         "word.csv": PAIRS.replace("dog 4,4", "dog 4,much"),
         "empty text.csv": PAIRS.replace("the cat 7", ""),
-        "quote.csv": PAIRS.replace("the cat 9", '"the cat 9'),
-        "header.csv": "sentence1,sentence2,score\n",
         "nothing.csv": "",
         "few.csv": "sentence1,sentence2,score\na,b,1\nc,d,2\n",
         "same.csv": "sentence1,sentence2,score\n" + "a,b,3\n" * 20,
@@ -71,7 +68,6 @@ def files(tmp_path_factory) -> dict[str, Path]:
     for name, text in contents.items():
         (home / name).write_text(text)
     (home / "latin.csv").write_bytes(PAIRS.replace("cat 3", "café 3").encode("latin-1"))
-    (home / "cut.parquet").write_bytes(b"PAR1 and no more")
     (home / "folder").mkdir()
     (home / "folder" / "notes.md").write_text("no data")
     return {path.name: path for path in home.iterdir()}
@@ -89,7 +85,6 @@ MODELS = [
     ("family", "'t5'"),
     ("vocabulary", "vocabulary"),
     ("garbled", "config.json"),
-    ("tokens", "tokenizer"),
     ("modules", "WordWeights"),
 ]
 DATA = [
@@ -98,29 +93,21 @@ DATA = [
     ("range.csv", "line 6"),
     ("word.csv", "line 6"),
     ("empty text.csv", "line 9"),
-    ("quote.csv", "quote.csv"),
-    ("header.csv", "header.csv"),
     ("nothing.csv", "nothing.csv"),
     ("few.csv", "three pairs"),
     ("same.csv", "two different scores"),
     ("line.jsonl", "line 2"),
     ("data.xyz", "data.xyz"),
     ("latin.csv", "latin.csv"),
-    ("cut.parquet", "cut.parquet"),
     ("folder", "folder"),
 ]
 OPTIONS = [
-    ((FINETUNE, "--layer", "9"), "Layer 9"),
     ((FINETUNE, "--layer", "three"), "'three'"),
     ((FINETUNE, "--pick", "best"), "'best'"),
-    ((FINETUNE, "--strategy", "luck"), "'luck'"),
-    ((FINETUNE, "--within", "-1"), "-1"),
     ((FINETUNE, "--within", "1"), "The --pick rule best-dev has no --within"),
     ((FINETUNE, "--layer", "1", "--strategy", "probe"), "--strategy goes with"),
     ((FINETUNE, "--seeds", "0"), "seeds"),
-    ((FINETUNE, "--epochs", "0"), "epochs"),
     ((FINETUNE, "--learning-rate", "0"), "--learning-rate 0.0 is out of range"),
-    ((FINETUNE, "--precision", "int4"), "'int4'"),
     ((FINETUNE, "--objective", "guess"), "'guess'"),
     ((FINETUNE, "--objective", "paraphrase"), "both labels 0 and 1"),
     ((FINETUNE, "--objective", "entailment"), "where the class can be found"),
@@ -128,11 +115,7 @@ OPTIONS = [
     ((FINETUNE, "--max-length", "4000"), "4000"),
     ((FINETUNE, "--columns", "a,b"), "three different columns"),
     ((FINETUNE, "--scale", "five"), "'five'"),
-    ((FINETUNE, "--device", "cuda"), "CUDA"),
     ((FINETUNE, "--device", "toaster"), "'toaster'"),
-    ((ANALYZE, "--kernel", "cubic"), "cubic"),
-    ((ANALYZE, "--estimator", "magic"), "magic"),
-    ((ANALYZE, "--reference", "./nowhere"), "nowhere"),
 ]
 
 
@@ -180,12 +163,6 @@ def test_a_graph_that_is_none(models, files, capfd):
     assert "model.onnx" in fails(capfd, EVALUATE, models["good"], *arguments)
 
 
-def test_a_graph_away_from_its_folder(files, capfd, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("lonely.onnx").write_bytes(b"no graph")
-    assert "beside lonely.onnx" in fails(capfd, EVALUATE, "lonely.onnx", "--data", files["good.csv"])
-
-
 def test_a_folder_that_cannot_be_written(models, files, capfd, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for command in (ANALYZE, FINETUNE):
@@ -203,10 +180,6 @@ def test_a_file_without_texts(models, capfd, tmp_path):
             capfd, command, models["good"], "--texts", tmp_path / "blank.txt", "--workspace", tmp_path, *options
         )
         assert "blank.txt is empty" in said
-
-
-def test_export_without_a_format(models, capfd, tmp_path):
-    assert "format" in fails(capfd, EXPORT, models["good"], "--workspace", tmp_path)
 
 
 def test_bench_of_what_is_not_there(capfd, tmp_path):

@@ -102,17 +102,13 @@ def test_cuda_asked_for_and_not_active_is_exit_code_1(run, workspace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere/at/all"], "There is no model folder nowhere/at/all"),
         ([], "there is no lean model exported/lean"),
-        (["--full", "mini-bert"], "there is no lean model exported/lean"),
         (["--layer", "2"], "--layer goes with --random-weights only"),
         (["mini-bert", "--random-weights", "mini-bert"], "--random-weights stands for both models"),
         (["--random-weights", "mini-bert", "--layer", "20"], "Layer 20 does not exist"),
-        (["mini-bert", "--batch-sizes", "many"], "--batch-sizes 'many'"),
         (["mini-bert", "--batch-sizes", "many", "--data", "nowhere.csv"], "--batch-sizes 'many'"),
         (["mini-bert", "--lengths", "16,900"], "A length of 900 tokens does not fit"),
         (["mini-bert", "--backends", "tensorrt"], "There is no backend 'tensorrt'"),
-        (["mini-bert", "--repeats", "0"], "--repeats 0 is out of range"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(run, arguments, message, tmp_path):

@@ -102,17 +102,12 @@ def test_json_and_again(texts, tiny_folder, capfd):
     ("options", "said", "hint"),
     [
         ((), "There are no texts to learn from.", "--texts FILE"),
-        (("--texts", "nowhere.txt"), "nowhere.txt", ""),
         (("--texts", "few.txt"), "Only 2 distinct texts", "tens of thousands"),
         (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out --within or --blocks"),
         (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
-        (("--texts", "texts.txt", "--blocks", "1,9"), "Block 9 does not exist", ""),
         (("--texts", "texts.txt", "--layer", "2", "--blocks", "2,3"), "Block 3 lies behind layer 2", "up to 2"),
-        (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),
         (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--onnx --precision int8"),
-        (("--texts", "texts.txt", "--precision", "fp8"), "'fp8' is not known", "fp32"),
         (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is out of range", "from 0"),
-        (("--texts", "texts.txt", "--exclude", "nothing.csv"), "nothing.csv", ""),
         (("--texts", "texts.txt", "--exclude", "nothing.csv", "--layer", "high"), "no layer 'high'", "auto"),
     ],
 )

@@ -93,15 +93,13 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert result["before"] == f"Beside the labels: the vectors of {teacher}, weight 0.5."
     assert result["before"] in (lean / "README.md").read_text().replace("\\", "")
     assert encoder_digest(load_encoder(lean)) != plain
-    code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0)
-    assert (code, out) == (1, "")
-    assert "--teacher-weight 0.0 is out of range" in err
-    code, out, err = run(*asked, "--teacher-weight", "nan")
-    assert (code, out) == (1, "")
-    assert "Add --teacher." in err
-    code, out, err = run(*asked, "--teacher", "nowhere")
-    assert (code, out) == (1, "")
-    assert "nowhere" in err
+    for options, said in (
+        (("--teacher", teacher, "--teacher-weight", 0), "--teacher-weight 0.0 is out of range"),
+        (("--teacher-weight", "nan"), "Add --teacher."),
+        (("--teacher", "nowhere"), "nowhere"),
+    ):
+        code, out, err = run(*asked, *options)
+        assert (code, out, said in err) == (1, "", True)
 
 
 def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
@@ -202,10 +200,8 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     [
         (("--prior-layer", 1), "--prior-layer goes with --prior-texts only"),
         (("--prior-words", "."), "holds no word similarity set"),
-        (("--prior-texts", "nowhere.txt"), "nowhere.txt"),
         (("--prior-texts", "pairs.csv", "--prior-layer", 9), "Layer 9 does not exist"),
         (("--prior-texts", "pairs.csv", "--prior-layer", 2, "--layer", 3), "Layer 3 does not exist"),
-        (("--prior-texts", "pairs.csv", "--prior-words", "nowhere"), "nowhere does not exist"),
         (("--prior-texts", "pairs.csv", "--objective", "paraphrase"), "does not hold both labels 0 and 1"),
         (("--prior-texts", "pairs.csv", "--retrieval", "search"), "19 judged queries: too few"),
     ],
@@ -233,16 +229,8 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, out, err = run(*command, "--search-metric", "mrr")
     assert code == 0, err
     assert "MRR@10 of half the queries" in out
-    code, _, err = run(*command, "--search-metric", "map")
-    assert code == 1
-    assert "There is no search metric 'map'.\nHint: Use one of: ndcg, mrr, recall." in err
     code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, "--search-metric", "mrr", *FAST)
-    assert code == 1
-    assert "--search-metric goes with --retrieval or a retrieval folder only" in err
-    (folder / "queries.jsonl").unlink()
-    code, _, err = run(*command)
-    assert code == 1
-    assert "queries" in err
+    assert (code, "--search-metric goes with --retrieval or a retrieval folder only" in err) == (1, True)
 
 
 def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder, tmp_path):
@@ -272,7 +260,6 @@ def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder,
         (("--objective", "cosine"), "The objective cosine learns from pairs with scores, not from"),
         (("--retrieval", "search"), "--retrieval goes with graded pairs only."),
         (("--columns", "a,b,c"), "--columns goes with graded pairs only."),
-        (("--search-metric", "map"), "There is no search metric 'map'."),
         ((), "19 judged queries: too few to learn from"),
     ],
 )

@@ -33,10 +33,6 @@ def test_json_is_all_that_is_printed(made, tmp_path, capfd):
     assert len(found["recommendations"]) == len(found["grounds"]) == 1
 
 
-def test_two_runs_are_compared(made, capfd):
-    assert str(made / "comparison.html") in run(capfd, "report", made, made)
-
-
 def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, monkeypatch):
     program = tmp_path / "browser"
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path / "opened"}\n')
@@ -44,10 +40,6 @@ def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, mo
     monkeypatch.setenv("BROWSER", f"{program} %s")
     run(capfd, "report", made, "--open")
     assert (tmp_path / "opened").read_text().strip() == (made / "report.html").as_uri()
-
-
-def test_a_folder_without_results_is_refused(tmp_path, capfd):
-    assert "No command has left a model" in fails(capfd, "report", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lean/model.safetensors", "pairs.csv", "page"])

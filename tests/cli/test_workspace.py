@@ -32,7 +32,6 @@ def files(tmp_path):
     ("command", "ignored"),
     [
         (("analyze", "MODEL", "--texts", "texts.txt", "--columns", "a,b,c"), "--columns goes with --data only"),
-        (("distill", "MODEL", "--texts", "texts.txt", "--scale", "0,5"), "--scale goes with --data only"),
         (("distill", "MODEL", "--texts", "texts.txt", "--query-weight", "7"), "--query-weight weighs queries"),
         (
             ("contrast", "MODEL", "--objective", "dropout", "--texts", "texts.txt", "--triplet-columns", "x,y"),
@@ -102,16 +101,10 @@ def test_one_command_at_a_time_writes_into_a_workspace(run, tmp_path, tiny_folde
     "command",
     [
         ("distill", "--texts", "texts.txt"),
-        ("contrast", "--triplets", "pairs.csv"),
-        ("freeze",),
         ("combine",),
         ("finetune", "--data", "pairs.csv"),
-        ("finetune", "--retrieval", "searched"),
         ("finetune", "--teacher", "mini-bert"),
-        ("finetune", "--prior-texts", "texts.txt"),
-        ("finetune", "--prior-words", "words"),
         ("analyze", "--data", "pairs.csv"),
-        ("analyze", "--texts", "texts.txt"),
     ],
     ids=lambda command: " ".join(command),
 )
@@ -188,16 +181,6 @@ def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_p
         assert f"taught/lean holds the model distilled from {first}, which would be replaced." in err
         assert "Hint: Name another folder as --workspace, or move taught/lean away." in err
     assert (tmp_path / "taught/lean/model.safetensors").read_bytes() == before
-
-
-def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
-    code, _, err = run("export", tiny_folder("bert"), "--onnx", "--layer", 1, "--data", "pairs.csv")
-    assert code == 0, err
-    expected = truncate(load_encoder(tiny_folder("bert")), 1).vectors(["the cat sat", "a dog ran"])
-    for runtime, tolerance in (("onnx", 1e-4), ("torch", 1e-6)):
-        assert run("encode", "texts.txt", "--runtime", runtime, "--out", f"{runtime}.npy")[0] == 0
-        np.testing.assert_allclose(np.load(tmp_path / f"{runtime}.npy"), expected, atol=tolerance)
-    assert "not trained" in (tmp_path / "exported/lean/README.md").read_text()
 
 
 def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, tiny_folder):

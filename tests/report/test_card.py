@@ -64,25 +64,6 @@ def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_p
     assert HubCard(made(encoder)).data.license is None
 
 
-LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(12)
-)
-CARDS = {
-    "lists of billions": f"{LAUGHS}license_link: *m\nlicense: *m\nlanguage: *m",
-    "names that are numbers": "5: x",
-    "a base with a name that no file has": f"base_model: {'x' * 300}",
-}
-
-
-@pytest.mark.parametrize("case", CARDS)
-def test_a_hostile_card_hands_on_nothing(case, tiny_folder, tmp_path):
-    (tmp_path / "README.md").write_text(f"---\n{CARDS[case]}\n---\n")
-    made = partial(write_card, base_model=str(tmp_path), title="mine", summary="Half.")
-    text = made(load_encoder(tiny_folder("bert")))
-    assert len(text) < 10_000
-    assert HubCard(text).data.license is None
-
-
 def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_folder):
     made = partial(write_card, base_model="mini-bert", title="mini-bert, cut", summary="Half.")
     found = HubCard(made(load_encoder(tiny_folder("bert")))).data.to_dict()

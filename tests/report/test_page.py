@@ -23,13 +23,12 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.workspace import DataSource, Workspace
-from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import LAYER_POOLERS, save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report import page as pages
-from truncate_kit.report.page import OWN_POOLINGS, PageReport, read_run, snippets, write_page
+from truncate_kit.report.page import read_run, snippets, write_page
 from truncate_kit.training.cutting import CutResult
 from truncate_kit_cli.app import main
 
@@ -269,14 +268,6 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     assert len(cells.of("b")) == 2  # the titles
 
 
-def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path, drawn):
-    run = write_run(tmp_path / "run", lean, profile=looked_at)
-    first = write_page(run)
-    content = (run / "report.html").read_bytes()
-    assert write_page(run) == first == PageReport.from_dict(first.to_dict())
-    assert (run / "report.html").read_bytes() == content
-
-
 def test_a_cell_of_a_notebook_has_tables_and_plots_without_a_script(drawn):
     cells = Elements("".join(result._repr_html_() for result in (a_sweep(), a_bench(), an_export())))
     assert len(cells.of("svg")) == 2
@@ -345,9 +336,3 @@ def test_no_code_of_a_changed_folder_is_recommended(tmp_path):
     (folder / "modules.json").write_text("[3]")
     with pytest.raises(ModelError, match="is damaged"):
         snippets(run_of(folder))
-
-
-def test_own_poolings_are_called_as_they_are_saved(tiny_folder, tmp_path):
-    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), over="max"), tmp_path / "lean")
-    assert "trust_remote_code=True" in dict(snippets(run_of(tmp_path / "lean")))["sentence-transformers"]
-    assert {name.split(".")[1] for name in OWN_POOLINGS} == set(LAYER_POOLERS)
