@@ -1,4 +1,4 @@
-"""The command `truncate-kit`: commands by panel, their help, and how a run ends."""
+"""The command `truncate-kit`: its commands by panel, help and exit codes."""
 
 import os
 import sys
@@ -21,22 +21,22 @@ PANELS = {
     "Other training": ("contrast", "freeze", "combine", "cut"),
     "Measure and use": ("evaluate", "compare", "encode", "study", "report", "status", "doctor"),
 }
-"""Every command by panel of the help."""
+"""Commands by panel of the help."""
 MODULES = {
     "train": ("finetune", "distill", "contrast", "freeze", "combine"),
     "models": ("cut", "export", "encode"),
     "measure": ("analyze", "evaluate", "compare", "bench"),
     "project": ("demo", "study", "report", "status", "doctor"),
 }
-"""The module that a command's function is in, imported when the command is asked for."""
+"""Commands by module; a module is imported with its first command."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-_HYPHEN = "\u2011"  # one at which no line is broken: a value such as depth-bonus stays whole, to be copied
+_HYPHEN = "\u2011"  # does not break lines: values such as depth-bonus stay whole
 
 
 class PanelCommand(TyperCommand):
-    """A command whose options stand under their panels in plain text; last those that each command has."""
+    """A command with its options by panel in plain text, then the options of every command."""
 
     def __init__(self, name: str | None, *, params: list[Any], **details: Any) -> None:
         shared = typer.main.get_command(_SHARED).params
@@ -45,7 +45,7 @@ class PanelCommand(TyperCommand):
         super().__init__(name, params=[*params, *own], **details)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, in whose options messages are worded."""
+        """Run the command; messages name its options."""
         console.begin(self, quiet=ctx.params.pop("quiet"), verbose=ctx.params.pop("verbose"))
         return super().invoke(ctx)
 
@@ -54,21 +54,21 @@ class PanelCommand(TyperCommand):
         _write(self.get_params(ctx), ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, each in a line, to be copied."""
+        """Write the examples, one a line."""
         with formatter.section("Examples"):
             for line in function_of(self.name or "").examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
 class PanelGroup(TyperGroup):
-    """The program, whose commands stand under their panels."""
+    """The program with its commands by panel."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Return a command, whose module is imported now."""
+        """Import the module of a command and return the command."""
         return command_of(name) if name in COMMANDS else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -111,7 +111,7 @@ def _section(title: str, rows: list[tuple[str, str]], formatter: Any) -> None:
 
 
 def schema_text(command: str) -> str:
-    """Return the JSON Schema of what a command prints with --json, made from its result class."""
+    """Return the JSON Schema of `--json`, made from the result class of the command."""
     import json
 
     from truncate_kit.core.results import json_schema
@@ -151,7 +151,7 @@ def _options_of_all(
     verbose: Annotated[bool, _shared("Print every table, with all columns.", "--verbose", "-v")] = False,
     json_schema: Annotated[bool, _Schema] = False,
 ) -> None:
-    """Hold the options that every command has; the last goes with `--json`."""
+    """Declare the options of every command; the last one needs `--json`."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -172,13 +172,13 @@ def options(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line. Exit code 1: something the user can mend; 2: usage; 70: a defect; 130: interrupted."""
-    os.environ["MPLBACKEND"] = "agg"  # figures go to files only, whatever is set for windows
+    """Run the command line. Exit codes: 1 user error, 2 usage, 70 defect, 130 interrupted."""
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files only
     console.prepare_streams()
     try:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
-        if end.code == console.EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt
+        if end.code == console.EXIT_INTERRUPTED:  # typer's code for KeyboardInterrupt
             sys.stderr.write("Interrupted; the same command goes on from what was kept, if anything was.\n")
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The one way out: tables and JSON on stdout; notes, progress and problems on stderr; options in messages."""
+"""Output: tables and JSON on stdout; notes, progress and problems on stderr."""
 
 import contextlib
 import json
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from truncate_kit.report.view import Table
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
-PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer, names are
-MOST_ROWS = 16  # of a table without --verbose
+PROSE_WIDTH = 24  # cells up to this width are not wrapped: numbers are shorter, names may be longer
+MOST_ROWS = 16  # of a table, without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
-"""The command of typer that runs, and how much it says."""
+"""The running typer command and its verbosity."""
 OTHER_NAMES = {
     "address": "ray_address",
     "count": "workers",
@@ -42,7 +42,7 @@ OTHER_NAMES = {
     "rows": "triplets",
     "search_pairs": "data",
 }
-"""Parameters of the library that the command line has under another name."""
+"""Options of parameters that have another name in the library."""
 FUNCTIONS = {
     "combine": "truncate-kit combine MODEL",
     "diagnose": "truncate-kit doctor",
@@ -53,19 +53,19 @@ FUNCTIONS = {
     "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
     "truncate": "truncate-kit cut MODEL --layer N",
 }
-"""The command that does what a function of the library does."""
+"""Commands of library functions."""
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
 def begin(command: Any, *, quiet: bool = False, verbose: bool = False) -> None:
-    """Speak for this command: `quiet` leaves out notes and progress, `verbose` prints every table with all columns."""
+    """Set the command for messages; `quiet` drops notes and progress, `verbose` prints all tables."""
     RUN.__init__(command=command, quiet=quiet, verbose=verbose, more_said=False)  # type: ignore[misc]  # set anew
 
 
 def in_options(text: str) -> str:
-    """Return a text of the library with its parameters, which stand in backticks, as options of the command.
+    """Replace parameters in backticks by options of the command.
 
-    `batch_size` becomes --batch-size, `device="cpu"` becomes --device cpu, `truncate()` the command that does it.
+    `batch_size` becomes --batch-size, `device="cpu"` --device cpu, `truncate()` the command for it.
     """
     options = {} if RUN.command is None else {parameter.name: parameter for parameter in RUN.command.params}
 
@@ -89,9 +89,9 @@ def in_options(text: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Let no character that a terminal lacks end a command."""
+    """Escape characters that the terminal cannot print."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # a stream of a test, or of a program that calls this one
+        with contextlib.suppress(AttributeError):  # replaced streams
             if not _is_unicode(stream):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # not of all TextIO
 
@@ -101,13 +101,13 @@ def _is_unicode(stream: TextIO) -> bool:
 
 
 def print_problem(message: str, hint: str) -> None:
-    """Print one line for what was found, one for what to do instead."""
+    """Print the message and the hint, one line each."""
     lines = [harmless(" ".join(in_options(text).split())) for text in (message, hint)]
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
 
 def note(*texts: str | None, quiet: bool = False) -> None:
-    """Print sentences beside the result on stderr, but with `--quiet`, and with `--json`, where `quiet` is set."""
+    """Print notes on stderr, except with `--quiet` or if `quiet` is set (`--json`)."""
     for text in filter(None, () if quiet or RUN.quiet else texts):
         typer.echo(_in_lines(text, sys.stderr), err=True)
 
@@ -120,7 +120,7 @@ def say(*texts: str | None) -> None:
 
 
 def _in_lines(text: str, stream: TextIO) -> str:
-    """Break a text between words where a terminal would break within them; a command stays whole, to be copied."""
+    """Wrap a text at words for a terminal; commands are not wrapped."""
     text = harmless(in_options(text))
     if not stream.isatty() or "truncate-kit " in text:
         return text
@@ -131,7 +131,7 @@ def _in_lines(text: str, stream: TextIO) -> str:
 
 
 def print_json(result: "Result") -> None:
-    """Print the result as one JSON document, with the version of the format; `--json-schema` says what is in it."""
+    """Print the result as JSON with the version of the format."""
     from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
@@ -142,13 +142,13 @@ def print_json(result: "Result") -> None:
 def show(
     result: "Result", *, as_json: bool | None = False, figures: Path | None = None, ending: str = ""
 ) -> list[Path]:
-    """Draw a result by its view, or print it as JSON; return the figures that were written.
+    """Print a result by its view or as JSON; return the paths of its figures.
 
     Args:
-        result: Of any kind.
-        as_json: Print JSON instead; None prints nothing at all.
-        figures: The folder of its figures; None draws none.
-        ending: Follows the names of the figures.
+        result: Any result.
+        as_json: Print JSON; None prints no output.
+        figures: Folder for figures; None draws no figure.
+        ending: Suffix of figure names.
     """
     from truncate_kit.report.view import view_of
 
@@ -168,9 +168,9 @@ def show(
 
 
 def table(cells: "Table") -> None:
-    """Draw a table on stdout, numbers to the right; no number is cut, and long cells are broken between words.
+    """Print a table; long cells are wrapped, numbers are not.
 
-    Without `--verbose`, columns that do not fit beside the others and some rows of a long table are left out.
+    Without `--verbose`, columns that do not fit and some rows of long tables are left out.
     """
     if cells.detail and not RUN.verbose:
         _tell_of_more()
@@ -180,7 +180,7 @@ def table(cells: "Table") -> None:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
+    console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width
     columns = [[harmless(row[place]) for row in cells.rows] for place in range(len(cells.columns))]
     least = [
         max(min(max(map(len, column), default=1), PROSE_WIDTH), *map(len, heading.split()), 1)
@@ -211,7 +211,7 @@ def _tell_of_more() -> None:
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Return the places of the columns that fit beside each other; the first one leads every group."""
+    """Group columns that fit beside each other; every group begins with the first column."""
     groups = [[0]]
     for place in range(1, len(widths)):
         if sum(widths[other] + 2 for other in (*groups[-1], place)) > available and len(groups[-1]) > 1:
@@ -222,7 +222,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
-    """Draw progress on stderr when that is a terminal."""
+    """Draw progress on stderr."""
     from truncate_kit.core.progress import Bars, silent
 
     yield silent if quiet or RUN.quiet else Bars(_above_bars)
@@ -230,7 +230,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
 
 @contextmanager
 def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWatcher"]:
-    """Draw trials as bars and say what becomes of each. Raises `MissingExtraError` without TensorBoard."""
+    """Draw trials as bars and print the result of each. Raises `MissingExtraError` without TensorBoard."""
     from truncate_kit.core.progress import Bars, TrialWatcher
 
     with contextlib.ExitStack() as stack:
@@ -251,7 +251,7 @@ def _above_bars(line: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, str, int]:
-    """Return message, hint and exit code of whatever escaped a command."""
+    """Return message, hint and exit code of an exception."""
     from truncate_kit.core.hardware import is_out_of_memory
 
     if isinstance(error, TruncateKitError):

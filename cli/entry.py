@@ -1,16 +1,16 @@
-"""Where the program begins: nothing that takes time is imported before an interruption is caught."""
+"""Entry point: catch interruptions before slow imports."""
 
 import gc
 import sys
 
 GARBAGE_AFTER = 10_000
-"""Objects more than there were until Python looks for garbage, 700 by itself. Imports make hardly any: looking for it
-takes a tenth of the time in which a command loads torch and transformers (benchmarks/startup)."""
+"""Threshold of the garbage collector, 700 by default, which takes 10 % of the time to import torch and transformers
+(benchmarks/startup)."""
 
 
 def main() -> None:
-    """Run the command line; interrupted while it is being loaded, it ends as it does later, without a traceback."""
-    if sys.platform == "win32":  # its Python has no fcntl, by whose locks two runs keep out of each other's way
+    """Run the command line; an interruption during imports prints no traceback."""
+    if sys.platform == "win32":  # no fcntl for locks
         sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
         sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
         raise SystemExit(1)

@@ -70,7 +70,7 @@ def analyze(
     hardware: Hardware,
     workspace: Workspace,
 ) -> None:
-    """Compare all layers of a model with a reference; predict whether scores drop at its end, and from where on."""
+    """Compare all layers of a model with a reference; predict whether and from which layer scores drop."""
     kept, only_texts = None if blocks is None else blocks_named(blocks), texts is not None and pairs.data is None
     if only_texts:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
@@ -121,9 +121,9 @@ def analyze(
 
 
 def _saw_more(before: "LayerProfile | None", now: "LayerProfile") -> bool:
-    """Return whether an earlier profile is of the same model and texts, and of more of them or of more scores.
+    """Return whether an earlier profile covers the same model and texts with more texts or scores.
 
-    That of another model or of other texts is replaced: the next commands take up what was looked at last.
+    Profiles of other models or texts are replaced: the next commands use the last one.
     """
     if before is None:
         return False
@@ -180,7 +180,7 @@ def evaluate(
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
-    from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
+    from truncate_kit.export.record import graph_sentence  # slow: after all checks of options
     from truncate_kit.export.runtime import OnnxEncoder
 
     queries = None if suite is not None or tasks else workspace.queries(pairs)
@@ -214,7 +214,7 @@ def evaluate(
 
 
 def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteReport:
-    """Search the documents of a folder for its queries."""
+    """Score the search of a retrieval folder."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
@@ -226,12 +226,12 @@ def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteRepo
 
 
 def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace) -> SuiteReport:
-    """Score a split, by default the one to measure on; say if the model was chosen on the same pairs."""
+    """Score a split, by default without pairs seen in training."""
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.graded import score_pairs
 
     splits, _ = workspace.data(pairs)
-    if split is None or splits.split(split) is splits.evaluation:  # another split is scored whole
+    if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole
         splits = workspace.unseen(splits, run.model)
     scored, last = splits.split(split), splits.items()[-1][0]
     workspace.note(seen_among(scored, run.model))
@@ -240,18 +240,18 @@ def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, 
 
 
 def _write(report: SuiteReport, workspace: Workspace) -> Path:
-    """Write a report under the name of its suite, or beside one there that measured more."""
+    """Write a report under the name of its suite, or beside a report that measured more."""
     usual = workspace.suite(report.suite)
     path = file_for(report, usual)
     report.write(path)
-    path.with_suffix(".png").unlink(missing_ok=True)  # that of a report whose place this one takes
+    path.with_suffix(".png").unlink(missing_ok=True)  # of the report that is replaced
     workspace.note(None if path == usual else f"{usual} measured more than this run and stays as it is.")
     return path
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:
-    """Find tasks of the mteb package, before anything is loaded. Raises `UsageError`."""
-    # mteb makes the folder of its own result cache when it is imported, which nobody asked for.
+    """Return tasks of the mteb package. Raises `UsageError`."""
+    # On import, mteb makes a cache folder.
     os.environ.setdefault("MTEB_CACHE", tempfile.gettempdir())
     from truncate_kit.evaluation.mteb import find_tasks
 
@@ -261,7 +261,7 @@ def _mteb_tasks(names: Sequence[str]) -> list[Any]:
 def _mteb(
     tasks: Sequence[Any], run: SuiteRun, against: str | None, max_length: int | None, device: str | None
 ) -> SuiteReport:
-    """Score the model, and the one to compare it with, which reads as many tokens."""
+    """Score the model, and the full model with the same maximum length."""
     from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
     from truncate_kit.export.runtime import load_text_encoder
 
@@ -330,7 +330,7 @@ def bench(
     from truncate_kit.bench.run import bench as run
     from truncate_kit.core.hardware import select_device
 
-    select_device(hardware.device)  # before anything is loaded
+    select_device(hardware.device)  # before loading
     kept = options.kept(layer, blocks)
     blocked = kept if isinstance(kept, tuple) else None  # the bench keeps blocks itself
     if random_weights is None:
@@ -355,14 +355,14 @@ def bench(
         workspace.remember_benched(source)
     if path != workspace.bench:
         workspace.note(f"{workspace.bench} is of another lean model or measured more, and stays as it is.")
-    path.with_suffix(".png").unlink(missing_ok=True)  # that of the report that was replaced
+    path.with_suffix(".png").unlink(missing_ok=True)  # of the report that was replaced
     workspace.show(report, path, figures=path.parent, ending=path.stem.removeprefix(workspace.bench.stem))
 
 
 def _scored_on(
     workspace: Workspace, models: Sequence[str], pairs: Pairs
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
-    """Return what no model here has seen of the pairs, or a retrieval set, and the texts of either."""
+    """Return pairs that no model has seen, or a retrieval set, and their texts."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among, unseen_queries
 
@@ -377,7 +377,7 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Make a shape cut at a layer and as it is; twice as it is where it is wanted whole."""
+    """Make a random model, cut at a layer unless `whole`, and the full one."""
     from truncate_kit.models.loading import load_config, random_encoder
     from truncate_kit.models.truncation import truncated_config
 
@@ -392,9 +392,9 @@ def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[
 def _pair(
     workspace: Workspace, lean: str | None, full: str | None, *, whole: bool
 ) -> "tuple[TimedModel, TimedModel | None]":
-    """Return the models named, else those in the workspace; say which. Raises `UsageError` without a lean one.
+    """Return the named models, else those of the workspace. Raises `UsageError` without a lean model.
 
-    whole: what the lean one is compared with is all of it, unless another one is named.
+    whole: Compare the lean model with all of itself unless `full` is named.
     """
     source = workspace.finished_model(lean).name
     ours = local_path(source)
@@ -407,7 +407,7 @@ def _pair(
     beside = None
     if made is not None and made.method == "cut":
         beside = workspace.located(made.model)
-    elif made is not None and other is not None:  # what lies in `full` may be of an earlier model than `lean`
+    elif made is not None and other is not None:  # `full` may belong to an earlier model
         taught = made.method == "distill" and (other.method, other.source_digest) == ("copy", made.source_digest)
         beside = str(workspace.full) if taught or made.has_budget_of(other) else None
     if beside is not None:

@@ -65,9 +65,9 @@ def cut(
 def _save_cut(
     source: ModelSource, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
-    """Put the cut into the workspace. Raises `UsageError` if a model that is no cut would give way to it.
+    """Save the cut in the workspace. Raises `UsageError` if it would replace a trained model.
 
-    kept: a layer or blocks; texts: whose word pieces are kept; None keeps all.
+    kept: Layer or blocks. texts: File with the word pieces to keep; None keeps all.
     """
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
@@ -110,7 +110,7 @@ def export(
     kept = options.kept(layer, blocks)
     if not onnx:
         raise UsageError("No format is named.", hint="Add --onnx.")
-    precision, target = check_target(values["precision"], values.get("target"))  # before anything is loaded
+    precision, target = check_target(values["precision"], values.get("target"))  # before loading
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
@@ -121,7 +121,7 @@ def export(
 
     options.use_threads(threads)
     cuts = kept is not None or vocabulary_from is not None
-    # What is scored is found before a cut takes the place of what is there.
+    # Find the pairs before a cut replaces the lean model.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
     scored: PairSplits | RetrievalSet | None = None
     if own_model and not cuts and pairs == Pairs() and (scored := own_pairs_of(workspace)) is not None:
@@ -150,7 +150,7 @@ def export(
         splits = workspace.divided(splits)
     searched = splits.dev if precision == "int8" else None
     with workspace.held(), workspace.progress() as progress:
-        _check_replaceable(workspace, model)  # once more: the model was loaded while others could write
+        _check_replaceable(workspace, model)  # again: others could write while the model was loaded
         work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": searched, "progress": progress}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, found)
@@ -159,7 +159,7 @@ def export(
 
 
 def _check_searchable(splits: "PairSplits") -> None:
-    """Raise `UsageError` where there are no dev or no test pairs, and no others to take them out of."""
+    """Raise `UsageError` without dev or test pairs if no other pairs can be divided."""
     if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
@@ -169,7 +169,7 @@ def _check_searchable(splits: "PairSplits") -> None:
 
 
 def _check_replaceable(workspace: Workspace, named: str | None) -> None:
-    """Raise `UsageError` where another model than the lean one would take its place."""
+    """Raise `UsageError` if the export would replace another lean model."""
     lean = workspace.lean
     if named is not None and lean.is_dir() and not _inside(workspace, named) and not _is_copy(lean, named):
         raise UsageError(
@@ -179,7 +179,7 @@ def _check_replaceable(workspace: Workspace, named: str | None) -> None:
 
 
 def _is_copy(folder: Path, named: str) -> bool:
-    """Return whether a folder holds a copy of the model of this name, as an export left it."""
+    """Return whether a folder holds an exported copy of the named model."""
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.models.pipeline import encoder_digest
 
@@ -190,7 +190,7 @@ def _is_copy(folder: Path, named: str) -> bool:
 
 
 def _inside(workspace: Workspace, named: str) -> bool:
-    """Return whether this is the folder of one of the workspace's models."""
+    """Return whether this is a model folder of the workspace."""
     models = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
     return any(model.is_dir() and Path(named).resolve() == model.resolve() for model in models)
 
@@ -251,12 +251,12 @@ def encode(
 
 @contextmanager
 def _readable(file: Path) -> Iterator[Path]:
-    """Give the file itself, or a copy of standard input, which is read twice: counted first, then encoded."""
+    """Yield the file, or a copy of standard input, because it is read twice."""
     if str(file) != "-":
         yield file
         return
     with NamedTemporaryFile(suffix=".txt") as copy:
-        if sys.stdin is not None:  # it is where a program starts this with it closed
+        if sys.stdin is not None:  # closed by the calling program
             copyfileobj(sys.stdin.buffer, copy)
         if not copy.tell():
             raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")

@@ -1,4 +1,4 @@
-"""Settings become options; options that several commands share, among them the workspace and what it gives."""
+"""Turn settings into options; shared options, and the workspace of a command."""
 
 import dataclasses
 import functools
@@ -33,10 +33,10 @@ WORKSPACE = Path("exported")
 
 
 class Command:
-    """A function as a command: parameters that are settings become an option for each of their fields.
+    """A function as a command: each field of a settings parameter becomes an option.
 
-    Settings of the package are named in quotes, which imports them only when the command is used; named as
-    `"Annotated[dict[str, Any], SomeSettings]"` the function gets the values that were given alone.
+    Settings are named in quotes, so that they are imported only when the command is used. For
+    `"Annotated[dict[str, Any], SomeSettings]"` the function gets only the given values.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
@@ -47,13 +47,13 @@ class Command:
 
     @property
     def result(self) -> type[Any]:
-        """The class of what `--json` prints."""
+        """The result class of `--json`."""
         found: type[Any] = pkgutil.resolve_name(f"truncate_kit.{self._result}")
         return found
 
     @functools.cached_property
     def settings(self) -> dict[str, type]:
-        """The settings among the parameters."""
+        """Settings classes by parameter."""
         found = {}
         for name, parameter in self.parameters.items():
             kind = parameter.annotation
@@ -65,7 +65,7 @@ class Command:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """What can be typed."""
+        """The signature with an option for each field."""
         typed: list[inspect.Parameter] = []
         for name, parameter in self.parameters.items():
             if name in self.settings:
@@ -75,7 +75,7 @@ class Command:
         return inspect.Signature(typed)
 
     def __call__(self, **values: Any) -> Any:
-        """Run the function; what is not given has its default."""
+        """Run the function with defaults for missing values."""
         typed = self.__signature__.parameters
         defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
         values = {name: value for name, value in defaults.items() if value is not ...} | values
@@ -113,7 +113,7 @@ def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
 
 
 def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
-    """Return the value of a field from what was typed, or given as the value itself. Raises `UsageError`."""
+    """Parse the value of a field. Raises `UsageError`."""
     parse = field.metadata["option"].get("parse")
     if parse is None or typed is None:
         return typed
@@ -121,7 +121,7 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
 
 
 def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> Any:
-    """Return the value of an option from what was typed. Raises `UsageError`."""
+    """Parse the value of an option. Raises `UsageError`."""
     try:
         return parse(typed)
     except TruncateKitError:
@@ -136,7 +136,7 @@ def _scale(text: str) -> tuple[float, ...]:
 
 
 def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
-    """Make an option of a help panel, called like its parameter where no other name is given."""
+    """Make an option of a help panel, named like its parameter by default."""
     return typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
 
 
@@ -192,13 +192,13 @@ class Pairs:
     )
 
     def refuse_unless(self, goes_with: str) -> None:
-        """Raise `UsageError` for columns or a scale, which would be ignored."""
+        """Raise `UsageError` for columns or a scale without `goes_with`."""
         refuse(goes_with, columns=self.columns, scale=self.scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """Where torch computes."""
+    """Device and threads of torch."""
 
     device: str | None = setting(None, "cpu or cuda; an error if it is not there.", MACHINE, kind=str)
     threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
@@ -209,9 +209,9 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
-    """Where work runs. Raises `UsageError` for options that do not go together.
+    """Engine, workers and devices. Raises `UsageError` for options that exclude each other.
 
-    threads: CPU threads of each worker on a cluster, of all together on this machine.
+    threads: CPU threads of each worker on a cluster, of all workers on this machine.
     """
 
     engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
@@ -241,7 +241,7 @@ class Machine(Hardware):
         return self.device is not None and self.device.startswith("cuda")
 
     def open(self) -> "Engine":
-        """Return the engine, to be used in a `with` block; what is not there is said on entering it."""
+        """Return the engine for a `with` block, which raises for missing hardware."""
         from truncate_kit.core.parallel import Engine, Processes, RayCluster
 
         if self.engine == "ray":
@@ -252,7 +252,7 @@ class Machine(Hardware):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """`--push-to` and `--public`. Raises `UsageError` before any work for a name that can be none."""
+    """`--push-to` and `--public`. Raises `UsageError` for an invalid name."""
 
     push_to: str | None = setting(
         None, "Upload the lean model to the hub, as a private one.", RESULTS, kind=str, metavar="OWNER/NAME"
@@ -268,7 +268,7 @@ class Push:
         check_hub_name(self.push_to)
 
     def upload(self, folder: Path) -> str | None:
-        """Upload the folder where that was asked for; return a sentence of where it went."""
+        """Upload the folder if `--push-to` is set; return a sentence with its address."""
         if self.push_to is None:
             return None
         from truncate_kit.export.pushing import push_folder
@@ -278,19 +278,19 @@ class Push:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None: what is left out keeps the default of the settings it goes into."""
+    """Return the values that are not None, so that defaults apply."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse(goes_with: str, **values: object) -> None:
-    """Raise `UsageError` for an option that was given and would be ignored. goes_with: what it needs, in words."""
+    """Raise `UsageError` for given options that would be ignored without `goes_with`."""
     for name, value in values.items():
         if value is not None and value is not False:
             raise UsageError(f"`{name}` goes with {goes_with} only.", hint=f"Leave out `{name}`.")
 
 
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
-    """Return where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
+    """Return the layer or the blocks to keep. Raises `UsageError` for both."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
     from truncate_kit.core.settings import blocks_named
@@ -299,7 +299,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Let torch use this number of threads; None leaves its choice. Raises `UsageError`."""
+    """Set the number of torch threads. Raises `UsageError`."""
     if threads is not None:
         from truncate_kit.core.hardware import check_threads
 
@@ -311,7 +311,7 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """`--workspace` and `--json`: a workspace that says on stderr what it takes, unless JSON is printed."""
+    """`--workspace` and `--json`: a workspace that notes its choices on stderr, unless JSON is printed."""
 
     folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
     as_json: bool = setting(False, "Print the result as JSON, and nothing else on stdout.", RESULTS, name="--json")
@@ -329,7 +329,7 @@ class Workspace(Places):
         return console.progress_bar(quiet=self.quiet)
 
     def note(self, *texts: str | None) -> None:
-        """Print sentences beside the result on stderr; None prints nothing."""
+        """Print notes on stderr; skips None."""
         console.note(*texts, quiet=self.quiet)
 
     def say(self, *texts: str | None) -> None:
@@ -340,14 +340,14 @@ class Workspace(Places):
     def show(
         self, result: "Result", *saved: Path | str, figures: Path | None = None, ending: str = "", quietly: bool = False
     ) -> list[Path]:
-        """Print a result and the places where it was saved; return its figures.
+        """Print a result and its saved paths; return its figures.
 
         Args:
-            result: Of any kind.
-            saved: Where it is.
-            figures: Folder of its figures; None draws none.
-            ending: Follows the names of the figures.
-            quietly: Draw the figures alone.
+            result: Any result.
+            saved: Paths to print.
+            figures: Folder for figures; None draws no figure.
+            ending: Suffix of figure names.
+            quietly: Draw figures only.
         """
         drawn = console.show(result, as_json=None if quietly else self.quiet, figures=figures, ending=ending)
         if saved:
@@ -361,7 +361,7 @@ class Workspace(Places):
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> ModelSource:
-        """Return the model named, else the last command's, else the miniature if allowed. Raises `UsageError`."""
+        """Return the named model, else the last command's, else the miniature if allowed. Raises `UsageError`."""
         from truncate_kit.core.origin import DEFAULT_MINIATURE
 
         last = self.remembered().model
@@ -383,7 +383,7 @@ class Workspace(Places):
     def finished_model(
         self, named: str | None, pooling: str | None = None, max_length: int | None = None
     ) -> ModelSource:
-        """Return the model named, else the lean one here. Raises `UsageError` if there is neither."""
+        """Return the named model, else the lean model. Raises `UsageError` without either."""
         if named is not None:
             return ModelSource(named, pooling, max_length)
         if not self.lean.is_dir():
@@ -427,7 +427,7 @@ class Workspace(Places):
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:
-        """Return the pairs named, else the last ones, else the bundled set, and their source."""
+        """Return the named pairs, else the last command's, else the bundled set, and their source."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.retrieval import is_retrieval_folder
         from truncate_kit.report.view import data_sentences
@@ -443,7 +443,7 @@ class Workspace(Places):
         return splits, source
 
     def queries(self, pairs: Pairs) -> str | None:
-        """Return the retrieval folder that is named, else that of the last command. Raises `UsageError`."""
+        """Return the named retrieval folder, else the last command's. Raises `UsageError`."""
         from truncate_kit.data.retrieval import is_retrieval_folder
 
         named = pairs.data
@@ -457,7 +457,7 @@ class Workspace(Places):
         return folder
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
-        """Return train, dev and test, taken out of a set that lacks them."""
+        """Return pairs with all three splits."""
         from truncate_kit.data.pairs import complete_splits
         from truncate_kit.report.view import overlap_warning
 
@@ -467,7 +467,7 @@ class Workspace(Places):
         return divided
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
-        """Return the pairs that none of the models was trained on; notes if that is a part of `splits`."""
+        """Return the pairs without those that a model was trained on."""
         from truncate_kit.data.seen import unseen
 
         left = splits

@@ -99,7 +99,7 @@ def study(
 
 
 def _write(result: "StudyResult", out: Path) -> None:
-    """Write tables and figures of what is there: a study that is stopped leaves those of its finished models."""
+    """Write tables and figures of the finished models."""
     from truncate_kit.methods.study.result import STUDY_FILE
     from truncate_kit.report.study import write_tables
 
@@ -139,7 +139,7 @@ def status(
     workspace: Workspace,
     clean: bool = results_option(False, "Remove what only a repetition of finished runs would read.", "--clean"),
 ) -> None:
-    """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
+    """List the models, runs and exports of a workspace with their sizes; free unneeded files."""
     from truncate_kit.core.workspace import clean as remove_spare
     from truncate_kit.core.workspace import contents
 

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from truncate_kit.training.settings import Objective, TrainingSettings
 
 FREEZE_POOLING = "last"  # the FREEZE report reads the last token
-SHOWN_SENTENCES = 8  # whose attention is drawn
+SHOWN_SENTENCES = 8  # with drawn attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """What `finetune` trains on first. Raises `UsageError` for an option of `--prior-texts` without it."""
+    """Data that `finetune` trains on first. Raises `UsageError` for options without `--prior-texts`."""
 
     prior_words: Path | None = setting(
         None, "Learn word similarity first: a folder with rg65.csv, ….", TRAINING, kind=Path
@@ -102,7 +102,7 @@ class Priors:
         return WordPrior(encoder, words, word_training(precision))
 
     def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
-        """Return what was learned before the task, for a model card."""
+        """Describe the training before the task, for a model card."""
         parts = ["word similarity, at the layer of each model"] if self.prior_words is not None else []
         if self.prior_texts is not None:
             alone = "" if layer == depth else ", but for the full model"
@@ -173,13 +173,13 @@ def finetune(
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
-        # All that can be wrong is said before an adaptation, which may take days.
+        # Check everything before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         check_sweep(encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer), settings)
         priors.word_prior(full, precision)
         taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
         prediction = None
-        # Both take long: no other command leaves a model here meanwhile, which training would then replace.
+        # Both take long: keep other commands from leaving a model here meanwhile.
         with workspace.held() if group.leads else nullcontext(), workspace.progress() as progress:
             workspace.note(workspace.replaced_by(source.name))
             encoder = priors.adapt(encoder, workspace, precision, group, progress)
@@ -210,7 +210,7 @@ def finetune(
             engine=engine,
         )
     queries = pairs.data if judged else retrieval
-    # Classes and judgements are no scores: what comes next must not look for similarity in them.
+    # Classes and judgements are no scores for the next command.
     workspace.remember(
         source,
         found if row.data in ("scores", "labels") else None,
@@ -296,7 +296,7 @@ def distill(
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Keep the fewest blocks that still give the full model's vectors, which they learn from raw text."""
+    """Keep the fewest blocks that reproduce the full model's vectors, learned from raw text."""
     if not texts:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
@@ -408,7 +408,7 @@ def contrast(
     sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),
     push: Push,
 ) -> None:
-    """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
+    """Train one layer by contrast, from pairs that mean the same or from raw text; --data measures it."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -440,7 +440,7 @@ def contrast(
         columns = None if triplet_columns is None else names(triplet_columns)
         rows = _rows(settings.objective, triplets, columns, texts, splits)
         workspace.note(rows.note)
-        # Read before training, so that a wrong file costs nothing.
+        # Read before training, so that a wrong file fails early.
         shown = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)
         workspace.note(workspace.replaced_by(source.name))
@@ -464,7 +464,7 @@ def contrast(
 def _rows(
     objective: str, triplets: str | None, columns: Sequence[str] | None, texts: Path | None, pairs: "PairSplits"
 ) -> "TripletSet":
-    """Read what the objective learns from. Raises `UsageError` if it was not given, `DataError`."""
+    """Read the training rows. Raises `UsageError` if they are missing, `DataError`."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.data.triplets import load_triplets, raw_texts
     from truncate_kit.training.settings import OBJECTIVES
@@ -500,7 +500,7 @@ def freeze(
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Train heads over the states of all blocks, computed once, and no block itself."""
+    """Train heads over frozen states of all blocks, computed once."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
@@ -524,7 +524,7 @@ def freeze(
     with workspace.progress() as progress:
         report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
     workspace.remember(source, found)
-    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of a report whose place this one takes
+    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the report that is replaced
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
     workspace.show(report, workspace.frozen, figures=workspace.frozen_heads)
     workspace.say_exported(workspace.frozen)
@@ -550,7 +550,7 @@ def combine(
     hardware: Hardware,
     workspace: Workspace,
 ) -> None:
-    """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
+    """Find the layers with the best mean or maximum as sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.core.hardware import usable_cores
     from truncate_kit.data.pairs import PairSplits
     from truncate_kit.methods.bert_lc.combine import combine as run
@@ -575,7 +575,7 @@ def combine(
     if len(scored) // 2 < settings.dev_pairs:
         workspace.note(f"{scored.name} holds {len(scored):,} pairs: half of them are for choosing.")
     unsaved = None
-    with output_folder(workspace.folder, encoder, workspace.combined.name):  # before a search that could not be saved
+    with output_folder(workspace.folder, encoder, workspace.combined.name):  # fails before the search
         work: dict[str, Any] = {"settings": settings, "head": trained, "threads": hardware.threads or usable_cores()}
         with workspace.progress() as progress:
             report = run(encoder, scored, progress=progress, **work)
