@@ -1,4 +1,4 @@
-"""Model cards: what the README of a saved model says, for the hub and for a reader."""
+"""Model cards: the README of a saved model, for the hub and for readers."""
 
 import shutil
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 def card_text(
     result: Any, encoder: "Encoder", origin: Origin, trial: "Trial | None" = None, pairs: "PairSplits | None" = None
 ) -> str:
-    """Write the card of a model that a method made.
+    """Write the card of a model.
 
     Args:
-        result: Of the method.
-        encoder: As it is saved.
-        origin: Saved beside it.
-        trial: Whose weights these are, for a sweep.
-        pairs: That these were trained and scored on, for a sweep.
+        result: Result of the method that made it.
+        encoder: The model as it is saved.
+        origin: Its origin file.
+        trial: Trial of a sweep that trained these weights.
+        pairs: Training and test pairs of a sweep.
     """
     view, data, scores = view_of(result), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place_in_words(origin.layer, origin.blocks).partition(" ")
@@ -62,7 +62,7 @@ def card_text(
         weights = f"These weights: seed {trial.seed}, dev {trial.dev:.2f}, test {points(trial.test)}."
         notes += filter(None, (weights, overlap_warning(pairs.overlap)))
         found = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
-        if result.metric.startswith("Spearman"):  # the hub has no one name for the others
+        if result.metric.startswith("Spearman"):  # other metrics have no name on the hub
             scores = [(result.data, metric, value / 100) for metric, value in found if value is not None]
     kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
     facts = (
@@ -101,22 +101,22 @@ def write_card(
     """Write Markdown with the front matter that the hub reads; texts are escaped.
 
     Args:
-        encoder: As it is saved.
-        base_model: The model that it was made from.
-        title: The heading.
-        summary: The first paragraph.
-        facts: Each with its name.
-        table: Scores, with the row of the saved model marked.
+        encoder: The model as it is saved.
+        base_model: Name of the source model.
+        title: Heading.
+        summary: First paragraph.
+        facts: Names and values.
+        table: Scores; the row of the saved model is marked.
         notes: Paragraphs below the scores.
-        tags: For the hub, beside those that every sentence encoder has.
-        scores: Set, the hub's name of the metric, and the value of the saved model on test pairs, not × 100.
+        tags: Additional tags for the hub.
+        scores: Data set, metric name of the hub, and test score from 0 to 1.
     """
-    if Path(base_model).is_dir():  # the path of a local model says nothing to others
+    if Path(base_model).is_dir():  # local paths are of no use to others
         title = title.replace(base_model, Path(base_model).resolve().name)
     plain, length = (
         encoder.heads is None,
         f"{encoder.max_length:,}",
-    )  # a folder with heads is read by this package alone
+    )  # only this package reads a folder with heads
     results = [EvalResult("semantic-similarity", data, data, metric, round(value, 4)) for data, metric, value in scores]
     front = ModelCardData(
         library_name="sentence-transformers" if plain else "truncate-kit",
@@ -149,9 +149,9 @@ def write_card(
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
-    """Copy a figure of the run into the folder of a saved model, and show it on its card, above how to use it."""
+    """Copy a figure into the folder of a saved model and show it on its card."""
     card = folder / "README.md"
-    if not card.is_file():  # removed since the model was saved
+    if not card.is_file():  # removed meanwhile
         return
     with replacing(folder / figure.name) as place:
         shutil.copyfile(figure, place)
@@ -161,7 +161,7 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 
 def _usage(encoder: "Encoder") -> list[str]:
-    """Give lines that load the folder; those of a graph only if nothing has to be done to texts before."""
+    """Return lines that load the folder; for the graph only if texts need no preparation."""
     from truncate_kit.models.layer_pooling import LayerPooler
     from truncate_kit.models.pipeline import loading_words
 
@@ -180,11 +180,11 @@ def _usage(encoder: "Encoder") -> list[str]:
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Vectors by sentence-transformers.
+    """Return lines that encode with sentence-transformers.
 
     Args:
-        place: The folder.
-        own_pooling: Whether the folder brings a pooling file of its own.
+        place: Folder.
+        own_pooling: Whether the folder has its own pooling file.
     """
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
@@ -194,11 +194,11 @@ def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str
 
 
 def onnxruntime_lines(place: str, file: str, max_length: int) -> str:
-    """Vectors by a graph of that name, without torch and without this package.
+    """Return lines that encode with a graph, without torch and this package.
 
     Args:
-        place: The folder.
-        file: The name of the graph in it.
+        place: Folder.
+        file: Name of the graph.
         max_length: In tokens.
     """
     return f"""import numpy
@@ -217,13 +217,13 @@ vectors = session.run(['sentence_embedding'], {{'input_ids': ids, 'attention_mas
 
 
 def _inherited(name: str) -> dict[str, Any]:
-    """Return base model, language and licence: of a name on the hub itself, of a folder what its own card says."""
+    """Return base model, language and licence; a folder inherits them from its own card."""
     folder = miniature_path(name) or Path(name)
     if not folder.is_dir():
         return {"base_model": name}
     try:
         card = HubCard((folder / "README.md").read_text(encoding="utf-8")).data
-    except Exception:  # what a card holds becomes arguments of a class, each of which may be of any type
+    except Exception:  # values of a card may have any type
         return {}
     keys = ("base_model", "language", "license", "license_name", "license_link")
     found = {key: value for key in keys if (value := getattr(card, key, None)) is not None}
@@ -231,7 +231,7 @@ def _inherited(name: str) -> dict[str, Any]:
     base, link = found.get("base_model"), str(found.get("license_link"))
     if not isinstance(base, str) or is_there(Path(base)):
         found.pop("base_model", None)
-    if not link.startswith("https://"):  # a file that is not copied
+    if not link.startswith("https://"):  # the file is not copied
         found.pop("license_link", None)
     return found
 

@@ -1,4 +1,4 @@
-"""Plots drawn by matplotlib: as PNG files, and as SVG inside a page, whose colours follow the page's theme."""
+"""Draw plots by matplotlib, as PNG files or as SVG in a page with the colours of its theme."""
 
 import io
 import math
@@ -21,9 +21,9 @@ from truncate_kit.core.wording import harmless
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
 
 ABREAST = 3  # panels of a figure
-TIP = "tip: "  # begins the id of a mark that says the rest of it under the mouse
-_MOST_NUMBERS = 200  # cells of a heat map whose numbers can still be read
-_MOST_BELOW = 12  # entries of a legend below a panel; more stand beside it
+TIP = "tip: "  # prefix of ids with a text for the mouse
+_MOST_NUMBERS = 200  # cells of a heat map with readable numbers
+_MOST_BELOW = 12  # entries of a legend below a panel; longer ones stand beside it
 _PAGE: dict[Any, Any] = {
     "font.size": 11,
     "legend.fontsize": 9.5,
@@ -32,13 +32,13 @@ _PAGE: dict[Any, Any] = {
     "text.parse_math": False,  # names are no formulas
     "svg.fonttype": "none",
 }
-_FIXED = "#010101"  # a black that stays black on dark pages
+_FIXED = "#010101"  # stays black on dark pages
 _NAMES = ("blue", "sky", "green", "vermilion", "orange", "purple", "grey")
-# The style sheet has each of them once for light and once for dark pages.
+# The style sheet has each for light and for dark pages.
 _THEMED = dict(zip((BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE, GREY), map("var(--{})".format, _NAMES), strict=True))
 _THEMED[INK] = "currentColor"
-_FAMILY = re.compile(r"""(?<=font-family: )[^;"]+|(?<=px) '[^;"]+""")  # as versions of matplotlib write it
-_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)  # a style would be the whole page's
+_FAMILY = re.compile(r"""(?<=font-family: )[^;"]+|(?<=px) '[^;"]+""")  # differs between versions of matplotlib
+_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)  # styles would apply to the whole page
 _NAMED = re.compile(rf' id="{TIP}([^"]*)">')
 _PATH = re.compile(r'(?<= )d="[^"]*"')
 _REFERENCE = re.compile(r'( id="|url\(#|href="#)')
@@ -49,9 +49,9 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
     """Write the plots of a view as PNG files and return their paths; plots of one name share a file.
 
     Args:
-        view: Whose plots with a `file` are drawn.
-        folder: Gets the files.
-        ending: Follows each name, before `.png`.
+        view: View with the plots.
+        folder: Folder for the files.
+        ending: Suffix of each name.
 
     Raises:
         FileProblemError: A file cannot be written.
@@ -128,7 +128,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
     look: dict[str, Any] = {"color": series.color, "linestyle": series.line or "None", "linewidth": series.width}
     look |= {"marker": series.marker or "None", "markersize": series.size, "label": series.label or None}
     look |= {"markerfacecolor": "none", "markeredgewidth": 2 if series.size > 6 else None} if series.hollow else {}
-    tip = TIP + series.tip.replace('"', "'") if series.tip else None  # so that it is quoted as other ids are
+    tip = TIP + series.tip.replace('"', "'") if series.tip else None  # quoted like other ids
     axes.plot(x, y, gid=tip, **look)
     for left, height, text in zip(x, y, series.texts, strict=False):
         above: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
@@ -168,9 +168,9 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
         plain = harmless(text.get_text())
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
+        warnings.filterwarnings("ignore", "Glyph")  # scripts that the font lacks
         figure.set_dpi(dpi)
-        figure.draw_without_rendering()  # lays out once: with a layout to come, savefig draws everything twice
+        figure.draw_without_rendering()  # lays out once: else savefig draws everything twice
         figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path
@@ -179,7 +179,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with its legend below; its text stays text."""
     name = f"plot-{zlib.crc32(f'{plot.name} {plot.title}'.encode()):x}"  # cells of a notebook share a page
-    with rc_context(_PAGE | {"svg.hashsalt": name}):  # the same figure gives the same bytes
+    with rc_context(_PAGE | {"svg.hashsalt": name}):  # same figure, same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()
         draw(axes, plot)

@@ -42,7 +42,7 @@ _TITLES = {
 
 
 def view_bench_report(report: BenchReport) -> View:
-    """Show speed, memory and quality: what the cut gained, every runtime, and in detail every timing."""
+    """Show speed, memory and quality: the gain, each runtime, and each timing."""
     where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
@@ -73,13 +73,13 @@ def view_bench_report(report: BenchReport) -> View:
 
 
 def _storage(width: int) -> str:
-    """Say what 10⁹ vectors of this width take in each format."""
+    """State the storage of 10⁹ vectors in each format."""
     forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
     return ", ".join(f"{form.bytes_per_vector(width):,} GB in {form.precision}" for form in forms)
 
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
-    """State the difference in score with its interval, which a few pairs or queries do not have."""
+    """State the difference in score with its interval."""
     scores = "{} lean {lean:.2f}, full {full:.2f}: {difference:+.2f} points".format(report.metric, **quality)
     if few := too_few(int(quality["num_pairs"]), *report.unit):
         return f"{scores}; {few}."
@@ -105,7 +105,7 @@ def _runs(row: Any) -> str:
 
 
 def overview_table(report: BenchReport) -> Table:
-    """Give each model in each runtime a row."""
+    """Show each model in each runtime."""
     on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
 
@@ -135,7 +135,7 @@ def overview_table(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
-    """Give every timing a row; lean also by its factor to the full model in `BASE`, fewer layers × the runtime."""
+    """Show each timing; for lean also its factor to full in `BASE`, split into layers × runtime."""
 
     def faster(row: Any) -> Cell:
         place = row.scenario, row.batch_size, row.length
@@ -164,9 +164,9 @@ def _shape(row: Any) -> str:
 
 
 def gained_table(report: BenchReport) -> Table | None:
-    """Set lean against full: sizes, score, and speed; None if no runtime timed both.
+    """Compare size, score and speed of lean and full; None if no runtime timed both.
 
-    Full runs as most people run it, in `BASE`, and lean as a graph, where both were timed; else both in one runtime.
+    Full runs in `BASE` and lean as a graph if both were timed; else both in one runtime.
     """
     shared = compared_in(report)
     if shared is None:
@@ -198,10 +198,9 @@ def gained_table(report: BenchReport) -> Table | None:
 
 
 def bench_plot(report: BenchReport) -> Plot | None:
-    """Draw speed against quality of every model in every runtime; None without scores.
+    """Draw speed against quality of each model in each runtime; None without scores.
 
-    Color is the precision, shape the runtime; filled is lean, hollow is full; a line joins both in one runtime, with
-    the gain in speed at its end.
+    Color: precision. Shape: runtime. Filled: lean; hollow: full. A line joins both in one runtime.
     """
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
@@ -224,7 +223,7 @@ def bench_plot(report: BenchReport) -> Plot | None:
         if any(row == role for row, _ in places):
             series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
     speeds, scores = zip(*places.values(), strict=True)
-    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
+    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # keeps rounding between runtimes small
     on = "" if report.scored_on is None else f" on {report.scored}"
     place = counted(report.threads, "thread") if report.device == "cpu" else report.device
     return Plot(
@@ -240,10 +239,7 @@ def bench_plot(report: BenchReport) -> Plot | None:
 
 
 def compared_in(report: BenchReport) -> str | None:
-    """Return the runtime to compare both models in: of those that timed both, the fastest of lean.
-
-    Runtimes of the precision that the interval of the scores is of come first.
-    """
+    """Return the runtime that timed both and is fastest for lean, preferably in the precision of the scores."""
     base = report.quality_backend or BASE
 
     def rank(backend: str) -> tuple[bool, float]:
@@ -255,13 +251,13 @@ def compared_in(report: BenchReport) -> str | None:
 
 
 def rate(report: BenchReport, role: str, backend: str) -> float | None:
-    """Return the sentences a second of a model on the real set in one runtime."""
+    """Return sentences per second on the real set."""
     timing = report.timing(role, backend, "real set")
     return None if timing is None else timing.sentences_per_second
 
 
 def view_export_report(report: ExportReport) -> View:
-    """Show a graph, and how far it is from the encoder in torch."""
+    """Show a graph and its difference from torch."""
     precision, int8, stable = PRECISIONS[report.precision], report.quantization, report.invariance
     rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
     agrees = f"Matches torch to {max(report.checks.values(), default=0.0):.1e} on {len(rows)} shapes"
@@ -302,7 +298,7 @@ def view_export_report(report: ExportReport) -> View:
 
 
 def view_encoded_file(result: "EncodedFile") -> View:
-    """Show how many texts were encoded, and how fast."""
+    """Show number and speed of encoded texts."""
     rows, columns = result.shape
     before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
     speed = f" ({result.rate:,.0f} a second)" if result.rate else ""

@@ -36,14 +36,14 @@ from truncate_kit.report.measuring import bench_plot, compared_in, gained_table,
 from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
-MOST_BYTES = 6 * 2**20  # what a mail server lets through
-PAIRS = "PAIRS.csv"  # in commands, for what only the user can name
-FASTER = 1.1  # below this factor nobody would change a model for speed
-LOSS = 1.0  # points: an interval that holds such a loss shows no reason to take a model
-SEEDS = 3  # from this number on a deviation over seeds says something
+MOST_BYTES = 6 * 2**20  # limit of mail servers
+PAIRS = "PAIRS.csv"  # placeholder in commands
+FASTER = 1.1  # smaller factors are no reason to change a model
+LOSS = 1.0  # points: a loss that an interval must exclude
+SEEDS = 3  # fewer seeds are noted as few
 
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
-"""As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
+"""Our own modules in modules.json; other code of a folder is not recommended."""
 _RESULTS: dict[Method, type[Result]] = {
     "cut": CutResult,
     "finetune": SweepResult,
@@ -59,12 +59,12 @@ class PageReport(Result):
     """A page that was written.
 
     Attributes:
-        page: The file.
-        file_bytes: Its size.
+        page: File.
+        file_bytes: Size.
         recommendations: One sentence for each run.
-        grounds: What each rests on.
-        commands: What would add the parts that are missing.
-        missing: What each of them adds.
+        grounds: Reasons of each.
+        commands: Commands that add missing parts.
+        missing: Part that each of them adds.
     """
 
     page: str
@@ -77,7 +77,7 @@ class PageReport(Result):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A view on the page, with lines to copy and the commands that add what is missing, each with its title."""
+    """A view with titled lines to copy, and titled commands that add missing parts."""
 
     view: View
     snippets: Sequence[tuple[str, str]] = ()
@@ -86,18 +86,18 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What commands left in a workspace.
+    """Results in a workspace.
 
     Attributes:
-        workspace: Where.
-        model: Folder of the model that came out: the lean one, else the combined or the frozen one.
-        made: What that folder says of itself.
-        origin: Name of the model that all began with; empty if no file says it.
-        results: Of the methods whose models are there, the one that made `model` first.
-        profile: Of `analyze`.
-        benches: Of `bench`, of the weights that are there, first those on pairs of the user's own.
-        graphs: Of `export`.
-        notes: What a reader has to know of the files themselves.
+        workspace: The workspace.
+        model: Folder of the lean, else the combined, else the frozen model.
+        made: Origin of that model.
+        origin: Name of the source model; empty if unknown.
+        results: Results of methods; first the one that made `model`.
+        profile: Result of `analyze`.
+        benches: Results of `bench` for these weights, first those on the user's pairs.
+        graphs: Results of `export`.
+        notes: Problems of files.
     """
 
     workspace: Workspace
@@ -112,20 +112,20 @@ class Run:
 
     @property
     def bench(self) -> BenchReport | None:
-        """The bench that counts."""
+        """The first bench."""
         return next(iter(self.benches), None)
 
     def says_little(self, data: str) -> bool:
-        """Return whether scores on a set are those of a model of the user's on the bundled, synthetic pairs."""
+        """Return whether a user's model was scored on the bundled, synthetic pairs."""
         return data.split("/")[0] == "bundled" and miniature_path(self.origin) is None
 
     def command(self, *words: str) -> str:
-        """Return a command on the model of this workspace, as it is typed."""
+        """Return a command for the model of this workspace."""
         named = () if self.model in (None, self.workspace.lean) or words[0] == "analyze" else (str(self.model),)
         return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
 
     def bench_command(self) -> str:
-        """Return the command that measures: on what the last bench was given, or on pairs of the user's own."""
+        """Return the bench command with the last data, or with a placeholder for the user's pairs."""
         last = self.workspace.remembered()
         data, alone = last.benched or DataSource(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
@@ -138,7 +138,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read what commands left in a workspace. Raises `UsageError` for none, `ModelError` for a damaged export."""
+    """Read the results in a workspace. Raises `UsageError` without results, `ModelError` for a damaged export."""
     workspace = Workspace(folder)
     models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
     model = next(iter(models), None)
@@ -174,13 +174,13 @@ def read_run(folder: Path) -> Run:
 
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
-    """Return the results of suites that are there, shorter ones after the longest."""
+    """Return the reports of suites, the longest first."""
     paths = [path for name in (*SUITES, "mteb", "mteb-comparison") for path in files_at(workspace.suite(name))]
     return {path: report for path in paths if (report := read_result(SuiteReport, path)) is not None}
 
 
 def sections(run: Run) -> list[Section]:
-    """Return all parts of a page, in the order in which a reader asks."""
+    """Return the sections of a page."""
     bench, missing = run.bench, list[tuple[str, str]]()
     gained = None if bench is None else gained_table(bench)
     if run.model is None:
@@ -191,7 +191,7 @@ def sections(run: Run) -> list[Section]:
     elif bench is not None and bench.scored_on is not None and run.says_little(bench.scored_on):
         missing.append(("No score on pairs of your own", run.bench_command()))
     benches = [view_of(report) for report in run.benches]
-    # The table of the last bench stands above.
+    # Already shown above.
     benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
     parts = [Section(View("against", "Lean against full", [gained]), missing=missing)]
     parts += map(Section, [*_numbered(benches), *map(view_of, run.results)])
@@ -219,7 +219,7 @@ def sections(run: Run) -> list[Section]:
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Give views of one kind anchors and plots of their own."""
+    """Make anchors and plots of views unique."""
     return [
         replace(
             view,
@@ -231,7 +231,7 @@ def _numbered(views: Sequence[View]) -> list[View]:
 
 
 def snippets(run: Run) -> list[tuple[str, str]]:
-    """Return lines that load the model of a run. Raises `ModelError` for a damaged folder."""
+    """Return titled lines that load the model. Raises `ModelError` for a damaged folder."""
     folder, place = run.model or run.workspace.lean, str(run.model)
     encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
     ours = (
@@ -258,7 +258,7 @@ def snippets(run: Run) -> list[tuple[str, str]]:
 
 
 def _environment(run: Run, notes: Sequence[str]) -> View:
-    """Show how the model came about: data, settings, versions, machine."""
+    """Show data, settings, versions and machine."""
     rows: dict[str, object] = {}
     if (made := run.made) is not None:
         rows |= {"method": made.method, "made from": made.model, "data": made.data, "fingerprint": made.fingerprint}
@@ -274,7 +274,7 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
 
 
 def recommend(run: Run) -> tuple[str, list[str]]:
-    """Return the recommendation for the model of a workspace, and what it rests on."""
+    """Return the recommendation and its reasons."""
     result, bench, gain = next(iter(run.results), None), run.bench, None
     if run.model is None:
         return "Nothing is cut yet.", [*run.notes]
@@ -303,7 +303,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
 
 
 def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, str]:
-    """Decide by the scores with their interval, and the factor of speed."""
+    """Decide by score difference, its interval, and speed."""
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and no pairs of yours judge its score"
@@ -322,7 +322,7 @@ def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, st
 
 
 def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, float] | None:
-    """Return the scores that judge the model, None if there are none; say in `grounds` why."""
+    """Return the scores with an interval, if any; add the reason to `grounds`."""
     bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
     if bench is not None and bench.quality is not None:
         found, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
@@ -342,7 +342,7 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, fl
 
 
 def comparison(runs: dict[str, Run]) -> list[Section]:
-    """Return the parts of a page of two runs: what was measured of each, and why these may not compare."""
+    """Return the sections of a page of two runs, with notes if they cannot be compared."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
     reports = benches.values()
     notes = [
@@ -363,19 +363,19 @@ def comparison(runs: dict[str, Run]) -> list[Section]:
 
 
 def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
-    """Write what a workspace holds, or two of them side by side, as one HTML file.
+    """Write one or two workspaces as one HTML file.
 
     Args:
-        run: The workspace.
-        other: Another one to compare it with.
-        out: The file; by default `report.html` in `run`, or `comparison.html` for two.
+        run: Workspace.
+        other: Workspace to compare.
+        out: File; by default `report.html` in `run`, or `comparison.html` for two.
 
     Raises:
-        UsageError: Nothing is there, or `out` is called like another kind of file.
+        UsageError: The workspace is empty, or `out` is no HTML file.
         ModelError: A model or its export is damaged.
         FileProblemError: The file cannot be written.
     """
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # it would replace a model, or data
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # protects models and data
         raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
     first = read_run(run)
     runs = {"Recommendation": first} if other is None else {"A": first, "B": read_run(other)}
@@ -400,7 +400,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
 
 
 def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[Section]) -> str:
-    """Fill the template; every string is escaped but style, script and drawings, which come from this package."""
+    """Fill the template; all strings but our style, script and drawings are escaped."""
     script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": VERSION}
@@ -408,7 +408,7 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
 
 
 def in_notebook(result: Result) -> str:
-    """Return a result as HTML for a cell of a notebook: sentences, plots and tables, without a script."""
+    """Return a result as HTML for a notebook cell, without scripts."""
     style = Markup(_own_text("notebook.css"))
     return _templates().get_template("notebook.html").render(section=Section(view_of(result)), style=style)
 
@@ -418,7 +418,7 @@ def _templates() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_own_text),
         autoescape=True,
-        finalize=lambda value: harmless(value) if type(value) is str else value,  # no text turns the writing
+        finalize=lambda value: harmless(value) if type(value) is str else value,  # control characters
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -428,7 +428,7 @@ def _templates() -> Environment:
 
 
 def _prose(sentence: str) -> Markup:
-    """Keep the names of options from breaking into lines."""
+    """Keep options from breaking at hyphens."""
     return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(harmless(sentence)))))
 
 

@@ -1,4 +1,4 @@
-"""The view of a study, and its files: tables as CSV and Markdown, figures."""
+"""The view of a study, and its tables as CSV and Markdown."""
 
 import csv
 import io
@@ -59,7 +59,7 @@ _SUMMARY: dict[str, Column] = {
 
 
 def view_study_result(result: StudyResult) -> View:
-    """Show the best layers of each task."""
+    """Show the best layers by task."""
     tables, plots = [], list[Plot]()
     for task in result.tasks():
         lines = summaries(result, task)
@@ -69,7 +69,7 @@ def view_study_result(result: StudyResult) -> View:
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
-    """Write all scores, best layers, CKA if there is any, and a page of it all. Raises `FileProblemError`."""
+    """Write scores, best layers, CKA, and a page of all tables. Raises `FileProblemError`."""
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of(None, task))}
     scores = []
     for row in result.rows:
@@ -91,7 +91,7 @@ def write_tables(result: StudyResult, folder: Path) -> None:
 
 
 def _figures(row: StudyRow) -> dict[str, object]:
-    """Give scores, sizes and published figures by the names of their columns."""
+    """Return scores, sizes and published figures by column."""
     scores = row.scores
     values = {"layer": scores.layer, "parameters": scores.parameters, "paper_parameters": row.paper_parameters}
     values |= {f"{name}{end}": getattr(scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
@@ -108,7 +108,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> No
 
 
 def page(result: StudyResult) -> str:
-    """Write Markdown: for each task the best layers, the curves, every layer, the Pareto front, and CKA."""
+    """Write Markdown with best layers, curves, all layers, Pareto front and CKA of each task."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
         rows, lines = result.of(None, task), summaries(result, task)
@@ -141,7 +141,7 @@ def page(result: StudyResult) -> str:
 
 
 def _paper_table(lines: Sequence[Summary]) -> Table:
-    """Give both layers of each model, the last one only if it is another, with parameters as the paper counts them."""
+    """Show the best-dev and the last layer of each model, with the paper's parameter count."""
     rows = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
     columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.scores.layer)}
     columns["parameters, millions"] = lambda row: row.paper_parameters / 1e6
@@ -164,7 +164,7 @@ def _layer_table(rows: Sequence[StudyRow]) -> Table:
 
 
 def _plots(result: StudyResult, task: str) -> list[Plot]:
-    """Draw a task: dev and test by layer, a panel a model; all models in one; scores by parameters; CKA."""
+    """Draw scores by layer for each model and for all, scores by parameters, and CKA."""
     rows = {model: found for model in result.models() if (found := result.of(model, task))}
     unit = f"points ({next(iter(rows.values()))[0].metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
@@ -206,7 +206,7 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
 
 
 def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Series:
-    """Draw a Pareto front as steps: a score holds up to the parameters of the next one."""
+    """Draw a Pareto front as steps."""
     front = [(row.scores.parameters / 1e6, row.scores.test) for row in pareto_front(rows)]
     steps = [*chain(*(((x, y), (there, y)) for (x, y), (there, _) in pairwise(front))), front[-1]]
     x, y = zip(*steps, strict=True)
@@ -214,7 +214,7 @@ def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Ser
 
 
 def _cka(rows: Sequence[CKARow]) -> list[Series]:
-    """Draw CKA to the reference by layer, before and after fine-tuning; dotted in its biased form."""
+    """Draw CKA to the reference by layer and stage; biased CKA is dotted."""
     layers, series = [row.layer for row in rows], list[Series]()
     for (stage, label), color, marker in zip(_STAGES.items(), _COLORS, _MARKERS, strict=False):
         values, biased = ([getattr(row, f"{stage}{form}") for row in rows] for form in ("", "_biased"))

@@ -1,4 +1,4 @@
-"""Views of what fine-tuning, contrastive training, frozen heads, combining layers and cutting left."""
+"""Views of fine-tuning, contrastive training, frozen heads, combined layers and cuts."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ CODES = (
 )
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
-_LONGEST = 60  # characters of a sentence in a table or beside its row
+_LONGEST = 60  # characters of a sentence in a table or figure
 
 
 def view_sweep_result(result: SweepResult) -> View:
-    """Show the scores of layers, what the search saw, and why the chosen layer was taken."""
+    """Show scores by layer, the search, and the choice."""
     from truncate_kit.analysis.drop import NOT_PREDICTED
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -84,7 +84,7 @@ def view_sweep_result(result: SweepResult) -> View:
 
 
 def certainty_in_words(found: Certainty) -> str:
-    """Say which layers dev and seeds cannot tell apart, and which were not compared."""
+    """Name layers that dev scores cannot tell apart, and layers that were not compared."""
     by = f"95 % intervals over dev pairs{' and seeds' if found.seeds > 1 else '; one seed'}"
     said = f"Layer {found.best} is better on dev than every other layer that was compared ({by})."
     if len(found.alike) > 1:
@@ -95,17 +95,17 @@ def certainty_in_words(found: Certainty) -> str:
 
 
 def seeds_in_words(rows: Sequence[LayerScores]) -> str:
-    """Count the seeds of rows: "3 seeds", or "2 to 4 seeds" if earlier calls left more of some."""
+    """Count seeds: "3 seeds", or "2 to 4 seeds" if rows differ."""
     least, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     return counted(least, "seed") if least == most else f"{least} to {most} seeds"
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
-    """Give each layer a row.
+    """Show scores by layer.
 
     Args:
-        result: The sweep.
-        marked: The layer that stands out; None marks the chosen one.
+        result: Sweep.
+        marked: Marked layer; None marks the chosen layer.
     """
     ends = {result.chosen: " (chosen)"}
     ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
@@ -131,7 +131,7 @@ def _trials(title: str, trials: Sequence[Trial], sweep: SweepResult | None = Non
 
 
 def _sweep_plot(result: SweepResult) -> Plot:
-    """Draw dev and test by layer, what the search saw, the choice, the full model and the predicted drop."""
+    """Draw scores by layer, search, choice, full model and predicted drop."""
     depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
     look: dict[str, Any] = {"color": GREY, "width": 0.8}
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
@@ -156,10 +156,10 @@ def _sweep_plot(result: SweepResult) -> Plot:
 
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
-    """Draw dev and test by layer with one deviation; gaps: dotted over missing layers."""
+    """Draw dev and test by layer with deviations; gaps: dotted lines over missing layers."""
     drawn, several = list[Series](), any(len(row.seeds) > 1 for row in rows)
     layers, known = [row.layer for row in rows], {row.layer: row for row in rows}
-    every = range(layers[0], layers[-1] + 1)  # no line runs over a layer that was not trained
+    every = range(layers[0], layers[-1] + 1)  # lines break at untrained layers
     for side, color in _SIDES.items():
         label = f"{side}, mean ± deviation over {seeds_in_words(rows)}" if several else f"{side}, one seed"
         if gaps and any(there - here > 1 for here, there in pairwise(layers)):
@@ -170,7 +170,7 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
 
 
 def pooling_words(settings: ContrastiveSettings) -> str:
-    """Say how a sentence vector was made in training, and whether it still is."""
+    """Describe the pooling in training."""
     from truncate_kit.methods.contrast.settings import TABLE_2
 
     if settings.pooling == "layer-attention":
@@ -184,7 +184,7 @@ def pooling_words(settings: ContrastiveSettings) -> str:
 
 
 def view_contrastive_result(result: ContrastiveResult) -> View:
-    """Show the scores, and dev while the model learned."""
+    """Show scores, and dev scores during training."""
     from truncate_kit.training.settings import OBJECTIVES
 
     chosen, settings, series = result.chosen, result.settings, list[Series]()
@@ -218,10 +218,10 @@ def view_contrastive_result(result: ContrastiveResult) -> View:
 
 
 def view_layer_weights(found: LayerWeights) -> View:
-    """Show how much each layer counts in the vectors of given sentences."""
+    """Show the weight of each layer for some sentences."""
     shares = [[100 * weight for weight in weights] for weights in found.weights]
     low, high = min(map(min, shares)), max(map(max, shares))
-    # From 0, so that colours show shares; from the lowest if it is negative, or if all are alike and differ in digits.
+    # Start at 0, or at the lowest weight if that is negative or all weights are similar.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
     rows, title = [_shortened(text) for text in found.texts], f"{Path(found.model).name}: weight of each layer in %"
     plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
@@ -234,7 +234,7 @@ def _shortened(text: str) -> str:
 
 
 def view_frozen_report(report: FrozenReport) -> View:
-    """Show the scores of heads over frozen states, and where the saved ones err most."""
+    """Show scores of heads over frozen states, and the largest errors."""
     from truncate_kit.methods.frozen.settings import AUTOENCODER
 
     losses, unseen = report.reconstruction, report.test_sentences_in_nli
@@ -266,7 +266,7 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Give each step and number of blocks a row, before them the last and the best plain block."""
+    """Show each step and number of blocks, after the last and the best plain block."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
@@ -281,7 +281,7 @@ def _steps(report: FrozenReport) -> Table:
 
 
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
-    """Draw each block alone, what codes lose of the states, and heads on the lowest blocks."""
+    """Draw each block alone, reconstruction losses, and heads on the lowest blocks."""
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
 
     colors, unit = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}, "Spearman × 100 on test"
@@ -295,7 +295,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     label = "states as they are, on the training pairs"
     alone.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
-        if step != COSINE:  # its codes are the states themselves
+        if step != COSINE:  # codes are the states
             columns = zip(*(trial.blocks for trial in report.groups[step, layers[-1]]), strict=True)
             codes = [None if None in column else fmean(column) for column in columns]
             alone.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
@@ -327,7 +327,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 
 
 def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
-    """Draw means with bars of one deviation over a number of seeds or splits."""
+    """Draw means with one deviation over seeds or splits."""
     label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
     spread = [span.std for span in spans.values()] if number > 1 else ()
     means = [span.mean for span in spans.values()]
@@ -335,7 +335,7 @@ def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str
 
 
 def view_combination_report(report: CombinationReport) -> View:
-    """Show the best combination of layers of each size, and what each layer is good for."""
+    """Show the best combination of layers by size, and the effect of each layer."""
 
     def sides(found: Callable[[Any, str], Span | None]) -> dict[str, Column]:
         def column(side: str) -> Column:
@@ -373,12 +373,12 @@ def view_combination_report(report: CombinationReport) -> View:
 
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
-    """Draw the best combination of each size, and what leaving out each layer changes."""
+    """Draw the best combination by size, and the effect of each layer."""
     from truncate_kit.methods.bert_lc.settings import LAST
 
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()
-    for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):  # bars side by side
+    for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):  # side by side
         every = range(1, len(report.splits[0].by_size) + 1)
         spans = {size: span for size in every if (span := report.size(size, side)) is not None}
         sizes.append(_means(side, spans, len(report.splits), "split", color, 0.06 * shift))
@@ -396,7 +396,7 @@ def _combination_plots(report: CombinationReport) -> list[Plot]:
 
 
 def view_cut_result(result: CutResult) -> View:
-    """Show what was kept of the layers and of the vocabulary."""
+    """Show kept layers and vocabulary."""
     place = capitalized(place_in_words(result.layer, result.blocks))
     kept = f"{place} of {result.depth}, not trained: {result.parameters:,} of {result.full_parameters:,} parameters."
     words = () if result.vocabulary is None else vocabulary_sentences(result.vocabulary)
@@ -404,7 +404,7 @@ def view_cut_result(result: CutResult) -> View:
 
 
 def vocabulary_sentences(found: VocabularyCut) -> tuple[str, ...]:
-    """Say which word pieces are kept, and what of other texts they cover."""
+    """Describe kept word pieces and their coverage of other texts."""
     kept = (
         f"{found.pieces:,} of {found.full_pieces:,} word pieces are kept, for {found.texts:,} texts: "
         f"{found.full_model_bytes / 1e6:.1f} MB of weights in float32 become {found.model_bytes / 1e6:.1f} MB."

@@ -1,4 +1,4 @@
-"""What a result looks like, before a terminal, a page, a notebook or a model card draws it."""
+"""Views of results, drawn by the terminal, the page, notebooks and model cards."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Cell = str | float | None
 Column = str | Callable[[Any], Cell]
-# Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
+# Okabe and Ito's palette, for colour-blind readers and grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY, INK = "#777777", "#000000"
 LAYERS = "layer (0 = embeddings)"
@@ -28,14 +28,14 @@ LAYERS = "layer (0 = embeddings)"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text.
+    """A table of texts.
 
     Attributes:
-        title: Stands above.
-        columns: Headings, the most wanted first.
+        title: Title.
+        columns: Headings, the most important first.
         rows: Cells by row.
-        marked: Place of the row that stands out.
-        detail: Folded on a page; shown by the terminal with `--verbose` only.
+        marked: Index of the marked row.
+        detail: Fold on a page; print with `--verbose` only.
     """
 
     title: str
@@ -55,15 +55,15 @@ class Table:
         marked: Any = None,
         detail: bool = False,
     ) -> Self:
-        """Make a table; columns that are empty in every row, but the first, are left out.
+        """Make a table; empty columns after the first are left out.
 
         Args:
-            title: Stands above.
-            rows: One object each.
-            columns: By heading a function of the row, or its attribute with an optional format, such as `dev`,
-                `seconds:.1f`, or `dev:±` for a mean with the deviation in `dev_std`. None gives a dash.
-            last: Cells of one more row below, such as means.
-            marked: The row that stands out.
+            title: Title.
+            rows: Objects.
+            columns: By heading a function of the row, or its attribute with an optional format: `dev`, `seconds:.1f`,
+                or `dev:±` for a mean with the deviation `dev_std`. None becomes a dash.
+            last: Cells of an additional last row, such as means.
+            marked: Marked row.
             detail: See `Table`.
         """
         every = list(rows)
@@ -78,7 +78,7 @@ class Table:
         return len(self.rows)
 
     def markdown(self) -> str:
-        """Write the table in Markdown, without its title and the end of its last line."""
+        """Return the table as Markdown, without title and final newline."""
         rows = [[in_markdown(cell) for cell in row] for row in self.rows]
         if self.marked is not None:
             rows[self.marked][0] = f"**{rows[self.marked][0]}**"
@@ -105,17 +105,17 @@ class Series:
     """Points, a line through them, or both.
 
     Attributes:
-        x, y: The points; a point without y is left out, and no line runs over it.
-        label: In the legend; series without one have no entry.
-        color: As `#rrggbb`.
-        marker, line: As matplotlib names them; empty draws none.
-        spread: Half the height of a bar and of a band at each point.
-        low, high: Ends of a band that is not as wide on both sides.
+        x, y: Points; a missing y interrupts the line.
+        label: Entry of the legend; empty for no entry.
+        color: `#rrggbb`.
+        marker, line: Names of matplotlib; empty draws no marker or line.
+        spread: Half the height of error bar and band.
+        low, high: Ends of an asymmetric band.
         hollow: Draw markers as outlines.
-        size, width: Of a marker and of the line, in points.
-        texts: Written beside the points.
-        tip: Shown by a page under the mouse.
-        bar: Width of a bar from 0 to each point; 0 draws none.
+        size, width: Marker size and line width in points.
+        texts: Texts beside the points.
+        tip: Text under the mouse on a page.
+        bar: Width of bars from 0 to each point; 0 draws no bars.
     """
 
     x: Sequence[float]
@@ -146,21 +146,21 @@ class Plot:
     """One panel: series over two axes, or a heat map.
 
     Attributes:
-        name: Its anchor on a page.
-        title: Above the panel in a file, below it on a page, and for who does not see it.
-        x, y: What the axes are.
-        series: What is drawn; the last lies on top.
-        levels: Horizontal lines, each with its height, label and color.
-        shade: From, to and label of a stretch of x.
-        heat: Rows of values instead of series, the first at the top; x and y count columns and rows.
+        name: Unique name on a page.
+        title: Title in a file, caption and alternative text on a page.
+        x, y: Labels of the axes.
+        series: Series; the last one lies on top.
+        levels: Horizontal lines: height, label and color.
+        shade: Start, end and label of a range of x.
+        heat: Rows of values instead of series.
         rows: Names of the rows of `heat`.
-        heat_range: Values of the first and the last color; None takes the lowest and highest.
-        ticks: Places along x with their names; None takes numbers.
-        whole: Whether x counts, so that ticks are whole numbers.
-        x_range, y_range: Ends of the axes; None leaves them to the points.
-        logarithmic: Whether y is.
-        file: Name of the figure without its ending; plots of one name share it, and one without is for pages alone.
-        on_page: Whether a page has it.
+        heat_range: Values of the first and the last color; by default lowest and highest.
+        ticks: Positions on x with names.
+        whole: Use whole numbers as ticks of x.
+        x_range, y_range: Limits of the axes.
+        logarithmic: Use a logarithmic y axis.
+        file: File name without ending; plots of one name share a file; empty for pages only.
+        on_page: Show on a page.
     """
 
     name: str
@@ -185,16 +185,16 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a result has to say; what is None, False or an empty table is left out.
+    """Texts, tables and plots of a result; None, False and empty tables are left out.
 
     Attributes:
-        key: Its anchor on a page.
-        title: What it is about.
-        tables: Numbers, the most wanted first.
-        sentences: What the tables do not say: the choice, its cost, what the numbers rest on.
-        notes: Cautions; a terminal writes them to stderr.
+        key: Anchor on a page.
+        title: Title.
+        tables: Tables, the most important first.
+        sentences: The choice and its reasons.
+        notes: Cautions; printed on stderr.
         details: Sentences for the page and `--verbose`.
-        plots: Of the same numbers.
+        plots: Plots.
     """
 
     key: str
@@ -221,11 +221,11 @@ _MODULES = {
     "study": ("StudyResult",),
     "view": ("Contents", "Diagnosis", "PageReport"),
 }
-"""Results by the module of this folder that shows them: `SweepResult` in `view_sweep_result`."""
+"""Results by module of this folder; `view_sweep_result` shows a `SweepResult`."""
 
 
 def view_of(result: Any) -> View:
-    """Show a result of any kind; one without a function of its own is a table of its fields. Imports no torch."""
+    """Return the view of a result; by default a table of its fields. Imports no torch."""
     kind = type(result).__name__
     for module in (module for module, kinds in _MODULES.items() if kind in kinds):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
@@ -243,7 +243,7 @@ def _value(value: Any) -> str:
 
 
 def rough_speeds(others_busy: float | None) -> list[str]:
-    """Warn if other processes took a share of the machine while something was timed."""
+    """Warn if other processes used the machine during timing."""
     if (others_busy or 0.0) <= QUIET:
         return []
     return [f"Other processes took {others_busy or 0.0:.0%} of this machine meanwhile: speeds are rough."]
@@ -254,14 +254,14 @@ _CODES: dict[frozenset[float], str] = {
     frozenset({0, 1}): "All scores are 0 or 1. If they mark paraphrases, use `objective=paraphrase`.",
     frozenset({0, 1, 2}): "All scores are 0, 1 or 2. If they are classes, use `objective=entailment`.",
 }
-"""What whole sets of scores may be instead."""
+"""Hints for sets of scores that look like labels."""
 
 
 def data_sentences(splits: "PairSplits") -> list[str]:
-    """Describe the pairs of a command: sizes, scale or classes, notes, and overlap of the splits."""
+    """Describe pairs: sizes, scale or classes, notes, and overlap of splits."""
     sets = [pairs for _, pairs in splits.items()]
     total, pairs, warning = sum(map(len, sets)), splits.evaluation, overlap_warning(splits.overlap)
-    # A single file is of no split until it is divided.
+    # A single file has no splits yet.
     sizes = f"{total:,}" if splits.one_file else ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
     low, high = pairs.scale
     read = [f"Classes: {', '.join(pairs.classes)}."]
@@ -275,7 +275,7 @@ def data_sentences(splits: "PairSplits") -> list[str]:
 
 
 def overlap_warning(overlap: "Overlap") -> str | None:
-    """Say what test shares with train; None without overlap."""
+    """Describe the overlap of test and train; None without overlap."""
     if not overlap.test_sentences_in_train:
         return None
     same, either = overlap.train_test
@@ -286,7 +286,7 @@ def overlap_warning(overlap: "Overlap") -> str | None:
 
 
 def view_contents(found: "Contents") -> View:
-    """Show models, runs and exports with their sizes."""
+    """Show models, runs and graphs with their sizes."""
     graphs = {file: precision for precision, file in GRAPH_FILES.items()}
     rows: list[Any] = [
         (model.path, model.file_bytes, ", ".join(graphs.get(name, name) for name in model.graphs), model.origin)
@@ -317,7 +317,7 @@ def _megabytes(size: int) -> str:
 
 
 def view_diagnosis(diagnosis: "Diagnosis") -> View:
-    """Show what was found, and what to do, problems first."""
+    """Show the checks, problems first."""
     table = Table.of("This machine", diagnosis.checks, {"what": "name", "found": "found", "verdict": "verdict"})
     wrong = sorted(
         (row for row in diagnosis.checks if row.verdict in ("problem", "warning")), key=attrgetter("verdict")
@@ -328,7 +328,7 @@ def view_diagnosis(diagnosis: "Diagnosis") -> View:
 
 
 def view_page_report(found: "PageReport") -> View:
-    """Show the recommendation, what would add to it, and the place of the page."""
+    """Show the recommendation, missing parts, and the path of the page."""
     missing = [f"{why}. This adds it: {command}" for why, command in zip(found.missing, found.commands, strict=True)]
     size = f"{found.file_bytes / 1e3:,.0f} kB, opens without a network"
     return View("page", "Page", (), [*found.recommendations, *missing, f"Page: {found.page} ({size})"])
