@@ -24,12 +24,15 @@ from truncate_kit.core.files import (
 )
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "a" / "b.json"
-    write_json(path, {"x": 1})
-    write_json(path, {"x": 2})
+def test_files_and_folders_are_replaced_as_a_whole(tmp_path):
+    path, folder = tmp_path / "a/b.json", tmp_path / "a/model"
+    for number in (1, 2):
+        write_json(path, {"x": number})
+        with replacing(folder) as target:
+            target.mkdir()
+            (target / str(number)).touch()
     assert path.read_text() == '{\n  "x": 2\n}\n'
-    assert [item.name for item in path.parent.iterdir()] == ["b.json"]
+    assert sorted(item.name for item in path.parent.rglob("*")) == ["2", "b.json", "model"]
 
 
 def test_a_failure_leaves_what_was_there(tmp_path):
@@ -41,16 +44,6 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         assert sorted(tmp_path.rglob("*")) == before
         write_text(tmp_path / "text", "old")
     assert (tmp_path / "text").read_text() == "old"
-
-
-def test_a_folder_is_replaced_as_a_whole(tmp_path):
-    folder = tmp_path / "model"
-    for name in ("one", "two"):
-        with replacing(folder) as target:
-            target.mkdir()
-            (target / name).write_text(name)
-    assert [item.name for item in folder.iterdir()] == ["two"]
-    assert [item.name for item in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])

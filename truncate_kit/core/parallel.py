@@ -291,7 +291,7 @@ def _unpacked(content: bytes, device: str) -> Any:
 
 # In a worker process
 
-_worker = SimpleNamespace()  # its work, what sends messages, and the key of the work
+_worker = SimpleNamespace()
 
 
 def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
@@ -305,7 +305,7 @@ def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
     torch.set_num_threads(threads)
     _worker.send = _throttled(messages.put)
     logging.getLogger("truncate_kit").addHandler(_sender(_worker.send))
-    _worker.work = _unpacked(work, devices.get())
+    _worker.work, _worker.parcel = None, (work, devices.get())
 
 
 def _end(*_: object) -> None:
@@ -320,6 +320,8 @@ def _end_with(parent: Any) -> None:
 
 def _perform(task: Any) -> Any:
     try:
+        if _worker.work is None:
+            _worker.work = _unpacked(*_worker.parcel)
         return _worker.work.perform(task, _worker.send)
     except Exception as error:
         raise _portable(error) from None
