@@ -8,11 +8,9 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
-from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill.distilling import find_aim
-from truncate_kit.methods.distill.settings import Budget, DistillResult, LeanModel
+from truncate_kit.methods.distill.settings import DistillResult, LeanModel
 from truncate_kit.methods.distill.texts import FOLDER, TextStore, own_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import halves
@@ -119,17 +117,6 @@ def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
     assert not (texts.parent / "exported").exists()
 
 
-def test_the_fewest_blocks_within_points(texts, tiny_folder, capfd):
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--json")
-    loose = json.loads(run(capfd, *command, "--within", "60"))
-    assert (loose["budget"]["within"], loose["holds"], len(loose["chosen"])) == (60, True, 1)
-    assert loose["needed"] == 100 - 3 * 60
-    strict = json.loads(run(capfd, *command, "--within", "0.1"))
-    assert strict["needed"] == pytest.approx(99.7)
-    best = {tuple(row["blocks"]): row["score"] for row in strict["candidates"][:-1] if row["scores"]}
-    assert strict["holds"] == any(score >= 99.7 for score in best.values())
-
-
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
     folder = texts.parent / "beir"
     (folder / "qrels").mkdir(parents=True)
@@ -189,15 +176,3 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--workspace", "other", "--json")
     run(capfd, "status", "--clean", "--workspace", "other")
     assert "bundled" in run_both(capfd, "export", "--onnx", "--workspace", "other")[1]
-
-
-def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:100])))
-    encoder, learned = load_encoder("mini-electra-discriminator"), texts.read_text().splitlines()
-    before, drop = find_aim(encoder, learned, Budget(blocks="2"))
-    assert 2 <= before < encoder.depth
-    assert drop.from_layer == before + 1
-    assert find_aim(encoder, learned, Budget(blocks="1,8"))[0] is None
-    assert find_aim(encoder, learned, Budget(blocks=str(before + 1)))[0] == before + 1
-    assert find_aim(load_encoder("mini-bert"), learned, Budget())[0] is None

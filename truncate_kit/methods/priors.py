@@ -170,9 +170,8 @@ class Masker:
     def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
         tokenizer = encoder.reader.tokenizer
         if tokenizer.mask_token_id is None:
-            raise ModelError(
-                f"The tokenizer of {encoder.name} has no mask token.", hint="Adapt a model that was made with one."
-            )
+            hint = "Adapt a model that was made with one."
+            raise ModelError(f"The tokenizer of {encoder.name} has no mask token.", hint=hint)
         self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
         self._share = share
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
@@ -315,12 +314,8 @@ def adapt(
         TruncateKitError: The errors of `truncate` and `train`.
     """
     settings, texts = settings or AdaptationSettings(), list(dict.fromkeys(listed_texts(texts)))
-    training = TrainingSettings(
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        learning_rate=settings.rate(encoder.width),
-        precision=settings.precision,  # type: ignore[arg-type]  # checked by the settings
-    )
+    same = {name: getattr(settings, name) for name in ("epochs", "batch_size", "precision")}
+    training = TrainingSettings(**same, learning_rate=settings.rate(encoder.width))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
     model = truncate(encoder, encoder.depth if layer is None else layer)

@@ -36,12 +36,7 @@ from truncate_kit.report.view import (
 )
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
-_MEASURES = {
-    "dev": "published_dev",
-    "dev_pearson": "published_dev_pearson",
-    "test": "published",
-    "test_pearson": "published_pearson",
-}
+_MEASURES = ("dev", "dev_pearson", "test", "test_pearson")
 _COLORS, _LINES, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY), ("-", "--", "-.", ":"), "osD^vPX"
 _STAGES = {
     "untrained": "untrained",
@@ -95,7 +90,7 @@ def _figures(row: StudyRow) -> dict[str, object]:
     scores = row.scores
     values = {"layer": scores.layer, "parameters": scores.parameters, "paper_parameters": row.paper_parameters}
     values |= {f"{name}{end}": getattr(scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
-    return values | {f"published_{name}": getattr(row, field) for name, field in _MEASURES.items()}
+    return values | {f"published_{name}": getattr(row, f"published_{name}") for name in _MEASURES}
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> None:
@@ -148,7 +143,7 @@ def _paper_table(lines: Sequence[Summary]) -> Table:
     main = " Spearman" if lines and "Spearman" in lines[0].best_dev.metric else ""
     heads = {name: name.replace("_p", " P") + ("" if "_" in name else main) for name in _MEASURES}
     columns |= {head: f"scores.{name}:±" for name, head in heads.items()}
-    columns |= {f"published {head}": _MEASURES[name] for name, head in heads.items()}
+    columns |= {f"published {head}": f"published_{name}" for name, head in heads.items()}
     return Table.of("", rows, columns)
 
 
@@ -158,7 +153,7 @@ def _layer_table(rows: Sequence[StudyRow]) -> Table:
         "model": "model",
         "layer": lambda row: f"{row.scores.layer}{' *' * (id(row) in front)}",
         **{"parameters": "scores.parameters", "dev": "scores.dev:±", "test": "scores.test:±"},
-        **{"test Pearson": "scores.test_pearson:±", "published test": "published"},
+        **{"test Pearson": "scores.test_pearson:±", "published test": "published_test"},
     }
     return Table.of("", rows, columns)
 
@@ -181,10 +176,8 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         x, test, spread = zip(*((one.layer, one.test, one.test_std) for one in scores), strict=True)
         layers.append(Series(x, test, model, spread=spread, **look))
         pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **look))
-        series, published = (
-            layer_series(scores),
-            {row.scores.layer: row.published for row in found if row.published is not None},
-        )
+        series = layer_series(scores)
+        published = {row.scores.layer: row.published_test for row in found if row.published_test is not None}
         if published:
             series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
         plots.append(plot("curves", f"curves-{place}", model, series))

@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
-from truncate_kit.core.hardware import bf16_instructions
 from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
@@ -416,12 +415,3 @@ def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, tmp_pa
     (tmp_path / "lean").mkdir()
     with pytest.raises(UsageError, match="holds the model to start from"):
         distill(model, iter(()), out=tmp_path)
-
-
-def test_learning_in_bf16_comes_as_close(full, texts, learned, tmp_path):
-    if bf16_instructions(full.device) is None:
-        pytest.skip("bf16 is emulated on this processor")
-    _, exact = learned
-    result = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=replace(SHORT, precision="bf16"))
-    assert result.chosen == exact.chosen
-    assert result.student.score == pytest.approx(exact.student.score, abs=0.5)

@@ -16,6 +16,7 @@ from truncate_kit.models.truncation import truncate
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
+QUERIES = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
 
 
 @pytest.fixture
@@ -50,33 +51,31 @@ def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path
 
 def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
     encoder.settings = {"prompts": {"query": "a red cat ", "passage": "a tree "}, "default_prompt_name": "query"}
-    queries = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
-    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=queries), tmp_path / "texts")
-    assert store.counts["num_queries"] == len(queries)
-    assert store.ids(0) == encoder.token_ids([f"a red cat {queries[0]}"], prompt=False)[0]
-    assert store.ids(len(queries)) == encoder.token_ids([f"a tree {TEXTS[0]}"], prompt=False)[0]
+    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=QUERIES), tmp_path / "texts")
+    assert store.counts["num_queries"] == len(QUERIES)
+    assert store.ids(0) == encoder.token_ids([f"a red cat {QUERIES[0]}"], prompt=False)[0]
+    assert store.ids(len(QUERIES)) == encoder.token_ids([f"a tree {TEXTS[0]}"], prompt=False)[0]
 
 
-def test_a_limit_and_too_few(encoder, tmp_path):
-    assert len(store_texts(encoder, RawTexts(texts=iter(TEXTS)), tmp_path / "texts", limit=250)) == 250
-    with pytest.raises(DataError, match="Only 3 distinct texts"):
-        store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "distillation/few", limit=150)
-    with pytest.raises(DataError, match="Only 150 distinct texts"):
-        store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "distillation/few", limit=150)
-    excluded = f"Only 1 distinct text to learn from and 0 queries; {len(TEXTS) - 1} of those read are left out"
-    with pytest.raises(DataError, match=excluded) as caught:
-        store_texts(encoder, RawTexts(texts=TEXTS, exclude=TEXTS[1:]), tmp_path / "distillation/none")
-    assert "`exclude`" in caught.value.hint
+@pytest.mark.parametrize(
+    ("raw", "limit", "said"),
+    [
+        ({"texts": TEXTS[:3]}, 150, "Only 3 distinct texts"),
+        ({"texts": TEXTS}, 150, "Only 150 distinct texts"),
+        ({"texts": TEXTS, "exclude": TEXTS[1:]}, None, f"Only 1 distinct text .* 0 queries; {len(TEXTS) - 1} of those"),
+        ({"texts": TEXTS[:5], "queries": TEXTS}, None, f"Only 0 distinct texts to learn from and {len(TEXTS)} queries"),
+    ],
+)
+def test_too_few_texts_are_refused(encoder, tmp_path, raw, limit, said):
+    with pytest.raises(DataError, match=said):
+        store_texts(encoder, RawTexts(**raw), tmp_path / "distillation/few", limit=limit)
     assert not (tmp_path / "distillation").exists()
 
 
 def test_a_limit_is_of_texts_and_all_queries_are_read(encoder, tmp_path):
-    queries = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
-    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=queries), tmp_path / "texts", limit=150)
-    assert texts_of(store) == [*queries, *TEXTS[:150]]
-    assert (store.counts["num_queries"], store.counts["num_texts"]) == (len(queries), 150 + len(queries))
-    with pytest.raises(DataError, match=f"Only 0 distinct texts to learn from and {len(TEXTS)} queries"):
-        store_texts(encoder, RawTexts(texts=TEXTS[:5], queries=TEXTS), tmp_path / "texts")
+    store = store_texts(encoder, RawTexts(texts=iter(TEXTS), queries=QUERIES), tmp_path / "texts", limit=150)
+    assert texts_of(store) == [*QUERIES, *TEXTS[:150]]
+    assert (store.counts["num_queries"], store.counts["num_texts"]) == (len(QUERIES), 150 + len(QUERIES))
 
 
 def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):

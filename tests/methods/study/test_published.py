@@ -58,8 +58,13 @@ def test_a_figure_stands_beside_the_same_metric_and_pooling_only(tiny_folder, tm
         f'{models}[[tasks]]\ndata = "pairs.csv"\npublished = "mrpc"\nobjective = "paraphrase"\nepochs = 1\n'
     )
     result = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
-    assert {row.model: row.published for row in result.rows} == {"mean": 82.5, "cls": 60.0, "max": None, "drawn": None}
-    assert {row.published_pearson for row in result.rows} == {None}
+    assert {row.model: row.published_test for row in result.rows} == {
+        "mean": 82.5,
+        "cls": 60.0,
+        "max": None,
+        "drawn": None,
+    }
+    assert {row.published_test_pearson for row in result.rows} == {None}
 
 
 def test_a_file_or_folder_without_figures_is_said(tmp_path):

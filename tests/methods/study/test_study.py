@@ -89,11 +89,13 @@ def test_every_model_meets_every_task_at_every_layer(done):
     assert len(result.rows) == 2 * 4 + 2 * 3  # no layer 0 for CLS pooling: every text has the same state there
     assert {len(row.scores.seeds) for row in result.rows} == {2}
     assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
-    published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
+    published = {
+        (row.model, row.task, row.scores.layer): row.published_test for row in result.rows if row.published_test
+    }
     assert published == {("small | bert", "graded", 1): 50.0}
     (row,) = (row for row in result.rows if row.published_dev is not None)
     assert (row.model, row.task, row.scores.layer) == ("small | bert", "graded", 1)
-    assert (row.published_dev, row.published_dev_pearson, row.published_pearson) == (70.0, 60.0, None)
+    assert (row.published_dev, row.published_dev_pearson, row.published_test_pearson) == (70.0, 60.0, None)
 
 
 def test_rows_equal_those_of_finetune(file, done, tmp_path):
@@ -225,11 +227,11 @@ def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_pat
     [
         ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
         ("cka =", 'layers = "3,4"\ncka =', "/model: Layer 4 does not exist"),
-        ("cka =", 'layers = "auto"\ncka =', "it searches none"),
+        ("cka =", 'layers = "auto"\ncka =', "it does not search"),
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "does not hold both labels 0 and 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
-        ("[training]", '[[priors]]\nwords = "none"\n[training]', "none does not exist"),
+        ("[training]", '[[priors]]\nwords = "none"\n[training]', "none holds no word similarity set"),
         ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "/model: Layer 9 does not exist"),
         ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
     ],
@@ -250,7 +252,7 @@ def scored(layer: int, parameters: int, test: float, std: float | None = None, d
         layer=layer, parameters=parameters, seeds=(0, 1), dev=dev, dev_std=None, test=test, test_std=std,
         test_pearson=None, test_pearson_std=None,
     )  # fmt: skip
-    return StudyRow(model="m", task="t", metric="x", depth=3, scores=scores, paper_parameters=1, published=None)
+    return StudyRow(model="m", task="t", metric="x", depth=3, scores=scores, paper_parameters=1)
 
 
 def test_the_front_holds_what_nothing_smaller_beats():

@@ -65,8 +65,8 @@ def test_published_figures_stand_beside_layers_of_the_same_blocks_only(study, tm
     plan = study("blocks = [1, 3]", 'name = "cut"')
     models = tuple(replace(model, published="theirs") for model in plan.models)
     result = run_study(replace(plan, models=models, published=str(tmp_path / "figures.csv")), tmp_path / "out")
-    assert [row.published for row in result.of("model", "g")] == [0, 10, 20, 30]
-    assert [row.published for row in result.of("cut", "g")] == [0, 10, None]
+    assert [row.published_test for row in result.of("model", "g")] == [0, 10, 20, 30]
+    assert [row.published_test for row in result.of("cut", "g")] == [0, 10, None]
 
 
 def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(study):

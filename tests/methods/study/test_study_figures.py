@@ -19,7 +19,7 @@ def row(model: str, task: str, layer: int) -> StudyRow:
         layer=layer, parameters=1_000_000 * (layer + 1), seeds=(0, 1), dev=50.0, dev_std=1.0, test=50.0 + layer,
         test_std=1.0, test_pearson=None, test_pearson_std=None,
     )  # fmt: skip
-    return StudyRow(model=model, task=task, metric="x", depth=2, scores=scores, paper_parameters=1, published=None)
+    return StudyRow(model=model, task=task, metric="x", depth=2, scores=scores, paper_parameters=1)
 
 
 def plots_of(rows, cka=()):

@@ -87,7 +87,7 @@ def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(hom
 
 def test_published_figures_are_those_of_the_same_prior(done):
     """Adapting at another layer than the last has no published figure; nor has the control."""
-    found = {(row.model, row.scores.layer): row.published for row in done[0].rows if row.published}
+    found = {(row.model, row.scores.layer): row.published_test for row in done[0].rows if row.published_test}
     assert found == {("bert", 1): 10.0, ("bert, words first", 1): 20.0}
 
 
@@ -117,7 +117,7 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
 
 def test_a_folder_without_word_sets_is_said(home, tmp_path):
     (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
-    with pytest.raises(DataError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="nowhere holds no word similarity set"):
         run_study(read_study(home / "bad.toml"), tmp_path)
 
 

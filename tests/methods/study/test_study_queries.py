@@ -72,7 +72,7 @@ def test_a_task_is_what_finetune_does_with_the_same_data(tiny_folder, home, tmp_
         ).lean
         found = rows[name].scores
         assert (found.dev, found.test) == (expected.dev, expected.test)
-        assert rows[name].published is None
+        assert rows[name].published_test is None
 
 
 @pytest.mark.parametrize(

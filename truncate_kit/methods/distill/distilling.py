@@ -116,7 +116,7 @@ class Distillation(Learning):
             num_seen: Number of their test pairs that the full model had seen.
         """
         candidates, others_busy = self._sizes()
-        chosen, holds = self._choose(candidates)
+        chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
         self.group.agree(None)  # there is no more to help with
         lean, words, student = self._saved(whole)
@@ -140,7 +140,7 @@ class Distillation(Learning):
             tryouts=tuple(self.recorded("tryout")),
             candidates=mark_dominated(self._after_learning(row, students, chosen) for row in candidates),
             chosen=chosen,
-            holds=holds,
+            holds=self.needed is None or whole.score >= self.needed,
             needed=self.needed,
             scores=held_out_scores(self.encoder, lean, self.data, self.queries),
             frontier=frontier,
@@ -216,16 +216,11 @@ class Distillation(Learning):
             ids, others = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), OtherWork()
             runs = [partial(model.encode_ids, ids) for model in models]
             speeds, busy = side_by_side(runs, len(ids), reference=-1, progress=self.progress), others.share()
-            rows = (
-                replace(
-                    self._scored(subset, scores.get(subset)),
-                    texts_per_second=rate,
-                    speedup_interval=ends,
-                    megabytes=megabytes_of(model.num_parameters),
-                    agreement=self.report.agreement(model),
-                )
-                for subset, model, (rate, ends) in zip(blocks.values(), models, speeds, strict=True)
-            )
+            rows = []
+            for subset, model, (rate, ends) in zip(blocks.values(), models, speeds, strict=True):
+                size, agreement = megabytes_of(model.num_parameters), self.report.agreement(model)
+                row = LeanModel(blocks=subset, score=0.0, texts_per_second=rate, megabytes=size, agreement=agreement)
+                rows.append(self._scored(replace(row, speedup_interval=ends), subset, scores.get(subset)))
             measured = Measured(rows=tuple(rows), others_busy=busy)
             if (busy or 0.0) <= QUIET:  # else the next call times them anew
                 self.searches.write(name, measured)
@@ -236,20 +231,20 @@ class Distillation(Learning):
         *lean, full = measured.rows
         return [*(replace(row, megabytes=row.megabytes - spared) for row in lean), full], measured.others_busy
 
-    def _scored(self, blocks: Blocks, score: float | None = None) -> LeanModel:
-        """Score a subset without training; score: if it is known. Agreement has an interval of its own."""
+    def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
+        """Return the row with these blocks and their score without training, which may be known."""
         model = self.view(blocks)
         if score is None:
             score = self.evaluator.score(model)[0]
         ends = None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
-        return LeanModel(blocks=blocks, score=score, untrained=score, interval=ends)
+        return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
 
-    def _choose(self, candidates: list[LeanModel]) -> tuple[Blocks, bool]:
-        """Return the blocks of the lean model and whether it keeps the budget; settle the `candidates` that learn."""
+    def _choose(self, candidates: list[LeanModel]) -> Blocks:
+        """Return the blocks of the lean model; settle the `candidates` that learn."""
         if self.needed is None:
             taken = within_limit(candidates, self.budget)
             settled = candidates[candidates.index(taken)] = self._settled(taken)
-            return settled.blocks, True
+            return settled.blocks
         # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
         low, high, tried = 0, len(candidates) - 2, list[LeanModel]()
         while low <= high:
@@ -260,12 +255,8 @@ class Distillation(Learning):
                 high = middle - 1
             else:
                 low = middle + 1
-        if held := [row for row in tried if row.score >= self.needed]:
-            return held[-1].blocks, True
-        known = {row.blocks: row.score for row in self.recorded("blocks")}
-        return max(
-            (row.blocks for row in candidates[:-1] if row.blocks in known), key=lambda one: (known[one], -len(one))
-        ), False
+        held = [row for row in tried if row.score >= self.needed]
+        return (held[-1] if held else max(tried, key=lambda row: (row.score, -len(row.blocks)))).blocks
 
     def _settled(self, row: LeanModel) -> LeanModel:
         """Replace the row's blocks by the leading subset that learns best from few texts.
@@ -279,8 +270,7 @@ class Distillation(Learning):
         if self._search.num_texts is not None:  # what learns is scored on all texts
             leading = [(blocks, self.evaluator.score(self.view(blocks))[0]) for blocks, _ in leading]
         best = best_tryout([self.try_out(*one) for one in leading])
-        scored = self._scored(best.blocks, best.untrained)
-        return replace(row, **{name: getattr(scored, name) for name in ("blocks", "score", "untrained", "interval")})
+        return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
         """Take the blocks of the row's size that learned best, in this run or an earlier one; the chosen ones stay."""
@@ -291,8 +281,7 @@ class Distillation(Learning):
             return row
         best = max(same, key=lambda one: (one.score, one.blocks == row.blocks))
         if best.blocks != row.blocks:
-            scored = self._scored(best.blocks)
-            row = replace(row, blocks=best.blocks, score=scored.score, untrained=scored.score, interval=scored.interval)
+            row = self._scored(row, best.blocks)
         learned = replace(row, scores=best.scores, agreement=best.agreement, steps=best.steps, seconds=best.seconds)
         return replace(learned, score=best.score) if best.scores else learned
 

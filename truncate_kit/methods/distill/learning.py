@@ -372,13 +372,8 @@ def student_run(
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)
-    training = TrainingSettings(
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        learning_rate=settings.rate(student.width),
-        warmup=settings.warmup,
-        precision=settings.precision,
-    )
+    same = {name: getattr(settings, name) for name in ("epochs", "batch_size", "warmup", "precision")}
+    training = TrainingSettings(**same, learning_rate=settings.rate(student.width))
     steps = -(-len(examples) // settings.batch_size)
     every = max(1, -(-steps // evaluations))
     return StudentRun(student, examples, evaluator, training, seed=settings.seed, evaluate_every=every, group=group)
@@ -450,14 +445,11 @@ class Learning:
             return known
         self.group.agree((blocks, True))
         student, run = self._taught(blocks, few=True)
-        best = max(run.state.scores)
-        agreement = None
+        best, agreement = max(run.state.scores), None
         if isinstance(self.evaluator, AgreementEvaluator):
             agreement = self.evaluator.agreement(student if best >= untrained else self.view(blocks))
-        row = LeanModel(
-            blocks=blocks, score=max(untrained, best), untrained=untrained, scores=(best,), agreement=agreement
-        )
-        return self.runs.write(name, row)
+        before = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
+        return self.runs.write(name, replace(before, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
         """Return the student with these blocks; learn unless the store has it, and its weights if they are needed."""
@@ -475,16 +467,9 @@ class Learning:
             as_it_came = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
                 student, best = as_it_came, untrained
-        steps, agreement = min(state.stage * run.interval, run.total), self.report.agreement(student)
-        row = LeanModel(
-            blocks=blocks,
-            score=best,
-            scores=tuple(state.scores),
-            agreement=agreement,
-            steps=steps,
-            seconds=state.seconds,
-        )
-        return self.runs.write_encoder(name, row, student)
+        agreement, steps = self.report.agreement(student), min(state.stage * run.interval, run.total)
+        row = LeanModel(blocks=blocks, score=best, scores=tuple(state.scores), agreement=agreement)
+        return self.runs.write_encoder(name, replace(row, steps=steps, seconds=state.seconds), student)
 
     def recorded(self, prefix: str) -> list[LeanModel]:
         """Return all stored rows of a kind: `blocks` learned from all texts, `tryout` from few."""

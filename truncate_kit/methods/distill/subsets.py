@@ -75,23 +75,22 @@ def search_subsets(
             scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in sorted(compared)}
         else:
             used, width = plan_search(encoder, evaluator, beam, progress)
-            tree = _Tree(encoder, used)
+            runners = list(_runners(encoder, used.texts()))
+            score = partial(_scores, used, runners)
             if width is None:
-                scores = tree.scores(
-                    [one for size in every for one in combinations(every, size) if held(one)], progress
-                )
+                scores = score([one for size in every for one in combinations(every, size) if held(one)], progress)
             else:
-                best, scores = [every], tree.scores([every])
+                best, scores = [every], score([every])
                 for size in range(depth - 1, 0, -1):
                     fewer = {(*b[:place], *b[place + 1 :]) for b in best for place in range(len(b))}
-                    scored = tree.scores(filter(held, fewer))
+                    scored = score(filter(held, fewer))
                     if not scored:
                         break
                     scores |= scored
                     best = sorted(scored, key=lambda one: (-scored[one], one))[:width]
                     progress("Searching subsets", depth - size, depth - 1)
-            baselines = {name: list(filter(held, kept)) for name, kept in baseline_blocks(tree.runners, depth).items()}
-            scores |= tree.scores({one for kept in baselines.values() for one in kept} - set(scores))
+            baselines = {name: list(filter(held, kept)) for name, kept in baseline_blocks(runners, depth).items()}
+            scores |= score({one for kept in baselines.values() for one in kept} - set(scores))
     ranked = sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
     return SubsetSearch(
         leading=tuple(one for _, rows in groupby(ranked, lambda item: len(item[0])) for one in islice(rows, LEADING)),
@@ -136,31 +135,24 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
         yield BlockRunner(encoder, encoder.pad([ids[place] for place in places]))
 
 
-class _Tree:
-    """The beginnings of subsets over the texts of an evaluator, all batches at once."""
-
-    def __init__(self, encoder: Encoder, evaluator: VectorEvaluator) -> None:
-        self._evaluator, ids = evaluator, evaluator.texts()
-        self.runners = list(_runners(encoder, ids))
-        self._order = original_order(_batches(ids))
-
-    def scores(self, wanted: Iterable[Blocks], progress: Progress = silent) -> dict[Blocks, float]:
-        """Score some subsets; neighbours in sorted order share the states of their common beginning."""
-        scores: dict[Blocks, float] = {}
-        path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in self.runners])]
-        ordered = sorted(wanted)
-        for blocks in ordered:
-            common = 0
-            while common < min(len(path) - 1, len(blocks)) and path[common + 1][0] == blocks[common]:
-                common += 1
-            del path[common + 1 :]
-            for block in blocks[common:]:
-                states = [one.run(block, state) for one, state in zip(self.runners, path[-1][1], strict=True)]
-                path.append((block, states))
-            vectors = [one.vectors(state).float().cpu() for one, state in zip(self.runners, path[-1][1], strict=True)]
-            scores[blocks] = self._evaluator.score_of(torch.cat(vectors)[self._order])[0]
-            progress("Searching subsets", len(scores), len(ordered))
-        return scores
+def _scores(
+    evaluator: VectorEvaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
+) -> dict[Blocks, float]:
+    """Score subsets; neighbours in sorted order share the states of their common beginning, of all batches at once."""
+    scores: dict[Blocks, float] = {}
+    order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
+    path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
+    for blocks in ordered:
+        common = 0
+        while common < min(len(path) - 1, len(blocks)) and path[common + 1][0] == blocks[common]:
+            common += 1
+        del path[common + 1 :]
+        for block in blocks[common:]:
+            path.append((block, [one.run(block, state) for one, state in zip(runners, path[-1][1], strict=True)]))
+        vectors = [one.vectors(state).float().cpu() for one, state in zip(runners, path[-1][1], strict=True)]
+        scores[blocks] = evaluator.score_of(torch.cat(vectors)[order])[0]
+        progress("Searching subsets", len(scores), len(ordered))
+    return scores
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:

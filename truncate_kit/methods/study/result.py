@@ -29,10 +29,10 @@ class StudyRow(Result):
     depth: int
     scores: LayerScores
     paper_parameters: int  # as the TMFT paper counts them
-    published: float | None  # test, by the main score
     published_dev: float | None = None
-    published_pearson: float | None = None
     published_dev_pearson: float | None = None
+    published_test: float | None = None
+    published_test_pearson: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,13 +279,18 @@ class Part:
         encoder, main, prior, kept = self.full, self.task.training.row.published, self.prior, self.model.blocks
         names = (self.model.published or self.model.name, self.task.published or self.task.name)
         setting = PLAIN if prior.words is None else AFTER_WORDS  # as the figures call priors
+        measures = {"": main, "_pearson": "pearson"}
         if prior.texts is not None:
             setting = AFTER_TEXTS if prior.words is None and prior.layer is None else ""  # there is none like others
 
-        def figure(layer: int, split: str, metric: str) -> float | None:
+        def figures(layer: int) -> dict[str, float | None]:
             if kept is not None and kept[:layer] != tuple(range(1, layer + 1)):  # other blocks than those published
-                return None
-            return published.get((*names, setting, layer, split, metric, encoder.pooling_name))
+                return {}
+            places = {(split, end): (*names, setting, layer, split) for split in ("dev", "test") for end in measures}
+            return {
+                f"published_{split}{end}": published.get((*place, measures[end], encoder.pooling_name))
+                for (split, end), place in places.items()
+            }
 
         return [
             StudyRow(
@@ -295,10 +300,7 @@ class Part:
                 depth=encoder.depth,
                 scores=scores,
                 paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
-                published=figure(scores.layer, "test", main),
-                published_dev=figure(scores.layer, "dev", main),
-                published_pearson=figure(scores.layer, "test", "pearson"),
-                published_dev_pearson=figure(scores.layer, "dev", "pearson"),
+                **figures(scores.layer),
             )
             for scores in scores_by_layer(encoder, trials)
         ]
