@@ -98,7 +98,7 @@ def test_what_still_runs_is_stopped_when_the_caller_leaves(two_processes, tmp_pa
 def test_more_processes_than_gpus_are_refused():
     with pytest.raises(UsageError, match="`count` 0 is out of range"):
         Processes(0)
-    with pytest.raises(DeviceError, match=r"CUDA was asked for|need a GPU each"):
+    with pytest.raises(DeviceError, match="CUDA was asked for"):
         Processes(torch.cuda.device_count() + 1, device="cuda")
 
 

@@ -92,16 +92,12 @@ def select_device(name: str | None) -> "torch.device":
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
         raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.')
     device = torch.device(name or "cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        reason = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "has no CUDA"
-        raise DeviceError(
-            f"CUDA was asked for but is not active: torch {torch.__version__} {reason}, and no GPU answers.",
-            hint='Install a torch build that fits the driver, or use `device="cpu"`.',
-        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         raise DeviceError(
-            f"There is no GPU {device.index}: this machine has {torch.cuda.device_count()}.",
-            hint='Use `device="cuda:0"`.',
+            f"CUDA was asked for but is not active: torch {torch.__version__}, built {cuda}, finds "
+            f"{torch.cuda.device_count()} GPUs, not {device}.",
+            hint='Install a torch build that fits the driver, name another GPU, or use `device="cpu"`.',
         )
     return device
 

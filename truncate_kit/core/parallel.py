@@ -385,14 +385,9 @@ def _portable(error: Exception) -> Exception:
 
 
 def _devices(count: int, device: str | None) -> list[str]:
-    chosen = select_device(device)
-    if chosen.type == "cpu" or (count == 1 and device is not None):
-        return [str(device or "cpu")] * count
-    if chosen.index is not None or count > torch.cuda.device_count():
-        raise DeviceError(
-            f"{count} processes need a GPU each: {device} has {torch.cuda.device_count()}.",
-            hint='Use fewer processes and `device="cuda"`.',
-        )
+    if count == 1 or select_device(device).type == "cpu":
+        return [str(select_device(device))] * count
+    select_device(f"cuda:{count - 1}")  # each process has one
     return [f"cuda:{place}" for place in range(count)]
 
 
