@@ -149,39 +149,30 @@ def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling)
 
 
 def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_folder, data, tmp_path):
-    first = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
-    again = run(tiny_folder("bert"), data, tmp_path / "b", seeds=(0, 1), chunk=8)
+    def trained(out, seeds=(0, 1), **options):
+        result = run(tiny_folder("bert"), data, tmp_path / out, seeds=seeds, chunk=8, **options)
+        assert ContrastiveResult.read(tmp_path / out / "contrastive.json") == result
+        return result, load_encoder(tmp_path / out / "lean").vectors(TEXTS)
+
+    (first, vectors), (again, same) = trained("a"), trained("b")
     assert [trial.dev_scores for trial in first.trials] == [trial.dev_scores for trial in again.trials]
     assert first.trials[0].dev_scores != first.trials[1].dev_scores
-    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
-    torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
     assert first.dev_std is not None
+    torch.testing.assert_close(vectors, same, atol=0, rtol=0)
+    # Nothing is trained again, a shorter run takes no seed away, and lost weights come out again.
     kept = (tmp_path / "a/trials/trials.jsonl").read_bytes()
-    once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
-    assert once_more.trials == first.trials
-    assert (tmp_path / "a/trials/trials.jsonl").read_bytes() == kept
-    # Weights that are gone come out again, with the scores that are known.
-    shutil.rmtree(next((tmp_path / "a/trials").glob(f"*/layer*-seed{first.chosen_seed}-*")))
-    assert run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8).trials == first.trials
-    again = load_encoder(tmp_path / "a/lean")
-    torch.testing.assert_close(again.vectors(TEXTS), one.vectors(TEXTS), atol=0, rtol=0)
-
-
-def test_a_shorter_run_takes_no_seed_away(tiny_folder, data, tmp_path):
-    longer = run(tiny_folder("bert"), data, tmp_path, seeds=(0, 1, 2))
-    lean = load_encoder(tmp_path / "lean").vectors(TEXTS)
-    shorter = run(
-        tiny_folder("bert"), data, tmp_path, seeds=(next(seed for seed in range(3) if seed != longer.chosen_seed),)
-    )
-    assert replace(shorter, settings=longer.settings, seconds=longer.seconds) == longer
-    assert ContrastiveResult.read(tmp_path / "contrastive.json") == shorter
-    torch.testing.assert_close(load_encoder(tmp_path / "lean").vectors(TEXTS), lean, atol=0, rtol=0)
-    # Trials of other settings are no part of it, and leave it where it is.
-    other = run(tiny_folder("bert"), data, tmp_path, pooling="mean")
+    for seeds in ((0, 1), (1 - first.chosen_seed,), (0,)):
+        once_more, same = trained("a", seeds)
+        assert replace(once_more, settings=first.settings, seconds=first.seconds) == first
+        assert (tmp_path / "a/trials/trials.jsonl").read_bytes() == kept
+        torch.testing.assert_close(same, vectors, atol=0, rtol=0)
+        (weights,) = (tmp_path / "a/trials").glob(f"*/layer*-seed{first.chosen_seed}-*/")
+        shutil.rmtree(weights)
+    # Trials of other settings are no part of it, and leave it as it is.
+    other, _ = trained("a", (0,), pooling="mean")
     assert [trial.seed for trial in other.trials] == [0]
-    kept = [ContrastiveResult.read(path) for path in (tmp_path / "trials").glob("*/contrastive.json")]
-    assert sorted(len(result.trials) for result in kept) == [1, 3]
-    assert ContrastiveResult.read(tmp_path / "contrastive.json") == other
+    results = [ContrastiveResult.read(path) for path in (tmp_path / "a/trials").glob("*/contrastive.json")]
+    assert sorted(len(result.trials) for result in results) == [1, 2]
 
 
 def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.analysis.profile import predicted_drop
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
@@ -127,10 +126,11 @@ def sweep_prediction(
     Raises:
         TruncateKitError: As `predicted_drop`.
     """
+    from truncate_kit.analysis.profile import predicted_drop  # heavy, and only searches need it
+
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
         return None
-
     return predicted_drop(encoder, train.texts(), pairs=train.pairs, max_length=max_length)
 
 
