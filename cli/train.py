@@ -538,7 +538,7 @@ def _nli(name: str) -> "PairSet":
     return load_pairs(name, classes=True, divide=False).items()[0][1]
 
 
-@command("truncate-kit combine MODEL --data stsb", result="methods.bert_lc.result:CombinationReport")
+@command("truncate-kit combine MODEL --data stsb", result="methods.bert_lc.settings:CombinationReport")
 def combine(
     model: options.Model = None,
     *,
