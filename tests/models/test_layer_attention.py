@@ -1,14 +1,13 @@
 """Layer-wise attention pooling against a plain loop over layers: saved, reloaded without this package, exported."""
 
-import functools
 import math
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer
 
+from tests.support.families import plain_states
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling
@@ -31,21 +30,11 @@ def with_attention(folder, **settings):
     return encoder
 
 
-@functools.cache  # nothing changes the folders that it is asked about
-def hidden_states(folder):
-    """All layers' states of each text, by transformers alone."""
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    with torch.no_grad():
-        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
-        outputs = [model(input_ids=row, output_hidden_states=True) for row in ids]
-    return [[*output.hidden_states[:-1], output.last_hidden_state] for output in outputs]
-
-
 def states_of(folder, pooler):
     """CLS (or last token's) and mean states of all layers for each text, in float64."""
-    for hidden in hidden_states(folder):
+    for hidden in (plain_states(folder, text, normed=False) for text in TEXTS):
         token = 0 if pooler.settings["token"] == "cls" else -1
-        yield [state[0, token].double() for state in hidden], [state[0].double().mean(dim=0) for state in hidden]
+        yield [state[token].double() for state in hidden], [state.double().mean(dim=0) for state in hidden]
 
 
 def through_mlp(weights, cls, pooled, last_cls):

@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
+from tests.support.families import plain_states
 from tests.support.heads import make_heads, with_heads
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -93,23 +94,11 @@ def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     assert ((others >= 0) & (others < 1)).all()
 
 
-def block_states(folder, text, layer):
-    """Last-token states of the blocks 1 … layer of one text without padding, with the final norm where there is one."""
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    norm = {"gpt2": "ln_f", "llama": "norm", "qwen2": "norm"}.get(model.config.model_type)
-    with torch.no_grad():
-        output = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
-        states = list(output.hidden_states[1 : layer + 1])
-        if norm is not None:  # the last one has it already
-            below = states[: model.config.num_hidden_layers - 1]
-            states[: len(below)] = [getattr(model, norm)(state) for state in below]
-    return torch.stack([state[0, -1] for state in states])
-
-
 @pytest.mark.parametrize(("name", "layer"), [("bert", 3), ("gpt2", 3), ("gpt2", 2), ("llama", 2), ("qwen2", 3)])
 def test_an_encoder_with_heads_reads_the_last_token_of_every_block_whatever_the_padding(tiny_folder, name, layer):
     encoder = with_heads(tiny_folder(name), layer)
-    states = torch.stack([block_states(tiny_folder(name), text, layer) for text in TEXTS], dim=1)
+    texts = [plain_states(tiny_folder(name), text)[1 : layer + 1] for text in TEXTS]
+    states = torch.stack([torch.stack([state[-1] for state in blocks]) for blocks in texts], dim=1)
     codes = torch.cat([nn.functional.normalize(code, dim=1) for code in plain_codes(encoder.heads.networks, states)], 1)
     torch.testing.assert_close(encoder.vectors(TEXTS), codes.detach() / layer**0.5, atol=1e-5, rtol=1e-4)
 

@@ -1,14 +1,13 @@
 """Maximum and mean over layers against a plain loop: saved, reloaded without this package, truncated, exported."""
 
-import functools
 import json
 
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
-from tests.support.families import PLAIN_POOLING
+from tests.support.families import PLAIN_POOLING, plain_states
 from tests.support.heads import with_heads
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
@@ -20,7 +19,6 @@ from truncate_kit.models.pipeline import encoder_digest, save_encoder
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
-FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}
 CASES = [
     ("bert", (1, 2, 3), "max", "mean"),
     ("bert", (0, 3), "mean", "max"),
@@ -37,24 +35,10 @@ CASES = [
 ]
 
 
-@functools.cache  # nothing changes the folders that it is asked about
-def normed_states(folder):
-    """All layers' states of each text after the norm, one text at a time, without padding, by transformers alone."""
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    norm = FINAL_NORMS.get(model.config.model_type)
-    texts = []
-    for text in TEXTS:
-        with torch.no_grad():
-            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
-            below = [state if norm is None else getattr(model, norm)(state) for state in output.hidden_states[:-1]]
-        texts.append([state[0] for state in (*below, output.last_hidden_state)])
-    return texts
-
-
 def plain(folder, layers, over, tokens):
     """The tokens, then the layers."""
     rows = []
-    for hidden in normed_states(folder):
+    for hidden in (plain_states(folder, text) for text in TEXTS):
         pooled = [PLAIN_POOLING[tokens](hidden[layer]) for layer in layers]
         found = pooled[0]
         for state in pooled[1:]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.bert.modeling_bert import BertLayer
 
-from tests.support.families import PLAIN_POOLING, TINY_CONFIGS, make_tiny
+from tests.support.families import PLAIN_POOLING, TINY_CONFIGS, make_tiny, plain_states
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import (
     BATCH_TOKENS,
@@ -24,16 +24,9 @@ TEXTS = [
 ]
 
 
-def _pooled_alone(encoder, text, pooling, *, normed=True):
-    """States of one text, without padding, from transformers' own hidden states and plain pooling: (L', d)."""
-    ids = encoder.tokenizer(text, return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        output = encoder.backbone(ids, output_hidden_states=True)
-        layers = [*output.hidden_states[:-1], output.last_hidden_state]
-        for name in ("final_norm", "ln_f", "norm"):
-            if normed and hasattr(encoder.backbone, name):
-                layers[:-1] = map(getattr(encoder.backbone, name), layers[:-1])
-    return torch.stack([PLAIN_POOLING[pooling](layer[0]) for layer in layers])
+def pooled(folder, text, pooling="mean", **options):
+    """States of one text by transformers and plain pooling: (L', d)."""
+    return torch.stack([PLAIN_POOLING[pooling](layer) for layer in plain_states(folder, text, **options)])
 
 
 @pytest.mark.parametrize("name", TINY_CONFIGS)
@@ -41,7 +34,7 @@ def test_states_are_those_of_transformers_in_input_order(name, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
     states = layer_states(encoder, TEXTS)
     assert states.shape == (4, 5, 16)
-    expected = torch.stack([_pooled_alone(encoder, text, "mean") for text in TEXTS], 1)
+    expected = torch.stack([pooled(tiny_folder(name), text) for text in TEXTS], 1)
     torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -50,7 +43,7 @@ def test_states_are_those_of_transformers_in_input_order(name, tiny_folder):
 def test_every_pooling_and_raw_states(name, pooling, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
     states = layer_states(encoder, TEXTS, pooling=pooling, raw=True)
-    expected = torch.stack([_pooled_alone(encoder, text, pooling, normed=False) for text in TEXTS], 1)
+    expected = torch.stack([pooled(tiny_folder(name), text, pooling, normed=False) for text in TEXTS], 1)
     torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
 
 

@@ -1,5 +1,6 @@
 """Tiny random models of every family, built locally from configurations."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import (
     AlbertConfig,
     AutoModel,
+    AutoTokenizer,
     BertConfig,
     CamembertConfig,
     DebertaConfig,
@@ -139,3 +141,17 @@ PLAIN_POOLING: dict[str, Callable[[Tensor], Tensor]] = {
     "last": lambda states: states[-1],
 }
 """How the states (t, d) of one text without padding become its vector."""
+
+
+@functools.cache  # nobody changes the folders
+def plain_states(folder: Path, text: str, *, normed: bool = True) -> list[Tensor]:
+    """Return the token states (t, d) of all layers of one text, without padding, by transformers alone.
+
+    normed: Apply the final norm to every layer, if the model has one; else to the last layer only.
+    """
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    norms = [getattr(model, name) for name in ("final_norm", "ln_f", "norm") if normed and hasattr(model, name)]
+    with torch.no_grad():
+        output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        below = [norms[0](state) if norms else state for state in output.hidden_states[:-1]]
+    return [state[0] for state in (*below, output.last_hidden_state)]

@@ -4,7 +4,6 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from threading import Barrier
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from truncate_kit.methods.priors import adapt
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import AdaptationSettings
 
 SETTINGS = SweepSettings(layers="1", seeds=(0,))
@@ -72,24 +70,3 @@ TEXTS = [f"{kind} {beast} {deed}" for kind in ("the", "a red") for beast in ("ca
 def test_threads_that_train_do_not_change_each_other(train, alone):
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(train, [nullcontext] * 2)) == [alone("fp32")] * 2
-
-
-def test_threads_wait_for_each_other():
-    inside, most, begin = [], [], Barrier(4)
-
-    @isolated()
-    def work(number):
-        inside.append(number)
-        most.append(len(inside))
-        torch.rand(1000).sum()
-        inside.remove(number)
-
-    def enter(number):
-        begin.wait()
-        for _ in range(20):
-            work(number)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(enter, range(4)))
-    assert set(most) == {1}
-    assert len(most) == 80

@@ -1,6 +1,5 @@
 """The store of runs: killed work continues and ends with the same result."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from truncate_kit.core.errors import UsageError, cannot_write
@@ -30,6 +27,7 @@ from truncate_kit.core.files import (
 from truncate_kit.core.results import FORMAT, RECORDS_FILE, Result, append_records, check_format, read_records
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.model_folder import read_weights, write_module
 from truncate_kit.models.pipeline import Digest, encoder_digest, folder_digest, save_encoder
 
 _SETTINGS = "settings"  # kind of the first line of a store
@@ -134,9 +132,7 @@ class RunStore:
             FileProblemError: The folder cannot be written.
         """
         if weights is not None:
-            weights(self.weights(name))
-            write_text(self._seal(name), self._digest(name))
-            self._whole.add(name)
+            self._write_weights(name, weights)
         # A run that was done again for its weights keeps its first record.
         first = self.read(name, type(record))
         if first is None:
@@ -149,6 +145,11 @@ class RunStore:
     def weights(self, name: str) -> Path:
         """Return the folder for the weights of a run."""
         return self.folder / name
+
+    def _write_weights(self, name: str, write: Callable[[Path], object]) -> None:
+        write(self.weights(name))
+        write_text(self._seal(name), self._digest(name))
+        self._whole.add(name)
 
     def has_weights(self, name: str) -> bool:
         """Return whether the weights of a run are kept as they were written; damaged ones are computed again."""
@@ -183,39 +184,26 @@ class RunStore:
         return load_encoder(self.weights(name), device=str(device))
 
     def forget_weights(self, keep: Collection[str]) -> None:
-        """Remove the weights of all runs but these; records stay."""
-        for folder in self.folder.iterdir():
-            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
-                shutil.rmtree(folder)
-                self._seal(folder.name).unlink(missing_ok=True)
-                self._whole.discard(folder.name)
+        """Remove the weights of all runs but these; records and tensors stay."""
+        for name in self._records.keys() - set(keep):
+            shutil.rmtree(self.weights(name), ignore_errors=True)
+            self._seal(name).unlink(missing_ok=True)
+            self._whole.discard(name)
 
     def read_tensor(self, name: str) -> Tensor | None:
         """Read the tensor of that name; None if there is none, or it is damaged."""
-        path = self.folder / f"{name}.safetensors"
-        if not path.exists():
-            return None
-        with contextlib.suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-            if file.metadata() == self._marks(tensor):
-                return tensor
-        _logger.warning(f"{path} was damaged.")
-        return None
+        return self.load(name, lambda folder: read_weights(folder)[name])
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Return the tensor of that name from its file; without one compute and keep it."""
-        tensor = self.read_tensor(name)
-        if tensor is None:
-            tensor = compute()
-            with replacing(self.folder / f"{name}.safetensors") as target:
-                save_file({name: tensor.contiguous()}, target, metadata=self._marks(tensor))
-        return tensor
 
-    def _marks(self, tensor: Tensor) -> dict[str, str]:
-        """Return the header of a tensor's file: its digest and its store."""
-        digest = Digest()
-        digest.add_weights({"": tensor})
-        return {"sha256": digest.hexdigest(), "store": self.key}
+        def write(folder: Path) -> None:
+            with replacing(folder) as target:
+                write_module(target, None, {name: compute()})
+
+        if not self.has_weights(name):
+            self._write_weights(name, write)
+        return read_weights(self.weights(name))[name]
 
 
 class StoredRows:

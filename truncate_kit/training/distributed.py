@@ -59,12 +59,7 @@ class Group:
 
     def agree(self, value: Item) -> Item:
         """Return the value of the leading process, to all: clocks and roundings differ, decisions must not."""
-        if self.size == 1:
-            return value
-        box: list[Any] = [value]
-        distributed.broadcast_object_list(box, src=0)
-        agreed: Item = box[0]
-        return agreed
+        return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
         """Return the values of all processes, by rank."""
