@@ -268,8 +268,8 @@ class Encoder(nn.Module):
         A single text gives one vector, (out,). `vectors` gives them as a tensor.
         """
         several = [texts] if isinstance(texts, str) else texts
-        found: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
-        return found[0] if isinstance(texts, str) else found
+        vectors: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
         """Encode as `encode` does, into a tensor on the CPU."""
@@ -379,11 +379,11 @@ class BlockRunner:
         """Return the token states (b, t, d) behind `block` (from 1 on), from those before it."""
         module, args, kwargs = self.calls[block - 1]
         output = module(states, *args, **kwargs)
-        found: Tensor = output if isinstance(output, Tensor) else output[0]
+        after: Tensor = output if isinstance(output, Tensor) else output[0]
         if block == 1 and self._first_only:  # takes what came into block 1 and what left it
             module, args, kwargs = self._first_only[0]
-            found = module(states, found, *args[1:], **kwargs)
-        return found
+            after = module(states, after, *args[1:], **kwargs)
+        return after
 
     @torch.inference_mode()
     def vectors(self, states: Tensor) -> Tensor:

@@ -168,15 +168,15 @@ class LayerHeads(nn.Module):
                 f"The layer codes have {self.out_features:,} numbers, these vectors {first.shape[-1]:,}.",
                 hint="Score whole vectors: leave out `dimensions`.",
             )
-        found, start = [], 0
+        distances, start = [], 0
         for code, count in self.runs:
-            one, other = (
+            left, right = (
                 _unit(side[:, start : start + count * code].reshape(side.shape[0], count, code))
                 for side in (first, second)
             )
-            found.append((one - other).square().sum(dim=-1) / 2)
+            distances.append((left - right).square().sum(dim=-1) / 2)
             start += count * code
-        return torch.cat(found, dim=1)
+        return torch.cat(distances, dim=1)
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
         """Score each pair of vectors (b, out) from 0 to 1: (b,)."""

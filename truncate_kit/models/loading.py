@@ -251,10 +251,10 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
     reshaped = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are of further blocks": unused}
-    for problem, names in problems.items():
-        if names:
+    for problem, weights in problems.items():
+        if weights:
             raise ModelError(
-                f"The weights in {folder} do not fit config.json: {len(names)} {problem}, such as {min(names)}.",
+                f"The weights in {folder} do not fit config.json: {len(weights)} {problem}, such as {min(weights)}.",
                 hint="Use a complete checkpoint with its own config.json; `truncate()` makes a whole model shorter.",
             )
 

@@ -73,8 +73,8 @@ def _download(name: str) -> Path:
         hint += " Private models need `hf auth login`."
         raise ModelError(f"There is no folder and no hub model called {name!r}.", hint=hint) from error
     except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
-        found = f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name."
-        raise ModelError(found, hint=f"Check the path or the connection. {hint}") from error
+        problem = f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name."
+        raise ModelError(problem, hint=f"Check the path or the connection. {hint}") from error
 
 
 # Confinement

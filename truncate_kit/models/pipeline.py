@@ -508,8 +508,8 @@ def encoder_digest(encoder: Encoder) -> str:
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
         # Kinds of all inner modules, and the plain values among their public attributes.
-        found = [] if part is None else part.named_modules()
-        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in found]
+        inside = [] if part is None else part.named_modules()
+        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
         digest.add_values(None if part is None else kinds)
     digest.add_weights(encoder.state_dict())
     if encoder.tokenizer is not None:

@@ -137,12 +137,12 @@ def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
     return [items[block - 1] for block in blocks]
 
 
-def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
+def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
     """Return the names of the weights that a model with these blocks has, and their names there."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
-    for name in names:
+    for name in weights:
         if name.startswith(prefix):
             item, _, rest = name.removeprefix(prefix).partition(".")
             if int(item) in places:
@@ -241,8 +241,8 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     if encoder.family.position_offset:  # positions count from the padding id, which has to stay what it is
         kept.update(range(config.pad_token_id + 1))
     pieces = {piece: name for name, piece in tokenizer.get_vocab().items()}
-    names = {pieces[piece] for piece in kept.intersection(pieces)}
-    kept.update(vocabulary[name] for name in _RULES[kind](tokenizer, state["model"], names) if name in vocabulary)
+    words = {pieces[piece] for piece in kept.intersection(pieces)}
+    kept.update(vocabulary[name] for name in _RULES[kind](tokenizer, state["model"], words) if name in vocabulary)
     return sorted(kept.intersection(pieces))
 
 
@@ -307,7 +307,7 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
     yield from (name for name, _ in vocabulary if name in single or not single.issuperset(name))
 
 
-def _for_bpe(_: PreTrainedTokenizerBase, model: State, names: set[str]) -> Iterator[str]:
+def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
     """Yield characters, bytes, and the intermediate merges of each piece.
 
     Merges are never undone and never cross the ends of a final piece, so within a text a piece is merged as alone.
@@ -318,7 +318,7 @@ def _for_bpe(_: PreTrainedTokenizerBase, model: State, names: set[str]) -> Itera
     if model["unk_token"] is not None:
         yield model["unk_token"]
     yield from filter(_is_single, model["vocab"])
-    for name in names:
+    for name in words:
         parts, last = list(name), len(ranks)
         while len(parts) > 1:
             rank, place = min((ranks.get(pair, last), place) for place, pair in enumerate(pairwise(parts)))
@@ -435,7 +435,7 @@ def iter_states_together(
         for chunk in batches:
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
-                found, places = [], [start + place for place in part]  # noqa: B023  # is called in this turn
+                results, places = [], [start + place for place in part]  # noqa: B023  # is called in this turn
                 for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023  # likewise
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
@@ -443,8 +443,8 @@ def iter_states_together(
                         pooled = [pool(layer, mask, pooling or encoder.pooling).float().cpu() for layer in hidden]
                     # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
                     states = torch.stack(pooled)
-                    found.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
-                return tuple(found)
+                    results.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
+                return tuple(results)
 
             yield from in_halves(read, chunk)
             done += len(chunk)
