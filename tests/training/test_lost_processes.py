@@ -20,4 +20,4 @@ except TruncateKitError as error:
 def test_those_that_wait_for_it_say_that_it_has_ended():
     (_, first, _), (_, second, errors) = in_two_processes(_PROGRAM)
     assert first.strip() == "There are no texts. Give some."
-    assert second.startswith("Another process of this run has ended. What it said"), errors
+    assert second.startswith("Another process of this run has ended. Look for its error"), errors
