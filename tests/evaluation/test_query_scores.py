@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
-from truncate_kit.evaluation.searching import estimated, found_places, overlaps, score_queries
+from truncate_kit.evaluation.searching import estimated, overlaps, score_queries, without_own
 
 
 def test_ndcg_is_that_of_scikit_learn():
@@ -53,7 +53,7 @@ def test_the_reciprocal_rank_by_hand_where_a_query_is_itself_among_the_documents
     relevance = [{9: 1.0, 8: 1.0}, {10: 1.0}, {1: 1.0}]
 
     def scores(own):
-        return score_queries(found_places(torch.tensor(rows), top=10, own=own), relevance)["mrr"]
+        return score_queries(without_own(torch.tensor(rows), top=10, own=own), relevance)["mrr"]
 
     # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
     assert scores([None, 0, None]) == pytest.approx([100 / 3, 10, 0])

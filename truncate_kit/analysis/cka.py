@@ -41,7 +41,7 @@ def cka_matrix(
 
     Args:
         states_x: (Lx, n, dx).
-        states_y: (Ly, n, dy) of the same distinct texts, or None for the model with itself.
+        states_y: (Ly, n, dy) of the same distinct texts; by default the model itself.
         estimator: "debiased" from the unbiased HSIC (arXiv:2010.15327, eq. 3) or "biased", which is high even between
             random states if n ≪ d.
         kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
@@ -137,7 +137,7 @@ def compare_layers(
     Args:
         states_x: As in `cka_matrix`.
         states_y: As in `cka_matrix`.
-        layers: Layer of the reference for each layer of the curve; None takes those at the same relative depth.
+        layers: Layer of the reference for each layer of the curve; by default at the same relative depth.
         estimator: As in `cka_matrix`.
         kernel: As in `cka_matrix`.
         outliers: Number of dimensions of largest variance that are set to 0 at each layer.
@@ -190,7 +190,7 @@ def curve_of(values: Tensor, layers: Sequence[int], error: Tensor | None, blocks
     Args:
         values: (L',), NaN if undefined.
         layers: Reference layer of each value.
-        error: Standard errors, (L',); None for no interval.
+        error: Standard errors, (L',), for an interval.
         blocks: Blocks of texts that these come from: t is Student's with one degree of freedom less.
         level: Confidence level.
     """

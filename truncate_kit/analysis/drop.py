@@ -1,26 +1,25 @@
-"""Do sentence scores drop at the end of a model? A prediction from what can be measured without training.
+"""Predict from untrained states whether sentence scores drop at the end of a model.
 
-The rule, in three steps.
+The rule has three steps.
 
-1. *CKA.* Where sentence scores dropped at the end in the TMFT paper, CKA dropped there first. That is a pattern and
-   not a condition: those of the bundled BERT and generator drop without it (benchmarks/drop/foresight.csv). CKA drops
-   when the last layer lies more than `CKA_DROP` below the level of its curve. The curve is CKA to a reference, and its
-   level the median over the lower half of the blocks: a discriminator may part from its reference long before its end.
-   Or it is, without a reference, CKA to the model's own middle layer, and its level, like that of every other curve
-   here, the median over the middle half of the layers.
-2. *Corroborated.* CKA also drops when a model's end becomes something else that is just as good, or when it is the
-   reference whose end differs. So the drop must show in the model itself: in the untrained Spearman scores where there
-   are any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
-3. *How sure.* From one half up to a ceiling by how clearly CKA is past `CKA_DROP`, measured from the near end of its
-   interval, and by the share of the other signs that agree.
+1. *CKA.* CKA drops if the last layer lies more than `CKA_DROP` below the level of the curve. With a reference, the
+   curve is CKA to it, and the level the median over the lower half of the blocks: a discriminator may part from its
+   reference long before its end. Without one, the curve is CKA to the model's own middle layer, and the level the
+   median over the middle half of the layers, as for every other curve here. In the TMFT paper CKA dropped wherever
+   scores dropped; the bundled BERT and generator drop without it (benchmarks/drop/foresight.csv).
+2. *Corroborated.* CKA also drops if a model's end becomes something else that is as good, or if the end of the
+   reference differs. So the model itself must show the drop: in the untrained Spearman scores, or else in a collapse of
+   the effective rank. With a reference and neither of the two, step 1 decides alone.
+3. *How sure.* Confidence is one half, up to a ceiling by how clearly CKA is past `CKA_DROP`, measured from the near end
+   of its interval, and by the share of the other signs that agree.
 
-The constants of the rule were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and
-random weights): its confidence is not calibrated, and the result says so. Of models that came later it said nothing
-where no drop was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
+The constants were chosen on a few small models (a BERT, an ELECTRA pair, a sentence encoder and random weights), so the
+confidence is not calibrated, and the result says so. On later models a prediction of no drop carried no information; its
+sentence says that the drop is unknown (benchmarks/drop/foresight-brier.csv).
 
-*How probable.* Where there are scores of untrained states, a drop of two points after training has a probability as
-well: a logistic regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four
-small models and scored on each without its own (`LOG_ODDS`; same table).
+*How probable.* Scores of untrained states also give a drop of two points after training a probability: a logistic
+regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four small models and
+scored on each without its own (`LOG_ODDS`; same table).
 """
 
 from collections.abc import Sequence
@@ -39,30 +38,30 @@ SPEARMAN_DROP = 2.0  # points; what counts as a drop elsewhere in this package
 CROWDED = 0.9  # a mean cosine between unrelated texts above which cosine scores have little room left
 # Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them.
 BUSY = 2.0
-CEILING_DROPS = 0.8  # with a reference: CKA also drops in models whose scores do not
-# A drop of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same.
+CEILING_DROPS = 0.8  # with a reference: CKA also drops in models with steady scores
+# Only a drop of CKA to a reference: a sentence encoder that gets better at its end shows the same.
 CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference: without a drop of CKA
 CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
 CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
 # Log odds of a drop: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
 LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
-LEAST_RANK = 1e-3  # of the middle's: states that are all the same have none
+LEAST_RANK = 1e-3  # of the middle's: equal states have no rank
 CKA_LOST = "CKA lost at the end"
 OWN_MIDDLE = "the model's own middle layer"
-# Of the alarms on paraphrases none came true (benchmarks/drop/foresight.csv).
-NOT_PREDICTED = "Whether the last layers are worse is not known before training where classes or labels are learned."
+# No alarm on paraphrases came true (benchmarks/drop/foresight.csv).
+NOT_PREDICTED = "Whether the last layers are worse is not known before training on classes or labels."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
     """Whether sentence scores drop at the end of a model."""
 
-    from_layer: int | None  # first layer of the predicted drop, None if no drop is predicted
+    from_layer: int | None  # first layer of the predicted drop
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str  # the prediction and its reasons, for the user
     signs: dict[str, float]  # measures of the end of the model, CKA first
-    probability: float | None = None  # of a drop of two points after training; None without scores and effective rank
+    probability: float | None = None  # of a drop of two points after training; needs scores and effective rank
 
     @property
     def sureness(self) -> str:
@@ -73,12 +72,12 @@ class DropPrediction(Result):
 
     @property
     def last_before(self) -> int | None:
-        """Return the layer to cut at before a predicted drop, at least 1; None if there is none."""
+        """Return the layer to cut at before a predicted drop, at least 1."""
         return None if self.from_layer is None else max(1, self.from_layer - 1)
 
     @property
     def sure(self) -> float:
-        """Return the probability, or the confidence if there is none."""
+        """Return the probability, else the confidence."""
         return self.confidence if self.probability is None else self.probability
 
 
@@ -93,7 +92,7 @@ def predict_drop(
     block_influence: Sequence[float] | None = None,
     untrained_spearman: Sequence[float] | None = None,
 ) -> DropPrediction:
-    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); None if CKA is undefined.
+    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
 
     Args:
         cka: To the reference at the same layer or relative depth, else to the model's own middle layer, depth // 2.
@@ -126,15 +125,15 @@ def predict_drop(
     by_cka, corroborated = level - last > CKA_DROP, None
     if effective_rank is not None or untrained_spearman is not None:
         _, corroborated = next(iter(signs.values()))
-    falls = by_cka and corroborated is not False
+    drops = by_cka and corroborated is not False
     near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
     strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
     ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
-    agreeing = sum(drops == falls for _, drops in signs.values()) / len(signs) if signs else 1.0
+    agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     from_layer = None
-    if falls:  # the first layer from which on all lie below the level
+    if drops:  # the first layer from which on all lie below the level
         from_layer = depth
         while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
             from_layer -= 1
@@ -150,7 +149,7 @@ def predict_drop(
     return DropPrediction(
         from_layer=from_layer,
         confidence=confidence,
-        sentence=sentence + _how_sure(falls, confidence, probability, alone=reference is None),
+        sentence=sentence + _how_sure(drops, confidence, probability, alone=reference is None),
         signs={CKA_LOST: level - last} | {name: value for name, (value, _) in signs.items()},
         probability=probability,
     )
@@ -222,13 +221,13 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
     return median(values)
 
 
-def _how_sure(falls: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
+def _how_sure(drops: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
     """Return the end of the sentence; benchmarks/drop/foresight-brier.csv has how good the probability is."""
     if probability is not None:
-        however = ", however," if (probability > 0.5) != falls else ""
+        however = ", however," if (probability > 0.5) != drops else ""
         chance = _probability_in_words(probability)
         return f"; by sweeps of four small models{however} the probability of a drop of two points is {chance}."
-    if falls:
+    if drops:
         why = ", and lower because there is no reference model" if alone else ""
         return f"; confidence {confidence:.2f}, not calibrated{why}."
     # Brier scores and misses of models that came later are in the same table.
@@ -237,6 +236,6 @@ def _how_sure(falls: bool, confidence: float, probability: float | None, *, alon
 
 
 def _probability_in_words(probability: float) -> str:
-    """Write a probability: four models say nothing surer than a hundredth."""
+    """Write a probability: four models allow no surer one than a hundredth."""
     sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
     return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure

@@ -42,7 +42,7 @@ def check_pair(first: Tensor, second: Tensor) -> None:
 
 
 def require_finite(values: Tensor) -> None:
-    """Raise `ModelError` naming the layers whose values, (L,), are NaN or infinite."""
+    """Raise `ModelError` naming the layers with NaN or infinite values, (L,)."""
     if not values.isfinite().all():
         raise not_finite((~values.isfinite()).nonzero().flatten().tolist())
 
@@ -54,7 +54,7 @@ def prepare(states: Tensor) -> Tensor:
     """
     mean = states.mean(1, keepdim=True)
     centred = states - mean
-    # Norms per text first: their squares are added in float64, where even large outlier dimensions do not overflow.
+    # Norms per text first: their squares are added in float64: large outlier dimensions would overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
     require_finite(length)
     size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
@@ -110,7 +110,7 @@ def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `DataError` naming the layers of a side whose HSIC with themselves, (L,), is not positive."""
+    """Raise `DataError` naming the layers of a side unless their own HSIC, (L,), is positive."""
     if layers := (~(own > 0)).nonzero().flatten().tolist():
         same = "the same for every text (for most texts, under the RBF kernel)"
         raise undefined_cka(layers, side, f"its states there are {same}, or all equally far apart")

@@ -1,4 +1,4 @@
-"""What texts and models show of the layers before any training: CKA and label-free scores from one pass."""
+"""Profile the layers of a model before any training: CKA and label-free scores from one pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +36,7 @@ from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
-SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once
+SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for the matrix of all layer pairs
 IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
 IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
 PAIRS_AT_A_TIME = 4_096  # pairs whose states are held at a time: of 13 layers of width 768, 330 MB
@@ -59,14 +59,14 @@ def profile(
 
     Args:
         encoder: The model to look at.
-        texts: None takes the texts of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
-        reference: A model known to have no such drop, best a masked language model of the same depth; None compares the
-            model with its own middle layer, which is less sure.
+        texts: By default those of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
+        reference: A model known to have no such drop, best a masked language model of the same depth; by default the
+            model's own middle layer, which is less sure.
         pairs: Graded pairs, for Spearman of the untrained states. Scores of only 0 and 1 predict no drop: no alarm on
             labels came true.
         retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10 of the untrained states, all documents
             compared; its metric chooses the best layer.
-        settings: None takes the defaults.
+        settings: Settings, or the defaults.
         progress: True draws bars and logs; a callable is called with the task and its steps.
 
     Raises:
@@ -81,14 +81,14 @@ def profile(
     if pairs is not None:
         pairs = _drawn_pairs(every_pair := list(pairs), settings)
     if texts is not None:
-        given = listed_texts(texts)
+        offered = listed_texts(texts)
     elif pairs is not None:
-        given = [text for pair in every_pair for text in (pair.first, pair.second)]
+        offered = [text for pair in every_pair for text in (pair.first, pair.second)]
     elif retrieval is not None:
-        given = [text for text in (*retrieval.queries, *retrieval.documents) if text]
+        offered = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     else:
         raise UsageError("There is nothing to read.", hint="Give `texts`, or graded `pairs`.")
-    distinct = list(dict.fromkeys(given))
+    distinct = list(dict.fromkeys(offered))
     if texts is None and pairs is not None:
         drawn = distinct_texts(pairs)
     else:
@@ -128,7 +128,7 @@ def profile(
         level=settings.level,
         num_pairs=len(pairs or ()),
         num_texts=len(drawn),
-        num_repeats=len(given) - len(distinct),
+        num_repeats=len(offered) - len(distinct),
         num_not_drawn=len(distinct) - len(drawn),
         streamed=streamed,
         matrix_texts=states.shape[1],
@@ -153,13 +153,13 @@ def predicted_drop(
 
     Args:
         encoder: The whole model; its name finds the reference.
-        texts: The first `ANALYSED_TEXTS` are read, unless there are pairs whose scores rank them.
+        texts: The first `ANALYSED_TEXTS` are read, unless scored pairs are given.
         pairs: Graded pairs to learn from; `ANALYSED_TEXTS` of their texts are read instead, and the untrained scores
             are part of the prediction.
         max_length: Tokens of the reference's texts.
 
     Returns:
-        None for a model of fewer than two layers, and if all scores of the pairs are 0 or 1.
+        The prediction; None for a model of one layer and if all scores are 0 or 1.
 
     Raises:
         TruncateKitError: As `profile`.
@@ -168,7 +168,7 @@ def predicted_drop(
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
-        with suppress(DataError):  # scores that rank nothing; the profile of the texts raises all other errors
+        with suppress(DataError):  # equal scores; the profile of the texts raises all other errors
             return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
     return profile(encoder, texts, reference=reference, settings=settings).drop
 
@@ -365,7 +365,7 @@ def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: 
         effective_rank=measured["effective_rank"],
         anisotropy=measured["anisotropy"],
         block_influence=measured["block_influence"],
-        # States that are the same for all texts rank nothing: no correlation.
+        # States that are the same for all texts have no correlation.
         untrained_spearman=None if spearman is None or few else [value or 0.0 for value in spearman],
     )
     if spearman is None or not few:

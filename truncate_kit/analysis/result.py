@@ -1,4 +1,4 @@
-"""How layers are measured and compared."""
+"""Settings and results of an analysis of layers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +27,13 @@ class AnalysisSettings:
         estimator: Of CKA, see `cka_matrix`.
         kernel: Of CKA, see `cka_matrix`; RBF cannot be streamed.
         outliers: Dimensions of largest variance that a second curve leaves out at each layer; 0: no such curve.
-        intervals: Number of blocks of texts for the intervals; 0: none. There are none either where a block would be
-            a single text.
+        intervals: Number of blocks of texts for the intervals; 0 or blocks of a single text give no intervals.
         level: Confidence level of the intervals.
-        blocks: Keep these of the model alone, as `keep` does; None for all.
-        pooling: For both models; None is each one's own.
+        blocks: Keep these blocks of the model, as `keep` does; by default all.
+        pooling: For both models; by default each one's own.
         raw: See `Encoder.hidden_states`.
-        max_texts: Most distinct texts (and pairs made of them) to draw at random; None takes all.
-        streamed: Hold no states; None decides by size.
+        max_texts: Most distinct texts (and pairs made of them) to draw at random; None draws all.
+        streamed: Hold no states; by default decided by size.
         seed: Of the draw.
         batch_size: Texts that are encoded at a time.
 
@@ -79,7 +78,7 @@ class Curve(Result):
 
     values: Row
     reference_layers: tuple[int, ...]  # reference layer of each value
-    low: Row | None = None  # lower bounds of the interval, None without one
+    low: Row | None = None  # lower bounds of the interval
     high: Row | None = None
 
 
@@ -88,18 +87,18 @@ class LayerProfile(Result):
     """All measures of the layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None  # None: the model was compared with its own middle layer
+    reference: str | None  # else the model was compared with its own middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut at that layer, pooler excluded; None if no model can end there
+    parameters: tuple[int | None, ...]  # after a cut at that layer, pooler excluded, if a model can end there
     # To the reference at the same layer, at the same relative depth if depths differ, or to the own middle layer.
     cka: Curve
-    cka_without_outliers: Curve | None  # without each layer's dimensions of largest variance; None if not asked for
+    cka_without_outliers: Curve | None  # without each layer's dimensions of largest variance
     outliers: int  # number of these dimensions
-    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns those of the reference, else of the model
+    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's, else the model's
     estimator: str
     kernel: str
     level: float
@@ -107,7 +106,7 @@ class LayerProfile(Result):
     angular_distance: tuple[float, ...]
     effective_rank: tuple[float, ...]  # of the pooled states: see `StateScores`
     anisotropy: tuple[float, ...]
-    # Points (× 100) of the untrained states on graded pairs, None if all cosines are the same; None without pairs.
+    # Points (× 100) of the untrained states on graded pairs; a layer with equal cosines has None.
     spearman: tuple[float | None, ...] | None
     num_pairs: int
     num_texts: int  # distinct texts compared
@@ -115,11 +114,11 @@ class LayerProfile(Result):
     num_not_drawn: int  # distinct texts beyond the limit
     streamed: bool  # the states were too many to hold
     matrix_texts: int  # number of texts behind the matrix
-    drop: DropPrediction | None  # None for models of one block, and for pairs that are only labelled
+    drop: DropPrediction | None  # missing for models of one block and for labels
     # Means over the queries of a retrieval set, in points, of the untrained states, by metric; the first chooses.
     searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0
-    kept_blocks: tuple[int, ...] | None = None  # kept of the named model; None for all
+    kept_blocks: tuple[int, ...] | None = None  # kept of the named model, if not all
     full_depth: int  # number of blocks of the named model
     labels: bool = False  # the score of each pair is 0 or 1
     encoder_digest: str  # of the named model

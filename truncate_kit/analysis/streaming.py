@@ -110,13 +110,13 @@ def _product(z: Tensor, w: Tensor) -> Tensor:
 class StreamedCKA:
     """Accumulates linear CKA between the layers of two models, or of one with itself, batch by batch.
 
-    The result is that of `cka_matrix` over all texts at once, not an average over batches. Memory is 8 Σ dx dy bytes
+    The result equals `cka_matrix` over all texts at once, not an average over batches. Memory is 8 Σ dx dy bytes
     over the pairs of layers plus a buffer of `BUFFERED_TEXTS` texts.
 
     Args:
         estimator: "debiased" or "biased".
         kernel: "linear"; bandwidth and values of "rbf" are not sums over texts.
-        pairs: Layer pairs, None for all. For wide models, name the pairs of the curve, or several blocks in several
+        pairs: Layer pairs, by default all. For wide models, name the pairs of the curve, or several blocks in several
             passes.
 
     Raises:

@@ -101,7 +101,7 @@ def encode_distinct(
         encoder: Anything with `.encode(texts)`.
         texts: Distinct texts.
         progress: Called after each part of them.
-        prompt: Stands before each text; None uses the encoder's default.
+        prompt: Stands before each text; by default the encoder's own.
 
     Raises:
         DataError: Vectors are not finite.
@@ -143,7 +143,7 @@ def paired_difference(
         lean: Similarities of the lean model.
         full: Similarities of the full model.
         targets: Graded scores.
-        numbers: Pair number of each row (`numbers_of`), so that repeats are drawn together; None if no row repeats.
+        numbers: Pair number of each row (`numbers_of`), so that repeats are drawn together; by default no row repeats.
         resamples: Number of draws.
         level: Confidence level of the percentile interval.
         seed: Seed of the draws.
@@ -201,32 +201,32 @@ def score_sts(
     """
     if not sets:
         raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
-    for one in sets:
-        check_ranks([pair.target for pair in one.pairs], one.name)
-    texts = distinct_texts(pair for one in sets for pair in one.pairs)
+    for data in sets:
+        check_ranks([pair.target for pair in data.pairs], data.name)
+    texts = distinct_texts(pair for data in sets for pair in data.pairs)
     vectors = encode_distinct(encoder, texts, reporter(progress))
     rows, notes = [], []
-    for one in sets:
-        cosines = pair_similarities(vectors, PlacedPairs.of(one.pairs, texts), encoder)
-        rows.append(_score(one, cosines, seen))
-        if len(one.pairs) != one.published_pairs:
-            number = f"{len(one.pairs):,} of the published {one.published_pairs:,} pairs"
-            notes.append(f"{one.name} here has {number}: not comparable.")
+    for data in sets:
+        cosines = pair_similarities(vectors, PlacedPairs.of(data.pairs, texts), encoder)
+        rows.append(_score(data, cosines, seen))
+        if len(data.pairs) != data.published_pairs:
+            number = f"{len(data.pairs):,} of the published {data.published_pairs:,} pairs"
+            notes.append(f"{data.name} here has {number}: not comparable.")
     if seen_name is not None:
         notes.append(f"Unseen pairs: without {seen_name}.")
     return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)
 
 
-def _score(one: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:
+def _score(data: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:
     try:
-        whole = correlate(cosines, [pair.target for pair in one.pairs])
+        whole = correlate(cosines, [pair.target for pair in data.pairs])
     except DataError as error:
-        raise DataError(f"{one.name}: {error}", hint=error.hint) from error
+        raise DataError(f"{data.name}: {error}", hint=error.hint) from error
     values: Values = {"pairs": whole.num_pairs, "Spearman": whole.spearman, "Pearson": whole.pearson}
     if seen is not None:
-        pairs = zip(cosines, one.pairs, strict=True)
+        pairs = zip(cosines, data.pairs, strict=True)
         fresh = [(cosine, pair.target) for cosine, pair in pairs if pair_key(pair.first, pair.second) not in seen]
-        # None if too few are left for a correlation: the whole set still has its score.
+        # Too few pairs may be left; the whole set still has its score.
         unseen = spearman([cosine for cosine, _ in fresh], [target for _, target in fresh])
         values |= {"unseen pairs": len(fresh), "Spearman unseen": unseen}
-    return Score(task=one.name, values=values, size=(whole.num_pairs,))
+    return Score(task=data.name, values=values, size=(whole.num_pairs,))

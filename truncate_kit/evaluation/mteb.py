@@ -59,13 +59,12 @@ class MtebEncoder:
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
         """Return the prompt for a task, else for its kind, else for the side; None is the model's default one.
 
-        mteb's order of names, then the names of sentence-transformers. side: `query`, `document`, or None for texts
-        that are neither.
+        mteb's order of names, then the names of sentence-transformers. side: `query`, `document`, or neither.
         """
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):
             if name in prompts:
-                return prompts[name] or ""  # null is none, as everywhere
+                return prompts[name] or ""  # null is empty, as everywhere
         sides = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
         return None if side is None else side_prompt(self.encoder, sides[side])
 
@@ -144,10 +143,10 @@ def evaluate_mteb(
 def compare_mteb(full: SuiteReport, lean: SuiteReport) -> SuiteReport:
     """Put the reports of two models on the same tasks side by side."""
     rows = list[Score]()
-    for before, after in zip(full.rows, lean.rows, strict=True):
-        scores = before.values["score"] or 0.0, after.values["score"] or 0.0
+    for row, lean_row in zip(full.rows, lean.rows, strict=True):
+        scores = row.values["score"] or 0.0, lean_row.values["score"] or 0.0
         values: Values = {"full": scores[0], "lean": scores[1], "lean less full": scores[1] - scores[0]}
-        rows.append(replace(after, values=values))
+        rows.append(replace(lean_row, values=values))
     models = f"{full.model} in {full.runtime} (full) and {lean.model} in {lean.runtime} (lean)"
     title = f"{models}: {_measured()}"
     return replace(lean, suite="mteb-comparison", title=title, rows=tuple(rows), means=means_of(rows))

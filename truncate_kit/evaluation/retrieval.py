@@ -23,13 +23,12 @@ from truncate_kit.evaluation.searching import (
     TOP,
     encode_prompted,
     encode_set,
-    encode_sides,
     estimated,
-    found_places,
     overlaps,
     score_queries,
     search,
     side_prompt,
+    without_own,
 )
 from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, report_of
 
@@ -59,7 +58,7 @@ def evaluate_retrieval(
         data: As `read_retrieval` returns it.
         model: Name in the report.
         top: Number of documents that count for each query.
-        form: Storage format of the vectors; None stores them as they come.
+        form: Storage format of the vectors, by default as they come.
         progress: True draws bars and logs; a callable is called after each part of the texts.
 
     Raises:
@@ -74,7 +73,8 @@ def evaluate_retrieval(
     estimates = {_at(metric, top): estimated(values) for metric, values in scores.items()}
     few = too_few(len(data.queries), "query", "queries")
     values: Values = {heading: value for heading, (value, _) in estimates.items()}
-    values |= {"dimensions": form.kept(vectors.width), "bytes per vector": form.bytes_per_vector(vectors.width)}
+    width = vectors.documents.shape[1]
+    values |= {"dimensions": form.kept(width), "bytes per vector": form.bytes_per_vector(width)}
     intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
     row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals)
     notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
@@ -136,7 +136,7 @@ def compare(
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
-    widths = {name: side.width for name, side in sides.items()}
+    widths = {name: side.documents.shape[1] for name, side in sides.items()}
     notes = [f"Overlap: share of the {top} documents that the full model finds in float32."]
     ways = dict(WAYS)
     if widths["full"] != widths["lean"]:
@@ -210,7 +210,7 @@ def score_retrieval(
     """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
 
     A query that is itself among the texts is not found by itself. MRR@10 counts 0 for a query without an answer among
-    ten texts. Times are medians for one query at a time; bytes are those of the whole index, vectors included.
+    ten texts. Times are medians for one query at a time; sizes are of the whole index, vectors included.
 
     Args:
         encoder: Anything with `.encode(texts)`.
@@ -228,8 +228,8 @@ def score_retrieval(
     lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
     threads = check_threads(threads)
     faiss = require("faiss", extra="search")
-    sides = encode_sides(encoder, data.queries, data.documents, reporter(progress))
-    queries, texts = (torch.nn.functional.normalize(side).numpy() for side in sides)
+    vectors = encode_set(encoder, data, progress=reporter(progress))
+    queries, texts = (torch.nn.functional.normalize(side).numpy() for side in (vectors.queries, vectors.documents))
     width = texts.shape[1]
     faiss.omp_set_num_threads(threads)
     (exact := faiss.IndexFlatIP(width)).add(texts)
@@ -246,7 +246,7 @@ def score_retrieval(
 
     def row(way: str, searched: Any) -> Score:
         places = torch.from_numpy(searched.search(queries, TOP + 1)[1])
-        scores = score_queries(found_places(places, top=TOP, own=data.own_documents), data.relevance)
+        scores = score_queries(without_own(places, top=TOP, own=data.own_documents), data.relevance)
         milliseconds = 1e3 * _median_seconds(lambda row: searched.search(queries[row : row + 1], TOP + 1), some)
         megabytes = len(faiss.serialize_index(searched)) / 1e6
         mrr = float(scores["mrr"].mean())

@@ -1,4 +1,4 @@
-"""Exact search: queries and documents as vectors, each with its prompt, and the scores of what is found."""
+"""Exact search: vectors of queries and documents, each with its prompt, and the scores of the ranked documents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,50 +20,35 @@ from truncate_kit.evaluation.suite import TextEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize
 
-Found = NDArray[np.int64]
-"""Places of the documents found, best first, −1 where there are no more: (queries, top)."""
+Places = NDArray[np.int64]  # documents of each query, best first, −1 if there are no more: (queries, top)
 Array = NDArray[np.float64]
-QueryScores = dict[SearchMetric, Array]
-"""By metric the score of each query, (queries,)."""
+QueryScores = dict[SearchMetric, Array]  # score of each query, (queries,), by metric
+Reader = Callable[[Sequence[str]], Tensor]  # texts to the states of all layers, (L', n, d)
 TOP = 10
-DOCUMENTS_AT_A_TIME = 4_096
-"""Documents whose states of all layers are held at a time: of 13 layers of width 768, 160 MB."""
+DOCUMENTS_AT_A_TIME = 4_096  # documents held with states of all layers: 160 MB for 13 layers of width 768
+# Compared at a time: 64 MiB of similarities, and twice as much in float64 while they are computed.
+QUERY_BLOCK = 512
+DOCUMENT_BLOCK = 32_768
+_TOP = Bounds(1, 10_000)
 
-Reader = Callable[[Sequence[str]], Tensor]
-"""Texts to the states of all layers, (L', n, d)."""
-
+# Names of a model's prompts for each side, as in sentence-transformers. It takes the first that exists, and writes an
+# empty "document" into every folder that it saves; here empty ones are skipped, so that a prompt for passages is used.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of a model's prompts for each side, as in sentence-transformers.
-
-That takes the first one that is there, also where it is empty, and writes an empty "document" into every folder that it
-saves; here empty ones are passed over, so that a model with a prompt for passages gets it.
-"""
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return token ids of the texts after this prompt, None for the model's default one."""
+    """Return token ids of the texts after this prompt, by default the model's own."""
     if prompt is None:
         return encoder.token_ids(texts)
     return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Encode the texts after this prompt, None for the model's default one; each distinct text once."""
+    """Encode the texts after this prompt (None: the model's own); each distinct text once."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
-
-
-def encode_sides(
-    encoder: TextEncoder, queries: Sequence[str], documents: Sequence[str], progress: Progress
-) -> tuple[Tensor, Tensor]:
-    """Encode queries and documents, each after the model's prompt for its side; each text is encoded once."""
-    asked, searched = (side_prompt(encoder, names) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
-    if asked == searched:
-        both = encode_prompted(encoder, asked, (*queries, *documents), progress)
-        return both[: len(queries)], both[len(queries) :]
-    return encode_prompted(encoder, asked, queries, progress), encode_prompted(encoder, searched, documents, progress)
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
@@ -73,23 +58,18 @@ def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
+    """Return the sentence-transformers settings of an encoder, in torch or as a graph; empty for any other encoder."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings
 
 
+# Similarity (q, n) of queries (q, d) and documents (n, d), by its name in a model's settings.
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
     "dot": lambda queries, documents: queries @ documents.T,
     "euclidean": lambda queries, documents: -torch.cdist(queries, documents),
     "manhattan": lambda queries, documents: -torch.cdist(queries, documents, p=1),
 }
-"""How alike queries (q, d) and documents (n, d) are, (q, n), by the name that a model's settings have for it."""
-
-_TOP = Bounds(1, 10_000)
-QUERY_BLOCK = 512
-DOCUMENT_BLOCK = 32_768
-"""Compared at a time: 64 MiB of similarities, and twice as much in float64 while they are computed."""
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -98,25 +78,21 @@ def _unit(vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchVectors:
-    """Vectors of both sides of a set, float32: queries (q, d) and documents (n, d), and how they are compared."""
+    """Float32 vectors of queries (q, d) and documents (n, d), and the measure that compares them."""
 
     queries: Tensor
     documents: Tensor
     measure: str
 
-    @property
-    def width(self) -> int:
-        """Return d."""
-        return int(self.documents.shape[1])
-
     def stored(self, form: VectorFormat) -> "SearchVectors":
-        """Both sides stored in that form and read again; vectors of length 1 have it also with fewer dimensions.
+        """Store both sides and read them again; vectors of length 1 keep it with fewer dimensions.
 
-        Raises `UsageError` where the measure depends on lengths, which 8 bits, bits and `normalize` do not keep.
+        Raises `UsageError` if the measure depends on lengths, which int8, binary and `normalize` do not keep.
         """
-        measure, unit = self.measure, self._of_length_1()
-        if unit and form.kept(self.width) < self.width:
-            form = replace(form, normalize=True)  # as `encode_file` is asked to write those of such a model
+        sides, measure, width = (self.queries, self.documents), self.measure, self.documents.shape[1]
+        unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in sides)
+        if unit and form.kept(width) < width:
+            form = replace(form, normalize=True)  # as `encode_file` writes the vectors of such a model
         scaled = form.precision in ("int8", "binary")
         if measure != "cosine" and (scaled or (form.normalize and not unit)):
             if measure == "manhattan" or not unit:
@@ -126,26 +102,29 @@ class SearchVectors:
                     hint='Use `precision="float32"` or `precision="float16"`.' if scaled else "Use `normalize=False`.",
                 )
             measure = "cosine"
-        queries, documents = (form.numbers(form.store(side), self.width) for side in (self.queries, self.documents))
+        queries, documents = (form.numbers(form.store(side), width) for side in sides)
         return SearchVectors(queries=queries, documents=documents, measure=measure)
-
-    def _of_length_1(self) -> bool:
-        return all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in (self.queries, self.documents))
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
     """Encode queries and documents with the model's prompt for each side; each distinct text once.
 
-    A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
-    a measure that is not known, `DataError` where vectors are no numbers.
+    A side without a prompt does not get the model's default one, as in sentence-transformers. Raises `ModelError` for
+    an unknown measure, `DataError` for vectors that are no numbers.
     """
     measure = measure_of(encoder)
-    queries, documents = encode_sides(encoder, data.queries, data.documents, progress)
+    asked, searched = side_prompt(encoder, QUERY_PROMPTS), side_prompt(encoder, DOCUMENT_PROMPTS)
+    if asked == searched:
+        both = encode_prompted(encoder, asked, (*data.queries, *data.documents), progress)
+        queries, documents = both[: len(data.queries)], both[len(data.queries) :]
+    else:
+        queries = encode_prompted(encoder, asked, data.queries, progress)
+        documents = encode_prompted(encoder, searched, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the name in `MEASURES` of how the model's settings compare vectors. Raises `ModelError`."""
+    """Return the name in `MEASURES` of the measure in the model's settings. Raises `ModelError`."""
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
@@ -155,30 +134,26 @@ def measure_of(encoder: TextEncoder) -> str:
 
 
 def measure_of_lengths(encoder: Encoder) -> str:
-    """Return `measure_of`, but cosine for a model whose vectors all have length 1."""
+    """Return `measure_of`, but cosine if all of the model's vectors have length 1."""
     normalized = any(isinstance(module, Normalize) for module in encoder.tail)
     return "cosine" if normalized else measure_of(encoder)
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
-    """Compare queries (q, d) and documents (n, d) by a measure of `MEASURES`, (q, n), equal for equal documents.
+    """Compare queries (q, d) and documents (n, d) by a measure, (q, n), equal for equal documents.
 
-    Products of matrices in float32 differ in the last digit by where a column stands, so they are taken in float64.
+    Products of matrices in float32 differ in the last digit by a column's position, so they are taken in float64.
     """
     return MEASURES[measure](queries.double(), documents.double()).float()
 
 
-def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:
+def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Places:
     """Find the `top` documents most like each query, best first; of equally like ones, the earlier first.
 
     Args:
-        vectors: Of documents and queries.
-        top: Number of documents for each query.
-        own: The document that each query itself is, which it does not find; None, as a whole or of a query: there is
-            none.
-
-    Raises:
-        UsageError: Less than one document, or more than 10,000.
+        vectors: Vectors of documents and queries.
+        top: Number of documents for each query, 1 to 10,000 (else `UsageError`).
+        own: The document that each query itself is, if any; its search skips it.
     """
     top = check_number("top", top, _TOP)
     places = []
@@ -189,11 +164,11 @@ def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None
             some = vectors.documents[first : first + DOCUMENT_BLOCK]
             nearest.add(compared(vectors.measure, queries, some), first)
         places.append(nearest.places)
-    return found_places(torch.cat(places), top=top, own=own)
+    return without_own(torch.cat(places), top=top, own=own)
 
 
 class Nearest:
-    """The documents most like each of a number of queries: `top` and one more, as one may be the query itself."""
+    """The `top` documents most like each query, and one more, as one may be the query itself."""
 
     def __init__(self, num_queries: int, top: int) -> None:
         self._count = top + 1
@@ -229,32 +204,28 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
-def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Found:
+def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Places:
     """Return the first `top` places of each row (q, n) but the query's own; see `search`."""
-    found = np.full((len(places), top), -1, np.int64)
+    others = np.full((len(places), top), -1, np.int64)
     for number, row in enumerate(places.tolist()):
         kept = [place for place in row if own is None or place != own[number]][:top]
-        found[number, : len(kept)] = kept
-    return found
+        others[number, : len(kept)] = kept
+    return others
 
 
-def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """Score each query at the depth of `found`, in points (× 100), over the documents found for it.
+def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
+    """Score each query at the depth of `places`, in points (× 100).
 
-    ndcg: with the grade as the gain, discounted by log₂(rank + 1), over the best order there is: the measure `ndcg_cut`
-    of trec_eval, which BEIR reports (Järvelin and Kekäläinen 2002; the form with 2^grade − 1 is another one).
-    mrr: 1 / rank of the first document that answers, 0 where none was found. recall: share of the documents that
-    answer.
+    ndcg: the grade is the gain, discounted by log₂(rank + 1), over the best order there is: the measure `ndcg_cut` of
+    trec_eval, which BEIR reports (Järvelin and Kekäläinen 2002; the form with 2^grade − 1 is another one).
+    mrr: 1 / rank of the first document that answers, else 0. recall: share of the documents that answer.
 
-    Args:
-        found: At whose depth scores are.
-        relevance: Grades above 0 by place, none empty, as in `RetrievalSet`.
+    relevance: Grades above 0 by place, as in `RetrievalSet`.
     """
-    top = found.shape[1]
+    top = places.shape[1]
     discounts = 1 / np.log2(np.arange(2, top + 2))
-    gains = np.array(
-        [[grades.get(place, 0.0) for place in row] for row, grades in zip(found.tolist(), relevance, strict=True)]
-    )
+    rows = zip(places.tolist(), relevance, strict=True)
+    gains = np.array([[grades.get(place, 0.0) for place in row] for row, grades in rows])
     best = np.zeros_like(gains)
     for row, grades in zip(best, relevance, strict=True):
         ideal = sorted(grades.values(), reverse=True)[:top]
@@ -268,11 +239,10 @@ def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> Que
     }
 
 
-def overlaps(found: Found, others: Found) -> Array:
-    """Return the share of the documents found for each query that are also among the others found for it, in points."""
-    pairs = zip(found.tolist(), others.tolist(), strict=True)
-    shared = [(len({*row} & {*other} - {-1}), len({*other} - {-1})) for row, other in pairs]
-    return np.array([100 * both / max(1, wanted) for both, wanted in shared])
+def overlaps(places: Places, others: Places) -> Array:
+    """Return for each query the share of the other documents that are also among `places`, in points."""
+    pairs = zip(places.tolist(), ({*row} - {-1} for row in others.tolist()), strict=True)
+    return np.array([100 * len({*row} & other) / max(1, len(other)) for row, other in pairs])
 
 
 def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
@@ -291,5 +261,5 @@ def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Read
         documents = read_documents(data.documents[first : first + DOCUMENTS_AT_A_TIME])
         for layer, best in enumerate(nearest):
             best.add(compared("cosine", queries[layer], documents[layer]), first)
-    found = [found_places(best.places, top=TOP, own=data.own_documents) for best in nearest]
-    return [score_queries(places, data.relevance) for places in found]
+    places = (without_own(best.places, top=TOP, own=data.own_documents) for best in nearest)
+    return [score_queries(layer, data.relevance) for layer in places]

@@ -116,9 +116,9 @@ class SuiteRun:
         encoder: Anything with `.encode(texts)`.
         model: Name in the report.
         data: Path of the sets.
-        options: Options of the suite's row; None or False if unset.
-        threads: CPU threads; None if unset.
-        work: Folder that keeps finished parts for a resume; None keeps nothing.
+        options: Options of the suite's row; falsy if unset.
+        threads: CPU threads, if set.
+        work: Folder that keeps finished parts for a resume.
         note: Prints a sentence.
         progress: Called after each part of the work.
     """

@@ -48,7 +48,7 @@ Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
 
 BASE_LAYERS = 13  # layers of a base model, embeddings included; a model with more is large
-FEWEST_ROWS = 8  # training rows of which some are held out to choose layers by; shares that leave fewer are skipped
+FEWEST_ROWS = 8  # training rows to choose layers by; shares that leave fewer are skipped
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # settings of a first look
 WIDTH = 256  # numbers of a state that the ridge regressions see: a fixed projection, drawn without looking at the data
 RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
@@ -71,12 +71,12 @@ class TransferSettings(Result):
         test_share: Part of the rows that each division tests on, 0 … 1.
         inner_splits: Number of random divisions of the training part that layers are chosen by.
         inner_share: Part of the training rows that each of these holds out, 0 … 1.
-        max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
+        max_layers: Largest number of layers in a subset; by default four, and three of a large model's 25.
         finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
         fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; skipped if fewer than
             `FEWEST_ROWS` are left.
         head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
-        max_rows: Largest number of rows of a set, drawn by class; None for all.
+        max_rows: Largest number of rows of a set, drawn by class; by default all.
         seed: Seed of divisions and draws.
     """
 
@@ -111,11 +111,11 @@ class Task:
     labels: Labels  # from 0 on, (n,)
     as_is: Tensor  # features of the model's own vectors, (n, p)
     first: Tensor  # row in `states` of the first text of each row of the set, (n,)
-    second: Tensor | None = None  # the same of the second text; None for single texts
+    second: Tensor | None = None  # the same of the second text of a pair
     cls: Tensor | None = None  # features (n, p) of the last layer's first token through the model's trained pooler
-    states: Tensor | None = None  # of the distinct texts, (L', m, d); None for a model of one vector
+    states: Tensor | None = None  # of the distinct texts, (L', m, d), if the model has layers
     small: Tensor | None = None  # the states as the ridge regressions see them, (L', m, k) in float64
-    activation: nn.Module | None = None  # of the pooler that means of states go through, whose linear part they passed
+    activation: nn.Module | None = None  # of the pooler for means of states, which have passed its linear part
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
         """Return all subsets of layers to choose from, small ones first: 1,092 of 13 layers up to 4."""
@@ -265,8 +265,8 @@ def ridge_accuracies(
     """
     layers, _, width = states.shape
     indicators = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
-    # No ridge regression depends on the mean of all rows; where all are equal, as the CLS states of the embeddings,
-    # moments of large numbers would leave nothing but rounding errors.
+    # No ridge regression depends on the mean of all rows; if all are equal, as the CLS states of the embeddings,
+    # moments of large numbers would leave rounding errors only.
     states = states - states.mean(dim=1, keepdim=True)
 
     def moments(part: Tensor, of: Tensor) -> list[Tensor]:
@@ -349,7 +349,7 @@ def score_transfer(
         model: Name in the report.
         settings: The protocol.
         pooler: The model's trained pooler, a baseline over the last layer's first token; `head` needs it.
-        work: Folder that keeps finished divisions for a resume. None keeps nothing.
+        work: Folder that keeps finished divisions for a resume.
         progress: True draws bars and logs; a callable is called after each part of the work.
 
     Raises:
