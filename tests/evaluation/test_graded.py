@@ -66,7 +66,7 @@ def test_a_correlation_that_is_not_defined_is_none():
 def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_folder, pairs, score):
     encoder = load_encoder(tiny_folder("bert"))
     wrong = [dataclasses.replace(pair, target=score) if place == 3 else pair for place, pair in enumerate(pairs)]
-    with pytest.raises(DataError, match=r"Pair 4: the score \S+ is not finite"):
+    with pytest.raises(DataError, match=r"pair 4: the score \S+ is not finite"):
         evaluate(encoder, wrong)
     with pytest.raises(DataError, match="pair 4: the score"):
         dataclasses.replace(pairs, pairs=tuple(wrong))
@@ -75,7 +75,7 @@ def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_fol
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_pairs_are_refused_in_words(tiny_folder, pairs, count):
-    with pytest.raises(DataError, match=f"holds {count} pair"):
+    with pytest.raises(DataError, match=rf"too few pairs or scores \({count} and"):
         evaluate(load_encoder(tiny_folder("bert")), pairs.pairs[:count])
 
 

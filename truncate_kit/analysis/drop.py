@@ -14,8 +14,8 @@ The rule has three steps.
    of its interval, and by the share of the other signs that agree.
 
 The constants were chosen on a few small models (a BERT, an ELECTRA pair, a sentence encoder and random weights), so the
-confidence is not calibrated, and the result says so. On later models a prediction of no drop carried no information; its
-sentence says that the drop is unknown (benchmarks/drop/foresight-brier.csv).
+confidence is not calibrated, and the result says so. On later models a prediction of no drop carried no information;
+its sentence says that the drop is unknown (benchmarks/drop/foresight-brier.csv).
 
 *How probable.* Scores of untrained states also give a drop of two points after training a probability: a logistic
 regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four small models and
