@@ -306,7 +306,7 @@ def compare(
 @command(
     "truncate-kit bench --quick",
     "truncate-kit bench LEAN --full FULL --data pairs.csv --backends torch-fp32,onnx-fp32",
-    result="bench.bench_report:BenchReport",
+    result="bench.result:BenchReport",
 )
 def bench(
     lean: str | None = argument(None, "LEAN", "Lean model: folder, hub name or miniature; by default WORKSPACE/lean."),

@@ -272,7 +272,7 @@ def _teacher(workspace: Workspace, name: str, weight: float, source: ModelSource
 @command(
     "truncate-kit distill sentence-transformers/all-MiniLM-L6-v2 --texts sentences.txt",
     "truncate-kit distill MODEL --texts sentences.txt --speedup 2 --exclude test.csv",
-    result="methods.distill.result:DistillResult",
+    result="methods.distill.settings:DistillResult",
 )
 def distill(
     model: options.Model = None,
