@@ -121,21 +121,6 @@ def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
     assert (found["num_texts"], found["num_not_drawn"]) == (20, 40)
 
 
-def test_columns_and_split(run, tmp_path, tiny_folder):
-    folder = tmp_path / "splits"
-    folder.mkdir()
-    for name, pairs in (("train", pairs_of(TEXTS)), ("test", pairs_of(TEXTS)[:40])):
-        rows = "\n".join(f"{pair.second},{pair.target:.2f},{pair.first}" for pair in pairs)
-        (folder / f"{name}.csv").write_text(f"one,two,three\n{rows}\n", encoding="utf-8")
-    arguments = (tiny_folder("bert"), "--data", folder, "--columns", "three,one,two")
-    assert _json(run, *arguments)["num_pairs"] == 40
-    assert _json(run, *arguments, "--split", "train")["num_pairs"] == 80
-    code, _, err = run(*arguments, "--split", "dev")
-    assert code == 1
-    assert "no split 'dev'" in err
-    assert "train, test" in err
-
-
 def test_options_of_the_comparison(run, tiny_folder, pairs_file):
     arguments = (tiny_folder("llama"), "--data", pairs_file)
     usual = _json(run, *arguments)

@@ -140,10 +140,7 @@ def out_of_cpu_memory() -> Exception:
     ("error", "message", "hint"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "free space"),
-        (PermissionError(errno.EACCES, "Permission denied", "a"), "Permission denied (a).", "permissions"),
-        (FileNotFoundError(errno.ENOENT, "No such file", "x.csv"), "No such file (x.csv).", "the path"),
         (OSError("the hub is away"), "the hub is away.", "the path"),
-        (OSError(), "OSError.", "the path"),
         (MemoryError(), "Out of memory.", "smaller `batch_size`"),
         (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller `batch_size`"),
         (out_of_cpu_memory(), "DefaultCPUAllocator", "smaller `batch_size`"),

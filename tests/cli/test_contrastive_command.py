@@ -26,22 +26,9 @@ def files(tmp_path_factory):
     return home
 
 
-def options(files, out, *more):
-    return (
-        "--data",
-        files / "pairs",
-        "--scale",
-        "0,5",
-        "--workspace",
-        out,
-        "--seeds",
-        "1",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "5",
-        *more,
-    )
+def options(files, out):
+    common = ["--scale", "0,5", "--seeds", "1", "--epochs", "1", "--batch-size", "5"]
+    return ("--data", files / "pairs", "--workspace", out, *common)
 
 
 def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path, capsys):

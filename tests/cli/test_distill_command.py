@@ -86,10 +86,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
     measured = LeanModel(
         blocks=(1, 3), precision="int8", dims=8, words=40, score=81.5, texts_per_second=20.0, megabytes=0.1
     )
-    result = replace(
-        DistillResult.read(texts.parent / "exported/lean/distill.json"),
-        frontier=(measured,),
-    )
+    result = replace(DistillResult.read(texts.parent / "exported/lean/distill.json"), frontier=(measured,))
     show(result)
     shown = capfd.readouterr().out
     assert "81.50" in shown

@@ -49,12 +49,7 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
 
     scores = [
         scored(run(capsys, "evaluate", *which, *options(out, data), "--json"))["Spearman"]
-        for which in (
-            ["--graph", "int8"],
-            [out / "lean/model_int8.onnx"],
-            ["--runtime", "onnx"],
-            ["--graph", "fp32"],
-        )
+        for which in (["--graph", "int8"], [out / "lean/model_int8.onnx"], ["--runtime", "onnx"], ["--graph", "fp32"])
     ]
     assert scores[0] == scores[1] != scores[2] == scores[3]
     assert "--precision fp16" in refused(capsys, "evaluate", "--graph", "fp16", *options(out, data))

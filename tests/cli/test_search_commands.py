@@ -1,7 +1,6 @@
 """`truncate-kit evaluate` and `compare` on queries and documents."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -95,17 +94,6 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
             cosine = vectors[place[pair.first]] @ vectors[place[pair.second]]
             assert pair.target == pytest.approx(float(cosine), abs=1e-5)
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
-    few = shutil.copytree(folder, tmp_path / "few")
-    for name, kept in (("corpus", 12), ("queries", 3)):
-        lines = (few / f"{name}.jsonl").read_text().splitlines(keepends=True)
-        (few / f"{name}.jsonl").write_text("".join(lines[:kept]))
-    (few / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td1\t1\nq1\td2\t1\n")
-    lean = (tmp_path / "made/lean/model_int8.onnx").read_bytes()
-    message = fails(capfd, *command[:3], "--data", few, *command[5:], "--precision", "int8")
-    assert message == fails(capfd, *command[:3], "--data", few, "--layer", 1, "--workspace", tmp_path / "cut")
-    assert not (tmp_path / "cut/lean").exists()
-    assert "has 14 distinct texts, too few to check a graph by" in message
-    assert (tmp_path / "made/lean/model_int8.onnx").read_bytes() == lean
 
 
 def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path, drawn):

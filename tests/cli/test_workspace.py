@@ -116,21 +116,6 @@ def test_a_miniature_is_taken_only_where_nothing_is_given(run, tmp_path, command
     assert not (tmp_path / "exported").exists()
 
 
-def test_vectors_come_from_the_model_of_the_workspace(run, tmp_path, tiny_folder):
-    for place, layer in (("w2", 2), ("w3", 3)):
-        model = ("--data", "pairs.csv", "--layer", layer, *FAST, "--workspace", place)
-        code, _, err = run("finetune", tiny_folder("electra"), *model)
-        assert code == 0, err
-    code, _, err = run("encode", "texts.txt", "--out", "v.npy", "--workspace", "w2")
-    assert code == 0, err
-    assert "Model: w2/lean: " in err
-    expected = load_encoder(tmp_path / "w2/lean").vectors(["the cat sat", "a dog ran"])
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-5)
-    other = load_encoder(tmp_path / "w3/lean").vectors(["the cat sat", "a dog ran"])
-    assert not np.allclose(np.load(tmp_path / "v.npy"), other, atol=1e-3)
-    assert not (tmp_path / "exported").exists()
-
-
 def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder):
     whole = load_encoder(tiny_folder("bert"))
     for layer in (1, 2):

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from tests.support.made_results import (
-    a_bench,
-    a_combination,
-    a_contrast,
-    a_distillation,
-    a_sweep,
-    some_heads,
-)
+from tests.support.made_results import a_bench, a_combination, a_contrast, a_distillation, a_sweep, some_heads
 from truncate_kit.bench.result import BACKENDS
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.methods.contrast.settings import LayerWeights
