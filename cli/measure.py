@@ -206,7 +206,8 @@ def evaluate(
             report = SUITES[suite].run(run)
         else:
             report = _scored(run, pairs, split, form, workspace) if queries is None else _searched(run, split, form)
-        saved = _write(replace(report, sha256=measured_digest(source.name)), workspace) if stored else None
+        report = replace(report, sha256=measured_digest(source.name)) if stored else report
+        saved = _write(report, workspace) if stored else None
     ending = "" if saved is None else re.sub(r"^suite-[a-z-]*[a-z]", "", saved.stem)
     workspace.show(report, *([saved] if saved else []), figures=saved and saved.parent, ending=ending)
     if encoder.heads is not None and (queries or tasks or (suite and SUITES[suite].by_cosine)):

@@ -106,5 +106,5 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
     other.write_text("x\ty\tz\n" + "\n".join(row.replace(",", "\t") for row in rows[1:]) + "\n")
     options = ["--columns", "x,y,z", "--scale", "0..5"]
     score = json.loads(run(capsys, "evaluate", model, "--data", other, *options, "--json"))
-    assert score["spearman"] == pytest.approx(found["dev"]["spearman"])
+    assert score["rows"][0]["values"]["Spearman"] == pytest.approx(found["dev"]["rows"][0]["values"]["Spearman"])
     assert "0..5" not in refused(capsys, "evaluate", model, "--data", other, "--columns", "x,y")

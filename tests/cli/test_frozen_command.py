@@ -98,7 +98,7 @@ def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
     start = ("freeze", tiny_folder("gpt2"), "--data")
-    assert "holds 1 pair: too few" in refused(capsys, *start, one)
+    assert "too few pairs (1)" in refused(capsys, *start, one)
     one.write_text("sentence1,sentence2\na cat,a dog\n")
     assert "Columns: " in refused(capsys, *start, one)
     bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")

@@ -75,15 +75,6 @@ class PageReport(Result):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A view with titled lines to copy, and titled commands that add missing parts."""
-
-    view: View
-    snippets: Sequence[tuple[str, str]] = ()
-    missing: Sequence[tuple[str, str]] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Results in a workspace.
@@ -179,7 +170,7 @@ def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     return {path: report for path in paths if (report := read_result(SuiteReport, path)) is not None}
 
 
-def sections(run: Run) -> list[Section]:
+def sections(run: Run) -> list[View]:
     """Return the sections of a page."""
     bench, missing = run.bench, list[tuple[str, str]]()
     gained = None if bench is None else gained_table(bench)
@@ -193,29 +184,29 @@ def sections(run: Run) -> list[Section]:
     benches = [view_of(report) for report in run.benches]
     # Already shown above.
     benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
-    parts = [Section(View("against", "Lean against full", [gained]), missing=missing)]
-    parts += map(Section, [*_numbered(benches), *map(view_of, run.results)])
+    parts = [View("against", "Lean against full", [gained], missing=missing)]
+    parts += [*_numbered(benches), *map(view_of, run.results)]
     if run.profile is None:
         command = run.command("analyze", *([run.origin] if run.origin else []))
-        parts.append(Section(View("cka", "What the layers show"), missing=[("Layers were not analyzed", command)]))
+        parts.append(View("cka", "What the layers show", missing=[("Layers were not analyzed", command)]))
     else:
         view, model = view_of(run.profile), run.workspace.located(run.profile.model)
         other = model != run.origin and f"These are the layers of {model}, not of {run.origin}."
-        parts.append(Section(replace(view, notes=(other, *view.notes))))
-    parts += map(Section, _numbered([view_of(report) for report in run.graphs]))
+        parts.append(replace(view, notes=(other, *view.notes)))
+    parts += _numbered([view_of(report) for report in run.graphs])
     if run.model is not None:
         if not run.graphs:
             command = run.command("export", "--onnx")
-            parts.append(Section(View("graph", "The ONNX graph"), missing=[("No graph yet", command)]))
-        parts.append(Section(View("loading", "Use the model"), snippets(run)))
+            parts.append(View("graph", "The ONNX graph", missing=[("No graph yet", command)]))
+        parts.append(View("loading", "Use the model", snippets=snippets(run)))
     replaced = list[str]()
     for path, report in suite_reports(run.workspace).items():
         now = measured_digest(run.workspace.located(report.model))
         if None not in (now, report.sha256) and now != report.sha256:
             replaced.append(f"{path.name} measured another model in the same place: run evaluate again.")
         else:
-            parts.append(Section(view_of(report)))
-    return [*parts, Section(_environment(run, replaced))]
+            parts.append(view_of(report))
+    return [*parts, _environment(run, replaced)]
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
@@ -341,7 +332,7 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, fl
     return None if few or little else found
 
 
-def comparison(runs: dict[str, Run]) -> list[Section]:
+def comparison(runs: dict[str, Run]) -> list[View]:
     """Return the sections of a page of two runs, with notes if they cannot be compared."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
     reports = benches.values()
@@ -354,11 +345,11 @@ def comparison(runs: dict[str, Run]) -> list[Section]:
         *(f"{letter}: {note}" for letter, run in runs.items() for note in run.notes),
     ]
     missing = [(f"{letter} was not measured", run.bench_command()) for letter, run in runs.items() if run.bench is None]
-    parts = [Section(View("measures", "Measured", notes=notes), missing=missing)]
+    parts = [View("measures", "Measured", notes=notes, missing=missing)]
     for letter, bench in benches.items():
         key, plot, tables = f"speed-{letter}", bench_plot(bench), [gained_table(bench), overview_table(bench)]
         plots = [] if plot is None else [replace(plot, name=key)]
-        parts.append(Section(View(key, f"{letter}: lean against full", tables, plots=plots)))
+        parts.append(View(key, f"{letter}: lean against full", tables, plots=plots))
     return parts
 
 
@@ -399,7 +390,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     )
 
 
-def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[Section]) -> str:
+def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[View]) -> str:
     """Fill the template; all strings but our style, script and drawings are escaped."""
     script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -410,7 +401,7 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
 def in_notebook(result: Result) -> str:
     """Return a result as HTML for a notebook cell, without scripts."""
     style = Markup(_own_text("notebook.css"))
-    return _templates().get_template("notebook.html").render(section=Section(view_of(result)), style=style)
+    return _templates().get_template("notebook.html").render(view=view_of(result), style=style)
 
 
 @functools.cache

@@ -195,6 +195,8 @@ class View:
         notes: Cautions; printed on stderr.
         details: Sentences for the page and `--verbose`.
         plots: Plots.
+        snippets: Titled lines to copy from a page.
+        missing: Titled commands that add missing parts.
     """
 
     key: str
@@ -205,6 +207,8 @@ class View:
     notes: Sequence[Any] = ()
     details: Sequence[Any] = ()
     plots: Sequence[Any] = ()
+    snippets: Sequence[tuple[str, str]] = ()
+    missing: Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
         for name in ("tables", "sentences", "notes", "details", "plots"):
