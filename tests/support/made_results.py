@@ -63,7 +63,7 @@ def a_bench() -> BenchReport:
         **MACHINE, **SCORED, num_texts=50, seconds=1.0,
         models=tuple(
             BenchedModel(role=role, name=role, layer=layer, width=4, parameters=1000 * layer,
-                         weights_bytes=4000 * layer, fine_tuned=True)
+                         weights_bytes=4000 * layer)
             for role, layer in MODELS.items()
         ),
         contestants=(

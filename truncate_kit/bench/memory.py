@@ -46,14 +46,14 @@ def measure_here(request: Mapping[str, Any]) -> int:
     """
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
-    call, before = (_without_torch(request), 0) if plain else _by_runner(request)
+    call, free = (_without_torch(request), 0) if plain else _by_runner(request)
     call()  # whatever compiles does it here
     gc.collect()
     with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak then counts copies made while loading
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
-    return _highest() if on_cpu else before - _free_on_gpu(request["device"])
+    return _highest() if on_cpu else free - _free_on_gpu(request["device"])
 
 
 def _free_on_gpu(device: str) -> int:
@@ -81,13 +81,13 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
 
     torch.set_num_threads(request["threads"])
     device = torch.device(request["device"])
-    before = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # this makes the context of the process
+    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # this makes the context of the process
     model = Path(request["model"])
     encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
     backend, graph = BACKENDS[request["backend"]], lambda: Path(request["graph"])
     runner = make_runner(backend, encoder, graph=graph, folder=lambda: model, device=device)
     ids = random_ids([request["length"]] * request["batch_size"], encoder.backbone.config.vocab_size)
-    return runner.prepare(ids), before
+    return runner.prepare(ids), free
 
 
 def _without_torch(request: Mapping[str, Any]) -> Callable[[], object]:

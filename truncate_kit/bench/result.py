@@ -200,7 +200,6 @@ class BenchedModel(Result):
     width: int  # of its vectors
     parameters: int  # their number, pooler excluded
     weights_bytes: int | None  # of the safetensors on disk
-    fine_tuned: bool | None  # it, or its source if it was cut or combined
     blocks: tuple[int, ...] | None = None  # those it has of the model that was named, unless all
     weights_sha256: str | None = None  # of model.safetensors
 

@@ -101,9 +101,9 @@ def bench(
     backends = select_backends(settings.backends, device, folders, slow_starts=settings.compile)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-bench-")))
-        before = torch.get_num_threads()
-        stack.callback(torch.set_num_threads, before)
-        torch.set_num_threads(settings.threads or before)
+        threads = torch.get_num_threads()
+        stack.callback(torch.set_num_threads, threads)
+        torch.set_num_threads(settings.threads or threads)
         if device.type == "cuda":  # ONNX Runtime can share a stream with torch, but not torch's default one
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             stack.enter_context(torch.cuda.stream(stream))
@@ -329,7 +329,6 @@ class Subject:
             width=self.encoder.vector_width,
             parameters=self.encoder.num_parameters,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
-            fine_tuned=self.fine_tuned,
             blocks=self.blocks or (None if kept is None or kept == tuple(range(1, len(kept) + 1)) else kept),
             weights_sha256=digest_of(main) if main and main.is_file() else None,
         )

@@ -86,12 +86,12 @@ def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], T
 @contextlib.contextmanager
 def _products_in(precision: str) -> Iterator[None]:
     """Multiply float32 matrices of torch as `highest`, or as `high` for TF32."""
-    before = torch.get_float32_matmul_precision()
+    usual = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(usual)
 
 
 class TorchRunner:

@@ -310,14 +310,14 @@ def _without_padding(result: NDArray[np.float32], batch: Batch, output: str) -> 
     return result[batch[INPUTS[1]].cpu().numpy() == 1] if output == STATES else result
 
 
-def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
+def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
     """Return the largest difference in units of `unit`, by default the largest expected entry."""
-    if not (np.isfinite(expected).all() and np.isfinite(found).all()):
+    if not (np.isfinite(expected).all() and np.isfinite(result).all()):
         raise failed_check(f"{name}: vectors hold NaN or infinity")
-    if found.shape != expected.shape:
-        raise failed_check(f"{name}: vectors have the shape {found.shape} instead of {expected.shape}")
+    if result.shape != expected.shape:
+        raise failed_check(f"{name}: vectors have the shape {result.shape} instead of {expected.shape}")
     largest = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
-    difference = float(np.abs(found - expected).max()) / (unit or largest)
+    difference = float(np.abs(result - expected).max()) / (unit or largest)
     if limit is not None and difference > limit:
         raise failed_check(f"{name}: a difference of {difference:.2g} exceeds the limit of {limit:g}")
     return difference
@@ -331,10 +331,10 @@ def check_score(
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
     for measure in ("spearman", "pearson"):
-        before, after = getattr(torch_score, measure), getattr(graph_score, measure)
-        fields[measure] = before, after
-        if limit is not None and abs(after - before) > limit:
-            raise failed_check(f"{measure.title()} on {pairs.name} is {after:.3f}, and {before:.3f} in torch")
+        plain, graph = getattr(torch_score, measure), getattr(graph_score, measure)
+        fields[measure] = plain, graph
+        if limit is not None and abs(graph - plain) > limit:
+            raise failed_check(f"{measure.title()} on {pairs.name} is {graph:.3f}, and {plain:.3f} in torch")
     return fields
 
 

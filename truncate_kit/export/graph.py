@@ -118,9 +118,9 @@ def fold_constants(model: Any) -> set[str]:
 
     A session does so in float32 only.
     """
-    before = set(model.graph.initializers)
+    known = set(model.graph.initializers)
     _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
-    return set(model.graph.initializers) - before
+    return set(model.graph.initializers) - known
 
 
 def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:

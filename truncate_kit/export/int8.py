@@ -64,15 +64,15 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
 
     Weights that products of several values share cannot follow one value's divisor, so they are left out.
     """
-    found: dict[str, list[Array]] = {}
+    readers: dict[str, list[Array]] = {}
     tied = set()
     for node in model.graph:
         weight = _weight(node)
         if node.op_type != "Gather" and weight is not None:
-            found.setdefault(str(node.inputs[0].name), []).append(weight)
+            readers.setdefault(str(node.inputs[0].name), []).append(weight)
             if _shared(node.inputs[1]):
                 tied.add(str(node.inputs[0].name))
-    return {name: None if name in tied else np.hstack(weights) for name, weights in found.items()}
+    return {name: None if name in tied else np.hstack(weights) for name, weights in readers.items()}
 
 
 def _shared(value: Any) -> bool:
@@ -282,7 +282,7 @@ def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
         for name, array in states():
             even = array if (divisor := divisors[name]) is None else array / divisor
             reaches[name].append(np.stack([even.max(axis=1), -even.min(axis=1)]).clip(min=0))
-    return {name: (best_zero(*np.concatenate(found, axis=1)), divisors[name]) for name, found in reaches.items()}
+    return {name: (best_zero(*np.concatenate(parts, axis=1)), divisors[name]) for name, parts in reaches.items()}
 
 
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
