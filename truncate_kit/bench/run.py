@@ -48,7 +48,7 @@ from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.evaluation.searching import estimated
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
-from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
+from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
@@ -357,7 +357,6 @@ class Subject:
         """Return the graph of the model's folder, else the one kept under the model's digest, else a new one."""
         name = GRAPH_FILES[precision]
         if self.folder is not None:
-            read_exports(self.folder)  # raises if it is damaged, which is no trait of this machine
             graph = self.folder / name
             if graph.is_file():
                 report = check_record(graph)
