@@ -43,9 +43,7 @@ from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import PairSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
-from truncate_kit.doctor import installed_version
 from truncate_kit.evaluation.graded import evaluate, paired_difference
-from truncate_kit.evaluation.searching import estimated
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of
@@ -54,7 +52,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
 from truncate_kit.models.pipeline import encoder_digest, save_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.training.examples import RetrievalEvaluator
 
 Found = TypeVar("Found")
 Score = tuple[float, Array]
@@ -181,6 +178,8 @@ def _measure(
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
     """Return the fields of the report on the machine."""
+    from truncate_kit.doctor import installed_version
+
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -220,6 +219,8 @@ def score_all(
     if shared and fields["comparison"] != "unfair":
         (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
         if isinstance(pairs, RetrievalSet):
+            from truncate_kit.evaluation.searching import estimated
+
             (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
         else:
             numbers, targets = numbers_of((pair.first, pair.second) for pair in pairs), [pair.target for pair in pairs]
@@ -249,6 +250,8 @@ def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> 
 
 def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
     """Return the set's metric × 100, over all documents, with the prompts of the model."""
+    from truncate_kit.training.examples import RetrievalEvaluator
+
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
     vectors = runner.encode_ids(own.texts()).float().cpu()
     if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice

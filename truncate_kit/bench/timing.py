@@ -12,7 +12,6 @@ import torch
 from truncate_kit.bench.result import Key, Role, Scenario, Timing
 from truncate_kit.bench.runners import Runner, guarded, random_ids
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.training.kernels import linear, onednn_pays
 
 Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
@@ -156,6 +155,8 @@ def time_texts(
 
 def slower_in_bf16() -> str:
     """Warn if the CPU multiplies matrices in bfloat16 slower than in float32 (benchmarks/training)."""
+    from truncate_kit.training.kernels import linear, onednn_pays
+
     left, right = (torch.randn(_PRODUCT, _PRODUCT) for _ in range(2))
     low, low_right = left.bfloat16(), right.bfloat16()
     # torch.mm does not reach what every processor can do in float32

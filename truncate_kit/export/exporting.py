@@ -38,8 +38,6 @@ from truncate_kit.export.graph import (
     strip_notes,
     with_normalization,
 )
-from truncate_kit.export.half import store_half, to_half
-from truncate_kit.export.int8 import search_layers
 from truncate_kit.export.record import (
     REPORT_FILE,
     ExportReport,
@@ -195,7 +193,13 @@ def _make(
         raise failed_check(f"{fused} attentions are fused instead of {expected}")
     facts: dict[str, Any] = {"mask": set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")}
     fuse_embeddings(graph, encoder.family, settings.precision)
-    computed = fold_constants(graph) if settings.precision != "fp32" else set()
+    if settings.precision == "fp32":
+        strip_notes(graph)
+        return graph, facts
+    from truncate_kit.export.half import store_half, to_half
+    from truncate_kit.export.int8 import search_layers
+
+    computed = fold_constants(graph)
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
     elif search_pairs is not None and settings.precision == "int8":
