@@ -348,6 +348,15 @@ class BaseTrial(Result):
     seconds: float  # training and evaluation
 
 
+def trial_scores(
+    looks: Sequence[float], dev: tuple[float, float | None], test: tuple[float, float | None] | None, seconds: float
+) -> dict[str, Any]:
+    """Return fields of a `BaseTrial`, from dev scores while it learned and final main scores and Pearson."""
+    score, pearson = test or (None, None)
+    epochs = {"dev_scores": tuple(looks), "best_epoch": looks.index(max(looks)) + 1, "seconds": seconds}
+    return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
     """One training run at one layer with one seed; the main score is Spearman × 100, or the objective's own."""

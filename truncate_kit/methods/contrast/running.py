@@ -30,7 +30,7 @@ from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Examples, Ids, PairEvaluator, builder
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, check_diverged, trial_name
+from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 
 StageDone = Callable[[int, float, float], None]
 
@@ -181,21 +181,15 @@ class _Run:
         )
         if not settings.keep_pooler:
             remove_pooler(encoder)
-        dev, dev_pearson = group.agree(on_dev.score(encoder))
-        on_test = None if self.data.test is None else PairEvaluator(encoder, self.data.test)
-        test, test_pearson = (None, None) if on_test is None else group.agree(on_test.score(encoder))
+        dev, test = group.agree(on_dev.score(encoder)), None
+        if self.data.test is not None:
+            test = group.agree(PairEvaluator(encoder, self.data.test).score(encoder))
         trial = Trial(
             layer=encoder.depth,
             seed=seed,
             epochs=training.epochs,
             steps=training.epochs * -(-len(examples) // training.batch_size),
-            dev_scores=tuple(state.scores),
-            best_epoch=state.best_stage + 1,
-            dev=dev,
-            dev_pearson=dev_pearson,
-            test=test,
-            test_pearson=test_pearson,
-            seconds=state.seconds,
+            **trial_scores(state.scores, dev, test, state.seconds),
         )
         if group.leads:
             self.store.write_encoder(name, trial, encoder)

@@ -274,7 +274,7 @@ class StatePairs(StateExamples):
         targets = torch.tensor([self.targets[place] for place in places], dtype=torch.float32)
         return LOSS_FUNCTIONS[self._loss](scores.float(), targets.to(heads.device))
 
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+    def score(self, encoder: Encoder | LayerHeads) -> tuple[float, float | None]:
         """Return Spearman and Pearson correlation of scores and targets, × 100."""
         correlations = self.evaluation(cast(LayerHeads, encoder))
         return correlations.spearman, correlations.pearson

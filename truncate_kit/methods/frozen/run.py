@@ -48,7 +48,7 @@ from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import check_diverged
+from truncate_kit.training.settings import check_diverged, trial_scores
 
 MODEL_FOLDER = "frozen"
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
@@ -338,20 +338,14 @@ class _Run:
                     progress=self.progress,
                     task=f"{step}, {counted(layer, 'block')}, seed {seed}{', NLI' if stage else ''}",
                 )
-        dev, test = pairs["dev"].evaluation(heads), pairs["test"].evaluation(heads)
+        dev, test = pairs["dev"].score(heads), pairs["test"].score(heads)
         trial = FrozenTrial(
             step=step,
             layer=layer,
             seed=seed,
-            dev_scores=tuple(done.scores),
-            best_epoch=done.best_stage + 1,
-            dev=dev.spearman,
-            dev_pearson=dev.pearson,
-            test=test.spearman,
-            test_pearson=test.pearson,
             blocks=_block_correlations(heads, pairs["test"]),
             parameters=sum(weight.numel() for weight in heads.parameters()),
-            seconds=time.perf_counter() - begin,
+            **trial_scores(done.scores, dev, test, time.perf_counter() - begin),
         )
         return self.store.write(name, trial, partial(save, heads))
 

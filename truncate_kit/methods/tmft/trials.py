@@ -28,7 +28,7 @@ from truncate_kit.models.store import Checkpoints, RunStore
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
 from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name
+from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 from truncate_kit.training.tasks import Task
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
@@ -263,21 +263,15 @@ class TrialWork:
             stage_done=lambda at, loss, score: send(TrialEvent("epoch", layer, seed, budget, at, score, loss)),
         )
         scores = tuple(state.scores[:stop_after])  # the checkpoint of a killed run may be further
-        dev_score, dev_pearson = dev.score(encoder) if stop_after is None else (max(scores), None)
-        test_score, test_pearson = (None, None) if order.searching else test.score(encoder)
+        on_dev = dev.score(encoder) if stop_after is None else (max(scores), None)
+        on_test = None if order.searching else test.score(encoder)
         resampled = dev if isinstance(dev, PairEvaluator) and not order.searching else None
         return Trial(
             layer=layer,
             seed=seed,
             epochs=budget,
             steps=(stop_after or budget) * -(-self.task.num_examples // self.settings.batch_size),
-            dev_scores=scores,
-            best_epoch=scores.index(max(scores)) + 1,
-            dev=dev_score,
-            dev_pearson=dev_pearson,
-            test=test_score,
-            test_pearson=test_pearson,
-            seconds=state.seconds,
+            **trial_scores(scores, on_dev, on_test, state.seconds),
             stopped_after=stop_after,
             dev_draws=resampled.resampled(encoder.encode_ids(dev.texts())) if resampled else (),
         )
@@ -429,10 +423,9 @@ class TrialRunner:
             _, dev, test = self.task.trial(trained, trial.seed)
             for layer in (layer for layer, seed in missing if seed == trial.seed):
                 encoder = truncate(trained, layer, copy_weights=False)
-                (on_dev, dev_pearson), (on_test, test_pearson) = dev.score(encoder), test.score(encoder)
-                scores: dict[str, Any] = {"dev": on_dev, "dev_pearson": dev_pearson, "test": on_test}
-                scores |= {"test_pearson": test_pearson, "dev_scores": (on_dev,), "best_epoch": 1, "dev_draws": ()}
-                record = replace(trial, layer=layer, **scores)
+                on_dev = dev.score(encoder)
+                scores = trial_scores(on_dev[:1], on_dev, test.score(encoder), trial.seconds)
+                record = replace(trial, layer=layer, dev_draws=(), **scores)
                 self.store.write(_earlier(layer, trial.seed), record)
         if missing:
             self.store.forget_weights(())
