@@ -94,13 +94,17 @@ def test_contenders_hold_what_decides_the_pick():
     assert max(picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 
 
+def swept(encoder, out, training=ONCE, **settings):
+    """Fine-tune on words; some settings are arguments of `finetune` itself."""
+    own = {name: settings.pop(name) for name in ("prediction", "before", "progress") if name in settings}
+    chosen = SweepSettings(**{"seeds": (0,)} | settings)
+    return finetune(encoder, word_splits(), out=out, settings=chosen, training=training, **own)
+
+
 @pytest.fixture(scope="module")
 def exhaustive(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("exhaustive")
-    settings = SweepSettings(layers="all", seeds=(0, 1), pick="best-dev")
-    return finetune(
-        load_encoder(tiny_folder("electra")), word_splits(), out=out, settings=settings, training=SHORT
-    ), out
+    return swept(load_encoder(tiny_folder("electra")), out, SHORT, layers="all", seeds=(0, 1)), out
 
 
 def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
@@ -168,8 +172,7 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
 def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.combine_layers((0, 2, 3))
-    settings = SweepSettings(layers="3", seeds=(0,))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE)
+    result = swept(encoder, tmp_path, layers="3")
     lean = load_encoder(tmp_path / "lean")
     assert lean.combination == (0, 2, 3)
     trained = evaluate(lean, word_splits().test.pairs).spearman
@@ -186,10 +189,9 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
     other = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"num_attention_heads": 4}))
-    settings = SweepSettings(layers="1", seeds=(1,))
 
     def scores(folder, out):
-        result = finetune(load_encoder(folder), word_splits(), out=tmp_path / out, settings=settings, training=ONCE)
+        result = swept(load_encoder(folder), tmp_path / out, layers="1", seeds=(1,))
         return [(row.layer, row.dev, row.test) for row in result.layers]
 
     first, second = scores(tiny_folder("bert"), "both"), scores(other, "both")
@@ -207,8 +209,8 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
     ],
 )
 def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, tmp_path):
-    asked = SweepSettings(**{"seeds": (0,)} | ({} if "layers" in settings else {"strategy": "exhaustive"}) | settings)
-    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=asked, training=ONCE)
+    asked = settings if "layers" in settings else {"strategy": "exhaustive"} | settings
+    result = swept(load_encoder(tiny_folder("bert")), tmp_path, **asked)
     assert result.chosen == chosen
     assert result.choice.endswith(said)
     assert result.choice in (tmp_path / "lean" / "README.md").read_text()
@@ -216,18 +218,16 @@ def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, sa
 
 def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
     drop = DropPrediction(from_layer=2, confidence=0.8, sentence="", signs={})
-    settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
     encoder = load_encoder(tiny_folder("electra"), pooling="cls")  # layer 0 is the same for all texts
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, prediction=drop)
+    result = swept(encoder, tmp_path, layers="all", pick="robust", within=100.0, prediction=drop)
     assert [row.layer for row in result.layers] == [1, 2, 3]
     assert result.chosen == 1
     assert "before the predicted drop (layer 2)" in result.choice
 
 
 def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):
-    training, settings = dataclasses.replace(SHORT, epochs=4), SweepSettings(strategy="guided", seeds=(0,))
     encoder = load_encoder(tiny_folder("electra"))
-    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training)
+    result = swept(encoder, tmp_path, dataclasses.replace(SHORT, epochs=4), strategy="guided")
     assert result.search
     assert all(trial.test is None for trial in result.search)
     assert result.search_cost == sum(t.steps * max(1, t.layer) for t in result.search)
@@ -249,8 +249,8 @@ def test_another_rule_or_fewer_seeds_train_nothing_and_take_nothing_away(tiny_fo
     encoder, watcher, results = load_encoder(tiny_folder("bert")), Planned(), {}
     for pick, layers, seeds in (("small", "1,2,3", (0, 1)), ("depth-bonus", "1,2,3", (0, 1)), ("best-dev", "2", (0,))):
         within = None if pick == "best-dev" else 100
-        settings = SweepSettings(layers=layers, pick=pick, within=within, seeds=seeds)
-        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=ONCE, progress=watcher)
+        settings = {"layers": layers, "pick": pick, "within": within, "seeds": seeds}
+        result = swept(encoder, tmp_path, progress=watcher, **settings)
         lean = load_encoder(tmp_path / "lean")
         assert lean.depth == result.chosen
         dev = [trial.dev for trial in result.trials if trial.layer == result.chosen and trial.seed in seeds]
@@ -263,7 +263,7 @@ def test_another_rule_or_fewer_seeds_train_nothing_and_take_nothing_away(tiny_fo
     assert SweepResult.read(tmp_path / "sweep.json") == again
     assert again.certainty.seeds == 2
     assert "2 seeds" in sweep_table(again).title
-    finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=dataclasses.replace(SHORT, epochs=2))
+    swept(encoder, tmp_path, dataclasses.replace(SHORT, epochs=2), **settings)
     kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
     assert kept.keys() == {1, 2}
     assert kept[1].layers == first.layers
@@ -273,13 +273,11 @@ def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, 
     """Its trials and its yardstick's are those that each model alone would give."""
     full = load_encoder(tiny_folder("bert"))
     cut, before = truncate(full, 2), Preparation(full=full, words="words of | mine")
-    options = {"settings": SweepSettings(layers="all", seeds=(0,)), "training": ONCE}
-    result = finetune(cut, word_splits(), out=tmp_path / "both", before=before, **options)
-    own = finetune(cut, word_splits(), out=tmp_path / "cut", **options)
-    whole = finetune(full, word_splits(), out=tmp_path / "whole", **options)
+    result = swept(cut, tmp_path / "both", layers="all", before=before)
+    own, whole = swept(cut, tmp_path / "cut", layers="all"), swept(full, tmp_path / "whole", layers="all")
     assert (result.layers, result.full) == (own.layers, whole.full)
     assert load_encoder(tmp_path / "both" / "full").depth == 3
-    assert finetune(cut, word_splits(), out=tmp_path / "both", before=before, **options).trials == result.trials
+    assert swept(cut, tmp_path / "both", layers="all", before=before).trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
     assert "| Before it | words of \\| mine |" in card

@@ -115,12 +115,10 @@ class SweepSettings(Result):
     """
 
     layers: str = "auto"
-    strategy: str | None = setting(
-        None, f"Behind auto: {', '.join(STRATEGIES)}; by default the first.", LAYERS, choices=STRATEGIES, kind=str
-    )
+    strategy: str | None = setting(None, f"Behind auto: {', '.join(STRATEGIES)}.", LAYERS, choices=STRATEGIES, kind=str)
     pick: str = setting(DEFAULT_RULE, f"Among trained layers: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES)
     within: float | None = setting(
-        None, f"Points of --pick; by default {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
+        None, f"Points of --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper has 5.")
 
