@@ -117,30 +117,28 @@ def test_equidistant_states_are_an_error_not_rounding_noise(kernel):
         cka_matrix(torch.eye(12)[None], kernel=kernel)
 
 
-def test_nan_too_few_and_misshapen_states():
-    x, y = reference.related_states(20, 8, 6)
-    with pytest.raises(DataError, match="too few"):
-        cka_matrix(x[:, :3], y[:, :3])
-    with pytest.raises(DataError, match="too few"):
-        StreamedCKA().result()
-    with pytest.raises(UsageError, match="20 and 19 texts"):
-        cka_matrix(x, y[:, :19])
-    with pytest.raises(UsageError, match="shape"):
-        cka_matrix(x[0])
-    with pytest.raises(UsageError, match="estimator"):
-        cka_matrix(x, y, estimator="unbiased")
-    with pytest.raises(UsageError, match="kernel"):
-        cka_matrix(x, y, kernel="cosine")
-    with pytest.raises(LayerOutOfRangeError):
-        StreamedCKA(pairs=[(0, 9)]).update(x, y)
-    streamed = StreamedCKA()
-    streamed.update(x, y)
-    with pytest.raises(UsageError, match="first one"):
-        streamed.update(x[:2], y)
-    x[1, 3, 3] = torch.nan
-    with pytest.raises(ModelError, match="layer 1"):
-        cka_matrix(x, y)
-    streamed = StreamedCKA()
-    streamed.update(x, y)
-    with pytest.raises(ModelError, match="layer 1"):
-        streamed.result()
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (DataError, "too few", lambda x, y: cka_matrix(x[:, :3], y[:, :3])),
+        (DataError, "too few", lambda x, y: StreamedCKA().result()),
+        (UsageError, "20 and 19 texts", lambda x, y: cka_matrix(x, y[:, :19])),
+        (UsageError, "shape", lambda x, y: cka_matrix(x[0])),
+        (UsageError, "estimator", lambda x, y: cka_matrix(x, y, estimator="unbiased")),
+        (UsageError, "kernel", lambda x, y: cka_matrix(x, y, kernel="cosine")),
+        (UsageError, "first one", lambda x, y: streamed((x, y), (x[:2], y))),
+        (LayerOutOfRangeError, "9", lambda x, y: StreamedCKA(pairs=[(0, 9)]).update(x, y)),
+        (ModelError, "layer 1", lambda x, y: cka_matrix(x.index_fill(0, torch.tensor([1]), torch.nan), y)),
+        (ModelError, "layer 1", lambda x, y: streamed((x.index_fill(0, torch.tensor([1]), torch.nan), y))),
+    ],
+)
+def test_states_that_cannot_be_compared(error, match, call):
+    with pytest.raises(error, match=match):
+        call(*reference.related_states(20, 8, 6))
+
+
+def streamed(*batches, **options):
+    sums = StreamedCKA(**options)
+    for batch in batches:
+        sums.update(*batch)
+    return sums.result()

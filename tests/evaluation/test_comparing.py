@@ -7,17 +7,10 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
-from tests.support.retrieval import retrieval_folder
-from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import WAYS, compare
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return read_retrieval(retrieval_folder(tmp_path_factory.mktemp("set") / "tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from tests.support.retrieval import retrieval_folder
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
@@ -18,11 +17,6 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.evaluation.searching import MEASURES, SearchVectors, search
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return read_retrieval(retrieval_folder(tmp_path_factory.mktemp("set") / "tiny"))
 
 
 def by_sentence_transformers(folder, data):

@@ -1,6 +1,5 @@
 """Scores by the `mteb` package: a published figure, our own figures, and its own wrapper of sentence-transformers."""
 
-import dataclasses
 import json
 import sys
 
@@ -35,22 +34,6 @@ def stsb(shared_data):
     return read_pairs(shared_data / "stsb/en/test.csv").pairs
 
 
-@pytest.fixture(scope="module")
-def answers(shared_data):
-    """The first queries of a set, the documents that answer them, and others."""
-    data = read_retrieval(shared_data / "retrieval/trecqa-test")
-    relevance = data.relevance[:8]
-    kept = sorted({place for grades in relevance for place in grades}.union(range(20)))
-    return dataclasses.replace(
-        data,
-        query_ids=data.query_ids[:8],
-        queries=data.queries[:8],
-        relevance=tuple({kept.index(place): grade for place, grade in grades.items()} for grades in relevance),
-        document_ids=tuple(data.document_ids[place] for place in kept),
-        documents=tuple(data.documents[place] for place in kept),
-    )
-
-
 def own_figures(encoder, pairs, data):
     return [evaluate(encoder, pairs).spearman, evaluate_retrieval(encoder, data, model="it").means["nDCG@10"]]
 
@@ -70,14 +53,6 @@ def test_the_published_figure_of_a_real_model(mteb, minilm_vectors, stsb):
     assert f"MTEB {mteb.__version__} " in report.title
     assert row.values["seconds"] > 0
     assert SuiteReport.from_dict(json.loads(report.to_json())) == report
-
-
-@pytest.mark.parametrize("runtime", ["torch", "onnx"])
-def test_our_own_figures(mteb, minilm, minilm_graph, stsb, answers, runtime):
-    encoder = load_encoder(minilm) if runtime == "torch" else OnnxEncoder.load(minilm_graph)
-    expected = own_figures(encoder, stsb[:40], answers)
-    assert 50 < expected[1] < 99
-    assert figures(encoder, stsb[:40], answers) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.filterwarnings("ignore:Task name all", "ignore:Some prompts")  # it wants names of its own

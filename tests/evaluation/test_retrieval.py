@@ -5,18 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.retrieval import retrieval_folder
-from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import evaluate_retrieval, fitting_lists, score_retrieval
 from truncate_kit.models.loading import load_encoder
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("faiss")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return read_retrieval(retrieval_folder(tmp_path_factory.mktemp("set") / "tiny"))
 
 
 def test_exact_search_and_an_index_that_looks_everywhere(tiny_folder, data):

@@ -143,11 +143,7 @@ def profile(
 
 
 def predicted_drop(
-    encoder: Encoder,
-    texts: Sequence[str],
-    *,
-    pairs: Sequence[TextPair] | None = None,
-    max_length: int | None = None,
+    encoder: Encoder, texts: Sequence[str], *, pairs: Sequence[TextPair] | None = None, max_length: int | None = None
 ) -> DropPrediction | None:
     """Return what `profile` predicts from some texts, with the usual reference of such a model.
 
@@ -196,7 +192,7 @@ class _Measurer:
         shapes = [(model.depth + 1, len(texts), model.width) for model in self.models]
         states = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
         scores = StateScores(), TokenScores()
-        for batches in self._batches(texts, self.progress):
+        for batches in self._batches(texts, 0, len(texts)):
             self._score(scores, batches[0])
             for held, batch in zip(states, batches, strict=True):
                 held[:, batch.places] = batch.states
@@ -219,7 +215,7 @@ class _Measurer:
         parts, values = max(1, self.blocks), []
         for start, stop in pairwise(len(texts) * part // parts for part in range(parts + 1)):
             block = StreamedCKA(estimator=how.estimator, pairs=[*enumerate(layers)])
-            for batches in self._batches(texts[start:stop], _part_of(self.progress, start, len(texts))):
+            for batches in self._batches(texts[start:stop], start, len(texts)):
                 self._score(scores, batches[0])
                 states = [batch.states for batch in batches]
                 whole.update(*states)
@@ -237,15 +233,14 @@ class _Measurer:
 
     def read(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
         """Return the states of the model alone, (L', n, d), as they are compared."""
-        how = self.settings
-        options: dict[str, Any] = {"pooling": how.pooling, "raw": how.raw, "batch_size": how.batch_size}
+        options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
         return layer_states(self.models[0], texts, prompt=prompt, progress=self.progress, **options)
 
-    def _batches(self, texts: Sequence[str], progress: Progress) -> Iterator[tuple[StateBatch, ...]]:
-        how = self.settings
-        return iter_states_together(
-            self.models, texts, pooling=how.pooling, raw=how.raw, batch_size=how.batch_size, progress=progress
-        )
+    def _batches(self, texts: Sequence[str], start: int, total: int) -> Iterator[tuple[StateBatch, ...]]:
+        """Yield the states of all models for texts that begin at `start` of `total`."""
+        progress: Progress = lambda task, done, _: self.progress(task, start + done, total)  # noqa: E731
+        options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
+        return iter_states_together(self.models, texts, progress=progress, **options)
 
     @torch.inference_mode()
     def _score(self, scores: tuple[StateScores, TokenScores], batch: StateBatch) -> None:
@@ -261,11 +256,6 @@ class _Measurer:
     def _scored(self, scores: tuple[StateScores, TokenScores]) -> dict[str, Any]:
         tokens = scores[1].result() if self.models[0].depth else {"block_influence": (), "angular_distance": ()}
         return scores[0].result() | tokens | {"spearman": None}
-
-
-def _part_of(progress: Progress, start: int, total: int) -> Progress:
-    """Report progress within a part of the texts as progress over all of them."""
-    return lambda task, done, _: progress(task, start + done, total)
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:

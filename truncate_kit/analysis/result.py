@@ -43,20 +43,18 @@ class AnalysisSettings:
 
     estimator: Estimator = setting(
         "debiased",
-        "Of CKA: debiased, or biased as the TMFT paper's authors have it.",
+        "CKA estimator: debiased, or biased as in the TMFT paper.",
         LAYERS,
         choices=get_args(Estimator),
     )
-    kernel: Kernel = setting("linear", "Of CKA: linear or rbf.", LAYERS, choices=get_args(Kernel))
+    kernel: Kernel = setting("linear", "CKA kernel: linear or rbf.", LAYERS, choices=get_args(Kernel))
     outliers: int = setting(3, bounds=_COUNT)
     intervals: int = setting(10, bounds=_COUNT)
     level: float = setting(0.95, bounds=_LEVEL)
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
-    raw: bool = setting(
-        False, "States as the blocks give them, without the final norm some families have.", LAYERS, name="--raw"
-    )
-    max_texts: int | None = setting(10_000, "Number of texts that are drawn if there are more.", DATA, bounds=_TEXTS)
+    raw: bool = setting(False, "States of the blocks, without a family's final norm.", LAYERS, name="--raw")
+    max_texts: int | None = setting(10_000, "Number of texts to draw if there are more.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
     batch_size: int = setting(64, bounds=BATCH)
