@@ -38,15 +38,9 @@ _HYPHEN = "\u2011"  # does not break lines: values such as depth-bonus stay whol
 class PanelCommand(TyperCommand):
     """A command with its options by panel in plain text, then the options of every command."""
 
-    def __init__(self, name: str | None, *, params: list[Any], **details: Any) -> None:
-        shared = typer.main.get_command(_SHARED).params
-        prints_json = any(parameter.name == "as_json" for parameter in params)
-        own = [option for option in shared if prints_json or option.name != "json_schema"]
-        super().__init__(name, params=[*params, *own], **details)
-
     def invoke(self, ctx: Any) -> Any:
         """Run the command; messages name its options."""
-        console.begin(self, quiet=ctx.params.pop("quiet"), verbose=ctx.params.pop("verbose"))
+        console.begin(self, ctx.params["quiet"], ctx.params["verbose"])
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -110,53 +104,10 @@ def _section(title: str, rows: list[tuple[str, str]], formatter: Any) -> None:
         formatter.buffer[:] = [text.replace(_HYPHEN, "-") for text in formatter.buffer]
 
 
-def schema_text(command: str) -> str:
-    """Return the JSON Schema of `--json`, made from the result class of the command."""
-    import json
-
-    from truncate_kit.core.results import json_schema
-
-    return json.dumps(json_schema(command, [function_of(command).result]), indent=1)
-
-
-_SHARED = typer.Typer(add_completion=False)
-
-
-def _print_and_end(text: str) -> None:
-    typer.echo(text)
-    raise typer.Exit
-
-
-def _shared(text: str, *names: str, **details: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Results", **details)
-
-
-def _print_schema(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        _print_and_end(schema_text(context.info_name or ""))
-
-
-_Schema = _shared(
-    "Print the JSON Schema of --json and exit.",
-    "--json-schema",
-    is_eager=True,
-    callback=_print_schema,
-    expose_value=False,
-)
-
-
-@_SHARED.command()
-def _options_of_all(
-    quiet: Annotated[bool, _shared("Print results and problems only: no notes, no progress.", "--quiet", "-q")] = False,
-    verbose: Annotated[bool, _shared("Print every table, with all columns.", "--verbose", "-v")] = False,
-    json_schema: Annotated[bool, _Schema] = False,
-) -> None:
-    """Declare the options of every command; the last one needs `--json`."""
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        _print_and_end(f"truncate-kit {VERSION}")
+        typer.echo(f"truncate-kit {VERSION}")
+        raise typer.Exit
 
 
 app = typer.Typer(name="truncate-kit", cls=PanelGroup, no_args_is_help=True, context_settings=_HELP, **_PLAIN)
@@ -174,7 +125,6 @@ def options(
 def main(argv: list[str] | None = None) -> None:
     """Run the command line. Exit codes: 1 user error, 2 usage, 70 defect, 130 interrupted."""
     os.environ["MPLBACKEND"] = "agg"  # figures go to files only
-    console.prepare_streams()
     try:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:

@@ -4,14 +4,12 @@ import contextlib
 import json
 import re
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -57,7 +55,7 @@ FUNCTIONS = {
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
-def begin(command: Any, *, quiet: bool = False, verbose: bool = False) -> None:
+def begin(command: Any, quiet: bool = False, verbose: bool = False) -> None:
     """Set the command for messages; `quiet` drops notes and progress, `verbose` prints all tables."""
     RUN.__init__(command=command, quiet=quiet, verbose=verbose, more_said=False)  # type: ignore[misc]  # set anew
 
@@ -88,18 +86,6 @@ def in_options(text: str) -> str:
     return _NAMED.sub(replaced, text)
 
 
-def prepare_streams() -> None:
-    """Escape characters that the terminal cannot print."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # replaced streams
-            if not _is_unicode(stream):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # not of all TextIO
-
-
-def _is_unicode(stream: TextIO) -> bool:
-    return (stream.encoding or "utf-8").lower().replace("-", "").startswith("utf")
-
-
 def print_problem(message: str, hint: str) -> None:
     """Print the message and the hint, one line each."""
     lines = [harmless(" ".join(in_options(text).split())) for text in (message, hint)]
@@ -109,25 +95,14 @@ def print_problem(message: str, hint: str) -> None:
 def note(*texts: str | None, quiet: bool = False) -> None:
     """Print notes on stderr, except with `--quiet` or if `quiet` is set (`--json`)."""
     for text in filter(None, () if quiet or RUN.quiet else texts):
-        typer.echo(_in_lines(text, sys.stderr), err=True)
+        typer.echo(harmless(in_options(text)), err=True)
 
 
 def say(*texts: str | None) -> None:
     """Print sentences of the result on stdout."""
     for text in texts:
         if text is not None:
-            typer.echo(_in_lines(text, sys.stdout))
-
-
-def _in_lines(text: str, stream: TextIO) -> str:
-    """Wrap a text at words for a terminal; commands are not wrapped."""
-    text = harmless(in_options(text))
-    if not stream.isatty() or "truncate-kit " in text:
-        return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(
-        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
-    )
+            typer.echo(harmless(in_options(text)))
 
 
 def print_json(result: "Result") -> None:
@@ -135,7 +110,7 @@ def print_json(result: "Result") -> None:
     from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
-    text = json.dumps(values, indent=2, ensure_ascii=not _is_unicode(sys.stdout), allow_nan=False)
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     typer.echo(harmless_json(text))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import json
 import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -42,14 +43,20 @@ class Command:
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
         functools.update_wrapper(self, function)
         self.__annotations__ = {}
-        self.function, self.examples, self._result = function, examples, result
+        self.function, self.examples, self.result = function, examples, result
         self.parameters = inspect.signature(function).parameters
 
-    @property
-    def result(self) -> type[Any]:
-        """The result class of `--json`."""
-        found: type[Any] = pkgutil.resolve_name(f"truncate_kit.{self._result}")
-        return found
+    def schema(self) -> str:
+        """Return the JSON Schema of `--json`, made from the result class."""
+        from truncate_kit.core.results import json_schema
+
+        kind = pkgutil.resolve_name(f"truncate_kit.{self.result}")
+        return json.dumps(json_schema(self.function.__name__, [kind]), indent=1)
+
+    def _print_schema(self, wanted: bool) -> None:
+        if wanted:
+            typer.echo(self.schema())
+            raise typer.Exit
 
     @functools.cached_property
     def settings(self) -> dict[str, type]:
@@ -72,6 +79,17 @@ class Command:
                 typed += [_parameter(field) for field in _options_of(self.settings[name])]
             else:
                 typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        eager: dict[str, Any] = {"is_eager": True, "callback": self._print_schema, "expose_value": False}
+        shared = [
+            ("quiet", results_option(False, "Print results and problems only.", "--quiet", "-q")),
+            ("verbose", results_option(False, "Print every table, with all columns.", "--verbose", "-v")),
+            (
+                "json_schema",
+                results_option(False, "Print the JSON Schema of --json and exit.", "--json-schema", **eager),
+            ),
+        ]
+        for name, option in shared if self.result else shared[:2]:
+            typed.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool))
         return inspect.Signature(typed)
 
     def __call__(self, **values: Any) -> Any:
@@ -79,6 +97,8 @@ class Command:
         typed = self.__signature__.parameters
         defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
         values = {name: value for name, value in defaults.items() if value is not ...} | values
+        for name in ("quiet", "verbose", "json_schema"):
+            values.pop(name, None)
         for name, kind in self.settings.items():
             given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
             given = {key: value for key, value in given.items() if value is not None}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.commands import run_both
 from truncate_kit.report.view import Table
-from truncate_kit_cli.console import _side_by_side, begin, note, say
+from truncate_kit_cli.console import _side_by_side, begin
 from truncate_kit_cli.console import table as draw
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
@@ -97,22 +97,6 @@ def test_a_long_text_is_broken_between_words(capsys, terminal):
     table("Models", ("one", "other"), [(ORIGIN, "12.5")])
     first = [line[:54].strip() for line in lines_of(capsys)[3:]]
     assert " ".join(first).replace("12.5", "").split() == ORIGIN.split()
-
-
-def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsys, terminal):
-    terminal(40)
-    for tell, stream in ((say, "out"), (note, "err")):
-        tell("The end of this model is expected to fall: from layer 5 on.\n  Do: leave the very last layers out of it.")
-        command = "As a graph: truncate-kit export exported/combined --onnx --workspace exported"
-        tell(command)
-        lines = getattr(capsys.readouterr(), stream).splitlines()
-        assert lines == [
-            "The end of this model is expected to",
-            "fall: from layer 5 on.",
-            "  Do: leave the very last layers out of",
-            "it.",
-            command,
-        ]
 
 
 def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):

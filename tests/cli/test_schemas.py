@@ -19,7 +19,7 @@ from tests.support.made_results import (
     some_heads,
 )
 from truncate_kit.core.results import FORMAT
-from truncate_kit_cli.app import COMMANDS, command_of, function_of, schema_text
+from truncate_kit_cli.app import COMMANDS, command_of, function_of
 
 MADE = {
     "finetune": a_sweep(),
@@ -42,11 +42,11 @@ def test_every_command_that_prints_json_has_a_schema():
     assert printing == {*COMMANDS} - {"demo"}
     for command in printing:
         assert function_of(command).result
-        jsonschema.Draft202012Validator.check_schema(json.loads(schema_text(command)))
+        jsonschema.Draft202012Validator.check_schema(json.loads(function_of(command).schema()))
 
 
 def test_a_command_prints_its_schema_and_does_nothing_else(capfd):
-    assert json.loads(run(capfd, "finetune", "--json-schema")) == json.loads(schema_text("finetune"))
+    assert json.loads(run(capfd, "finetune", "--json-schema")) == json.loads(function_of("finetune").schema())
 
 
 @pytest.mark.parametrize("command", MADE)

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from truncate_kit_cli.app import command_of, main, schema_text
+from truncate_kit_cli.app import command_of, function_of, main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -59,7 +59,7 @@ def check_json(command: str, text: str) -> None:
 @functools.cache
 def _validator(command: str) -> Any:
     # That the schema itself is one is checked once, in tests/cli/test_schemas.py: it takes ten times as long.
-    return jsonschema.Draft202012Validator(json.loads(schema_text(command)))
+    return jsonschema.Draft202012Validator(json.loads(function_of(command).schema()))
 
 
 def refused(capture: Capture, *arguments: object) -> str:

@@ -175,9 +175,9 @@ def gained_table(report: BenchReport) -> Table | None:
     fast = GRAPH if rate(report, "lean", GRAPH) else shared
     lean, full, quality = _model(report, "lean"), _model(report, "full"), report.quality
     kilobytes = [(model.weights_bytes or 0) // 1000 for model in (lean, full)]
-    sizes = [("layers", lean.layer, full.layer), ("parameters", lean.parameters, full.parameters)]
-    sizes += [("weights on disk, kB", kilobytes[0], kilobytes[1])]
-    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× fewer") for name, a, b in sizes if a and b]
+    sizes = [("layers", "fewer", lean.layer, full.layer), ("parameters", "fewer", lean.parameters, full.parameters)]
+    sizes += [("weights on disk, kB", "smaller", kilobytes[0], kilobytes[1])]
+    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× {how}") for name, how, a, b in sizes if a and b]
     if quality is not None:
         difference = "{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format(**quality)
         rows.append((f"score ({report.metric} × 100)", f"{quality['lean']:.1f}", f"{quality['full']:.1f}", difference))
