@@ -21,13 +21,12 @@ from tests.support.made_results import (
 )
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
-from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.workspace import DataSource, Workspace
 from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report import page as pages
 from truncate_kit.report.page import read_run, snippets, write_page
 from truncate_kit.training.cutting import CutResult
 from truncate_kit_cli.app import main
@@ -238,15 +237,6 @@ def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path, drawn
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_that_would_be_too_large_is_refused(lean, tmp_path, monkeypatch):
-    run = write_run(tmp_path / "run", lean)
-    monkeypatch.setattr(pages, "MOST_BYTES", write_page(run).file_bytes - 1)
-    kept = (run / "report.html").read_bytes()
-    with pytest.raises(ModelError, match="The page would have"):
-        write_page(run)
-    assert (run / "report.html").read_bytes() == kept
-
-
 def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path, drawn):
     bench = bench_of(a_quality(1, 3))
     bench = replace(
@@ -333,6 +323,3 @@ def test_no_code_of_a_changed_folder_is_recommended(tmp_path):
     folder.mkdir()
     (folder / "modules.json").write_text(json.dumps([{"type": "evil.Pooling", "path": "1_Pooling"}]))
     assert [title for title, _ in snippets(run_of(folder))] == ["Command line", "Python"]
-    (folder / "modules.json").write_text("[3]")
-    with pytest.raises(ModelError, match="is damaged"):
-        snippets(run_of(folder))

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BASE, BenchReport
-from truncate_kit.core.errors import ModelError, UsageError, first_line
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.origin import RESULT_FILES, Method, Origin, miniature_path, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
@@ -36,7 +36,6 @@ from truncate_kit.report.measuring import bench_plot, compared_in, gained_table,
 from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
-MOST_BYTES = 6 * 2**20  # limit of mail servers
 PAIRS = "PAIRS.csv"  # placeholder in commands
 FASTER = 1.1  # smaller factors are no reason to change a model
 LOSS = 1.0  # points: a loss that an interval must exclude
@@ -229,15 +228,12 @@ def snippets(run: Run) -> list[tuple[str, str]]:
         f"import truncate_kit\n\nmodel = truncate_kit.load_encoder({place!r})\nvectors = model.encode({SAMPLE_TEXTS})"
     )
     lines = [("Command line", shlex.join(encode)), ("Python", ours)]
-    try:
-        modules, transformer, settings = (
-            read_json(folder / name) if (folder / name).is_file() else {}
-            for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-        )
-        kinds = [str(module["type"]) for module in modules]
-        as_it_is = not transformer.get("do_lower_case") and not settings.get("default_prompt_name")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder} is damaged: {first_line(error)}.", hint="Save the model again.") from error
+    modules, transformer, settings = (
+        read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+    )
+    kinds = [str(module["type"]) for module in modules]
+    as_it_is = not transformer.get("do_lower_case") and not settings.get("default_prompt_name")
     if all(kind.startswith(("sentence_transformers.", *OWN_POOLINGS)) for kind in kinds):
         own = any(kind in OWN_POOLINGS for kind in kinds)
         lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
@@ -363,7 +359,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
 
     Raises:
         UsageError: The workspace is empty, or `out` is no HTML file.
-        ModelError: A model or its export is damaged.
+        ModelError: An export is damaged.
         FileProblemError: The file cannot be written.
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):  # protects models and data
@@ -375,8 +371,6 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     named = {name: f"{Path(one.origin).name or 'Models'} in {one.workspace.folder}" for name, one in runs.items()}
     title = ", ".join(f"{name}: {words}" if other else words for name, words in named.items())
     text = _render(title, [(name, *verdict) for name, verdict in found.items()], parts)
-    if len(text.encode()) > MOST_BYTES:
-        raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")
     path = local_path(out or run / ("report.html" if other is None else "comparison.html"))
     write_text(path, text)
     missing = {command: what for part in parts for what, command in part.missing}
