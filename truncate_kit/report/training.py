@@ -1,4 +1,4 @@
-"""Views of fine-tuning, contrastive training, frozen heads, combined layers and cuts."""
+"""Views by layer: analyses, fine-tuning, contrastive training, frozen heads, combined layers and cuts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from truncate_kit.core.wording import (
     counted,
     layers_in_words,
     listed,
+    number,
     place_in_words,
     points,
 )
@@ -38,6 +39,7 @@ from truncate_kit.report.view import (
 )
 
 if TYPE_CHECKING:
+    from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.core.statistics import Span
     from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
@@ -52,6 +54,128 @@ CODES = (
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
 _LONGEST = 60  # characters of a sentence in a table or figure
+
+
+def view_layer_profile(profile: LayerProfile) -> View:
+    """Show CKA, the untrained scores and the predicted drop."""
+    from truncate_kit.analysis.drop import NOT_PREDICTED
+    from truncate_kit.analysis.result import called
+    from truncate_kit.data.retrieval import SEARCH_METRICS
+
+    name, other = called(profile.model), f"its own layer {profile.depth // 2}"
+    if profile.kept_blocks is not None:
+        name = f"{name}, {blocks_in_words(profile.kept_blocks, profile.full_depth)}"
+    if profile.reference is not None:
+        other = called(profile.reference)
+    scores: Scores = {"Spearman": profile.spearman} if profile.spearman else {}
+    scores |= {SEARCH_METRICS[metric]: values for metric, values in profile.searched.items()}
+    expected = NOT_PREDICTED if profile.labels else "The model is too shallow to predict a drop."
+    sentences = [_best(profile, scores), expected if profile.drop is None else profile.drop.sentence]
+    tables = [_layers(profile, f"{name} against {other}", scores), _matrix(profile)]
+    plots = _profile_plots(profile, f"{name} compared with {other}", scores)
+    return View("cka", "What the layers show", tables, sentences, notes=_profile_notes(profile), plots=plots)
+
+
+Scores = dict[str, tuple[float | None, ...]]
+
+
+def _best(profile: LayerProfile, scores: Scores) -> str | None:
+    """Name the layer that scores highest untrained, and the last layer."""
+    measure = next((name for name in scores if name != "Spearman"), "Spearman")
+    known = {layer: value for layer, value in enumerate(scores.get(measure, ())) if value is not None}
+    if not known:
+        return None
+    best, last = max(known, key=known.__getitem__), known.get(profile.depth)
+    beside = "" if last is None or best == profile.depth else f", the last layer {last:.1f}"
+    return f"Highest without further training: layer {best} ({measure} {known[best]:.1f}{beside})."
+
+
+def _profile_notes(profile: LayerProfile) -> list[Any]:
+    """Describe the texts and the comparison."""
+    left_out = [(profile.num_repeats, "repeats left out"), (profile.num_not_drawn, "more not drawn")]
+    texts = [f"{profile.num_texts:,} distinct texts", *(f"{count:,} {what}" for count, what in left_out if count)]
+    alone, not_held = profile.reference is None, [at for at, count in enumerate(profile.parameters) if count is None]
+    shared = profile.depth > 1 and len(set(profile.parameters[1:])) == 1
+    return [
+        f"States of {'; '.join(texts)}.",
+        alone and "No reference: each layer is compared with the middle one of the model, which is less sure.",
+        not alone
+        and profile.reference_depth != profile.depth
+        and "The depths differ, so layers are compared at the same relative depth.",
+        profile.streamed and f"Matrices and outlier dimensions come from a sample of {profile.matrix_texts:,} texts.",
+        not_held and f"No model of this family can be cut at layer {listed(not_held)}.",
+        shared and "The blocks of this model share their weights: cutting saves time, not parameters.",
+    ]
+
+
+def _layers(profile: LayerProfile, title: str, scores: Scores) -> Table:
+    """Show all measures by layer."""
+    drop, curve, without = profile.drop, profile.cka, profile.cka_without_outliers
+
+    def named(layer: int) -> str:
+        notes = [f"block {profile.last_blocks[layer]}"] if layer and profile.kept_blocks is not None else []
+        notes += ["drop"] if drop and drop.from_layer is not None and layer >= drop.from_layer else []
+        return f"{layer} ({', '.join(notes)})" if notes else str(layer)
+
+    def cka(layer: int) -> str:
+        value, end = curve.values[layer], curve.high[layer] if curve.high else None
+        return number(value, ".3f") + ("" if value is None or end is None else f" ± {end - value:.3f}")
+
+    def of(values: Sequence[float | None], form: str) -> Column:
+        return lambda layer: number(values[layer], form) if layer < len(values) else None
+
+    columns: dict[str, Column] = {"layer": named, **{name: of(values, ".1f") for name, values in scores.items()}}
+    columns |= {"CKA" if curve.low is None else f"CKA ({100 * profile.level:g} %)": cka}
+    columns["parameters"] = of(profile.parameters, ",")
+    if profile.reference is not None and profile.reference_depth != profile.depth:
+        columns["reference layer"] = of(curve.reference_layers, "")
+    columns[f"CKA without {profile.outliers} outliers"] = of(() if without is None else without.values, ".3f")
+    columns["Block Influence"] = of(profile.block_influence, ".3f")
+    columns["angular distance"] = of(profile.angular_distance, ".3f")
+    columns |= {"effective rank": of(profile.effective_rank, ".1f"), "anisotropy": of(profile.anisotropy, ".3f")}
+    how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
+    return Table.of(f"{title}: {how}", range(profile.depth + 1), columns)
+
+
+def _matrix(profile: LayerProfile) -> Table:
+    other = "the model" if profile.reference is None else "the reference"
+    rows = [(str(layer), *(number(value, ".3f") for value in row)) for layer, row in enumerate(profile.cka_matrix)]
+    columns = ("layer", *map(str, range(len(rows[0]) - 1 if rows else 0)))
+    return Table(f"CKA of every pair: rows are layers of the model, columns of {other}", columns, rows, detail=True)
+
+
+def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[Any]:
+    """Draw CKA by layer with its interval, CKA of every pair of layers, and the untrained scores."""
+    layers, drop, curve, without = range(profile.depth + 1), profile.drop, profile.cka, profile.cka_without_outliers
+    over: dict[str, Any] = {"whole": True, "file": "curve"}
+    if drop is not None and drop.from_layer is not None:
+        over["shade"] = drop.from_layer - 0.5, profile.depth + 0.5, f"predicted drop, {drop.sureness}"
+    along = LAYERS
+    if profile.kept_blocks is not None:
+        along = "last block kept (0 = embeddings)"
+        over["ticks"] = {layer: str(block) for layer, block in enumerate(profile.last_blocks)}
+    interval = f", {100 * profile.level:g} % interval" if curve.low is not None else ""
+    series = [Series(layers, curve.values, f"CKA{interval}", low=curve.low or (), high=curve.high or ())]
+    if without is not None:
+        label = f"without the {profile.outliers} dimensions of largest variance"
+        series.append(Series(layers, without.values, label, SKY, marker=".", line="--"))
+    lowest = min([0.0, *(value for value in (*curve.values, *(curve.low or ())) if value is not None)])
+    unit, axis = f"CKA, {profile.estimator}, {profile.kernel}", "model" if profile.reference is None else "reference"
+    title = f"{title}, {profile.num_texts:,} texts"
+    axes, heat = (f"layer of the {axis}", "layer of the model"), profile.cka_matrix
+    looks = {"Spearman": (f"{profile.num_pairs:,} pairs", GREEN, "o")}
+    searched = f"{profile.num_queries:,} queries", ORANGE, "s"
+    untrained = []
+    others = [name for name in scores if name != "Spearman"]
+    for name in [*({*scores} & {"Spearman"}), *others[:1]]:
+        number_of, color, marker = looks.get(name, searched)
+        untrained.append(Series(layers, scores[name], f"{name}, {number_of}", color, marker=marker))
+    shown = "Scores of the untrained states of each layer"
+    return [
+        Plot("cka", title, along, unit, series, y_range=(lowest, 1.05), **over),
+        heat and Plot("matrix", "CKA of every pair of layers", *axes, heat=heat, heat_range=(0.0, 1.0)),
+        untrained and Plot("untrained", shown, along, "score × 100", untrained, **over),
+    ]
 
 
 def view_sweep_result(result: SweepResult) -> View:

@@ -216,14 +216,11 @@ class View:
 
 
 _MODULES = {
-    "analysis": ("LayerProfile",),
-    "training": (
-        *("SweepResult", "ContrastiveResult", "LayerWeights", "FrozenReport", "CombinationReport", "CutResult"),
-    ),
-    "distillation": ("DistillResult",),
-    "measuring": ("BenchReport", "ExportReport", "EncodedFile", "SuiteReport"),
-    "study": ("StudyResult",),
-    "view": ("Contents", "Diagnosis", "PageReport"),
+    "training": "LayerProfile SweepResult ContrastiveResult LayerWeights FrozenReport CombinationReport CutResult",
+    "distillation": "DistillResult",
+    "measuring": "BenchReport ExportReport EncodedFile SuiteReport",
+    "study": "StudyResult",
+    "view": "Contents Diagnosis PageReport",
 }
 """Results by module of this folder; `view_sweep_result` shows a `SweepResult`."""
 
@@ -231,7 +228,7 @@ _MODULES = {
 def view_of(result: Any) -> View:
     """Return the view of a result; by default a table of its fields. Imports no torch."""
     kind = type(result).__name__
-    for module in (module for module, kinds in _MODULES.items() if kind in kinds):
+    for module in (module for module, kinds in _MODULES.items() if kind in kinds.split()):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
         view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
         return view
