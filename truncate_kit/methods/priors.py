@@ -67,11 +67,11 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
     embeddings = encoder.backbone.get_input_embeddings()
     setattr(model, model.base_model_prefix, encoder.backbone)
     model.tie_weights()
-    given = _GivenStates()
+    states = _GivenStates()
     if hasattr(model, "lm_predictions"):  # DeBERTa's own head asks the backbone for the words it is tied to
-        given.embeddings = nn.Module()
-        given.embeddings.word_embeddings = embeddings
-    setattr(model, model.base_model_prefix, given)
+        states.embeddings = nn.Module()
+        states.embeddings.word_embeddings = embeddings
+    setattr(model, model.base_model_prefix, states)
     return MaskedHead(model.to(encoder.device), pretrained)
 
 
@@ -324,7 +324,7 @@ def adapt(
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed)).tolist()
     held = max(2, min(MOST_HELD_OUT, round(HELD_OUT * len(ids))))
     evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
-    before, _ = evaluator.score(model)
+    untrained, _ = evaluator.score(model)
     examples = MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group)
     micro_batch, task = MICRO_BATCH * group.size, f"masked words at layer {model.depth}, {_epochs(training)}"
     run = TrainingRun(model, examples, evaluator, training, seed=settings.seed, micro_batch=micro_batch, group=group)
@@ -334,7 +334,7 @@ def adapt(
         num_texts=len(ids) - held,
         num_held_out=held,
         head_pretrained=head.pretrained,
-        losses=(-before, *(-score for score in state.scores)),
+        losses=(-untrained, *(-score for score in state.scores)),
         best_epoch=state.best_stage + 1,
         processes=group.size,
     )

@@ -48,21 +48,32 @@ def view_distill_result(result: DistillResult) -> View:
         tables = [_graphs(result, taken, every=False), *tables, _graphs(result, taken, every=True)]
         plots.append(_graphs_plot(result, taken))
     how = "" if search.exact else "; simpler rules, and the ones named" if result.budget.named_blocks else "; by a beam"
+    tried = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s{how}."
     return View(
-        key="sizes",
-        title="How many blocks",
-        notes=(
+        "sizes",
+        "How many blocks",
+        tables,
+        [tried, choice(result), *_graph_choice(result, taken)],
+        notes=[
             f"Texts: {texts_in_words(result.texts)}.",
-            *(() if words is None else vocabulary_sentences(words)),
+            *(vocabulary_sentences(words) if words else ()),
             *_notes(result),
-        ),
-        tables=tables,
-        sentences=(
-            f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s{how}.",
-            choice(result),
-            *_graph_choice(result, taken),
-        ),
+        ],
+        details=[_learned(result)],
         plots=plots,
+    )
+
+
+def _learned(result: DistillResult) -> str:
+    """Describe how the chosen blocks learned."""
+    student, settings, source = result.student, result.settings, result.settings.teacher
+    if not student.scores:
+        return f"This is {source} itself."
+    if student.as_it_came:
+        return f"Learning from {source} made these blocks worse: they keep their weights."
+    return (
+        f"Training: 1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, "
+        f"peak learning rate {result.learning_rate:g}, {settings.precision}."
     )
 
 
@@ -103,8 +114,8 @@ def texts_in_words(texts: dict[str, int]) -> str:
     said += f", {texts['cut']:,} cut at the model's length" if texts["cut"] else ""
     if not texts["compared"]:
         return f"{said}; not compared with any evaluation set"
-    found = f"{texts['excluded']:,} found and left out" if texts["excluded"] else "none found"
-    return f"{said}; {counted(texts['compared'], 'text')} of evaluation sets compared as whole texts, {found}"
+    left_out = f"{texts['excluded']:,} found and left out" if texts["excluded"] else "none found"
+    return f"{said}; {counted(texts['compared'], 'text')} of evaluation sets compared as whole texts, {left_out}"
 
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:

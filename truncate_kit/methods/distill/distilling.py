@@ -274,12 +274,12 @@ class Distillation(Learning):
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
         """Take the blocks of the row's size that learned best, in this run or an earlier one; the chosen ones stay."""
-        same = [one for one in students if len(one.blocks) == len(row.blocks)]
+        same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
-            same = [one for one in same if one.blocks == chosen]
+            same = [student for student in same if student.blocks == chosen]
         if not same:
             return row
-        best = max(same, key=lambda one: (one.score, one.blocks == row.blocks))
+        best = max(same, key=lambda student: (student.score, student.blocks == row.blocks))
         if best.blocks != row.blocks:
             row = self._scored(row, best.blocks)
         learned = replace(row, scores=best.scores, agreement=best.agreement, steps=best.steps, seconds=best.seconds)
@@ -442,7 +442,7 @@ def _divided(
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, 0
-    given, data = data, splits_for(data, settings.seed)
+    whole, data = data, splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]
     if not parts:
         hint = "Give a folder with dev and test files, or one file to be divided."
@@ -451,10 +451,10 @@ def _divided(
         part.check_graded()
     kept, num_seen = without_seen(data, encoder.seen)
     if not num_seen or kept.test is None or data.test is None:
-        return data, given, 0
+        return data, whole, 0
     if len(kept.test) < FEWEST_TESTED:
-        return (None if data.dev is None else replace(kept, test=None)), given, num_seen
-    return kept, given, num_seen
+        return (None if data.dev is None else replace(kept, test=None)), whole, num_seen
+    return kept, whole, num_seen
 
 
 def _stores(

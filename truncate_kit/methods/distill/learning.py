@@ -448,8 +448,8 @@ class Learning:
         best, agreement = max(run.state.scores), None
         if isinstance(self.evaluator, AgreementEvaluator):
             agreement = self.evaluator.agreement(student if best >= untrained else self.view(blocks))
-        before = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
-        return self.runs.write(name, replace(before, scores=(best,), agreement=agreement))
+        row = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
+        return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
         """Return the student with these blocks; learn unless the store has it, and its weights if they are needed."""

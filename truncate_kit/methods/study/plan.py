@@ -1,9 +1,9 @@
-"""What a study runs. Its TOML file may leave out all keys but `model` of a model and `data` of a task.
+"""The plan of a study. Its TOML file needs only `model` of a model and `data` of a task.
 
 seeds = 3                        # their number, from 0
 layers = "all"                   # or some, such as [3, 6, 9] or "2..5"
-read_earlier = false             # true: also what a model trained at its last layer gives at earlier ones
-cka = "bert, random weights"     # name of the model that the others are compared with by CKA
+read_earlier = false             # true: also score earlier layers of a model trained at its last one
+cka = "bert, random weights"     # name of the reference for CKA
 published = "reference"          # file or folder of published figures, to stand beside the scores
 
 [training]                       # for all tasks; a task may have its own
@@ -14,22 +14,22 @@ model = "mini-electra-discriminator"
 
 [[models]]
 model = "mini-bert"
-name = "bert, random weights"    # what tables call it
+name = "bert, random weights"    # name in tables
 weights = "random"               # drawn once: all layers and seeds start from the same
 pooling = "cls"                  # mean, cls, max or last; else the model's own
 max_length = 64                  # tokens per text; else the model's limit
-blocks = [1, 4, 6]               # these alone, or "1..3,6": layers are then those of the kept model; else all blocks
-published = "BERT-base"          # what the figures call it; else its name
+blocks = [1, 4, 6]               # kept blocks, or "1..3,6", among which layers are counted; else all
+published = "BERT-base"          # name in the figures; else its own
 
 [[priors]]                       # learned before TMFT; an empty one, or no table, is TMFT alone
 
 [[priors]]
 words = "wordsim"                # a folder of word similarity sets, learned at the same layer before each trial
-tasks = ["bundled"]              # names of the tasks it goes before; else all
+tasks = ["bundled"]              # names of the tasks that follow; else all
 
 [[priors]]
 texts = "domain.txt"             # raw text, adapted to by masked words
-name = "in-domain"               # what tables call it; else what it is
+name = "in-domain"               # name in tables; else by its kind
 layer = 6                        # the model is cut there before; else the last one
 epochs = 3                       # over the texts
 batch_size = 256                 # texts per step
@@ -38,19 +38,19 @@ precision = "fp32"               # or "bf16", of words as well
 
 [[tasks]]
 data = "bundled"                 # a file, a folder, for retrieval as well, or a name of the hub
-name = "bundled"                 # what tables call it
+name = "bundled"                 # name in tables
 columns = ["sentence1", "sentence2", "score"]   # else found
 scale = [0, 5]                   # lowest and highest possible score; else found
 objective = "cosine"             # and any other key of [training], for this task alone
 read_earlier = true              # for this task alone
-models = ["bert, random weights", "mini-electra-discriminator"]     # names of those that are trained on it; else all
-published = "stsb/en"            # what the figures call the data; else its name
+models = ["bert, random weights", "mini-electra-discriminator"]     # names of the models trained on it; else all
+published = "stsb/en"            # name in the figures; else its own
 
 [[tasks]]
 data = "bundled"
 name = "by queries"
 retrieval = "search"             # a retrieval folder: half its queries choose the epoch, the other half reports
-search_metric = "ndcg"           # by which they do; or mrr, recall
+search_metric = "ndcg"           # metric of the choice; or mrr, recall
 """
 
 import os
@@ -91,7 +91,7 @@ class StudyModel(Result):
     """One model."""
 
     model: str  # folder, hub name or bundled miniature
-    name: str  # what tables call it
+    name: str  # name in tables
     weights: Literal["pretrained", "random"] = "pretrained"  # random ones keep shape and tokenizer
     pooling: str | None = None  # by default the model's own
     max_length: int | None = None  # tokens per text, by default the model's limit
@@ -103,7 +103,7 @@ class StudyModel(Result):
 class StudyPrior(Result):
     """Training before TMFT: raw texts, then words, either of them, or neither."""
 
-    name: str = ""  # what tables add to the model's name
+    name: str = ""  # added to the model's name in tables
     words: str | None = None  # folder of word similarity sets
     texts: str | None = None  # file of raw text
     layer: int | None = None  # where to cut before adapting to texts, by default the last one
@@ -133,7 +133,7 @@ class StudyTask(Result):
     """One task."""
 
     data: str  # file, folder or hub name; of a retrieval folder some queries teach, others choose and report
-    name: str  # what tables call it
+    name: str  # name in tables
     training: TrainingSettings  # settings of its trials, objective included
     columns: tuple[str, ...] | None = None  # names of first text, second text and target, else found
     scale: tuple[float, float] | None = None  # lowest and highest possible score, else found
@@ -191,7 +191,7 @@ def read_study(path: str | Path) -> Study:
             tasks=tuple(_task(shared | entry, training, home) for entry in _tables(values, "tasks")),
             layers=as_text(values.get("layers", "all")),
             seeds=check_number("seeds", values.get("seeds", 3), SEEDS),
-            published=_found(str(published), home, path=True) if published else None,
+            published=_located(str(published), home, path=True) if published else None,
             cka=values.get("cka"),
         )
         _check_names(study)
@@ -210,23 +210,23 @@ def _model(entry: dict[str, Any], home: Path) -> StudyModel:
     if isinstance(blocks, str):
         entry = entry | {"blocks": blocks_named(blocks)}
     model = _read(StudyModel, {"name": Path(str(entry.get("model"))).name} | entry, "a model")
-    found = _found(model.model, home)
+    place = _located(model.model, home)
     if model.blocks is None:
-        return replace(model, model=found)
+        return replace(model, model=place)
     if not model.blocks:
-        raise UsageError(f"{found} has blocks = [].", hint="Name one or more, or leave out blocks.")
+        raise UsageError(f"{place} has blocks = [].", hint="Name one or more, or leave out blocks.")
     from truncate_kit.models.loading import load_config
     from truncate_kit.models.truncation import kept_config
 
-    with _naming(found):
-        config = load_config(found)
+    with _naming(place):
+        config = load_config(place)
         kept_config(config, model.blocks)
     name = f"{model.name}, {blocks_in_words(model.blocks, config.num_hidden_layers)}"
-    return replace(model, model=found, name=entry.get("name", name))
+    return replace(model, model=place, name=entry.get("name", name))
 
 
 def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
-    paths = {key: _found(str(entry[key]), home, path=True) for key in _KINDS if key in entry}
+    paths = {key: _located(str(entry[key]), home, path=True) for key in _KINDS if key in entry}
     idle = {*entry} & ({*_OF_TEXTS} if "words" in paths else {*_OF_TEXTS, *_OF_BOTH})
     if idle and "texts" not in paths:
         name = min(idle)
@@ -243,7 +243,7 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
 def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
     if "data" not in entry:
         raise UsageError("a task lacks 'data'.", hint='Add data = "…".')
-    data, known = _found(str(entry["data"]), home), [field.name for field in fields(TrainingSettings)]
+    data, known = _located(str(entry["data"]), home), [field.name for field in fields(TrainingSettings)]
     searched = is_retrieval_folder(data)
     usual: dict[str, Any] = {"objective": SEARCH} if searched else {}
     if holds_words(Path(data)):
@@ -258,11 +258,11 @@ def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyT
             raise UsageError(f"the objective {settings.objective} does not fit.", hint=hint)
     other = {key: value for key, value in entry.items() if key not in known} | {"data": data}
     if "retrieval" in other:
-        other["retrieval"] = _found(str(other["retrieval"]), home, path=True)
+        other["retrieval"] = _located(str(other["retrieval"]), home, path=True)
     return _read(StudyTask, {"name": name} | other | {"training": settings.to_dict()}, "a task")
 
 
-def _found(name: str, home: Path, *, path: bool = False) -> str:
+def _located(name: str, home: Path, *, path: bool = False) -> str:
     """Return a path from the folder of the study file, wherever the command runs; other names stay as they are.
 
     path: it cannot be a hub name. Raises `UsageError` if a path counts from the current folder only.
@@ -287,9 +287,9 @@ def _check_names(study: Study) -> None:
     models, tasks = tuple(model.name for model in study.models), tuple(task.name for task in study.tasks)
     labels = [prior.label(model) for model in study.models for prior in study.priors]
     # Figures of two tasks of one name would replace each other.
-    for what, names in (("models", labels), ("tasks", [figure_name(task, "curves") for task in tasks])):
+    for kind, names in (("models", labels), ("tasks", [figure_name(task, "curves") for task in tasks])):
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"tables would call two of its {what} {twice!r}.", hint='Give each its own name = "…".')
+            raise UsageError(f"tables would call two of its {kind} {twice!r}.", hint='Give each its own name = "…".')
     named = [("cka", tuple(filter(None, [study.cka])), models)]
     named += [("models", task.models or (), models) for task in study.tasks]
     named += [("tasks", prior.tasks or (), tasks) for prior in study.priors]
@@ -307,23 +307,23 @@ def _check_names(study: Study) -> None:
 Kind = TypeVar("Kind", bound=Result)
 
 
-def _read(kind: type[Kind], values: dict[str, Any], what: str) -> Kind:
+def _read(kind: type[Kind], values: dict[str, Any], part: str) -> Kind:
     """Read a table, by the types of the fields. Raises `UsageError`."""
-    _check_keys(values, what, [field.name for field in fields(kind)])
+    _check_keys(values, part, [field.name for field in fields(kind)])
     try:
         return kind.from_dict(values)
     except UsageError:
         raise
     except ValueError as error:
-        raise UsageError(f"{what}: {error}.", hint="Correct its value; docs/guides/study.md shows all keys.") from error
+        raise UsageError(f"{part}: {error}.", hint="Correct its value; docs/guides/study.md shows all keys.") from error
 
 
-def _check_keys(values: Any, what: str, known: Collection[str]) -> None:
+def _check_keys(values: Any, part: str, known: Collection[str]) -> None:
     if not isinstance(values, dict):
-        raise UsageError(f"{what} is {values!r}.", hint="Make it a table.")
+        raise UsageError(f"{part} is {values!r}.", hint="Make it a table.")
     unknown = sorted({*values} - {*known})
     if unknown:
-        raise UsageError(f"{what} has no {unknown[0]!r}.", hint=f"Use some of: {', '.join(sorted(known))}.")
+        raise UsageError(f"{part} has no {unknown[0]!r}.", hint=f"Use some of: {', '.join(sorted(known))}.")
 
 
 @contextmanager

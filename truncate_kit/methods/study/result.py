@@ -89,7 +89,7 @@ class Summary(NamedTuple):
 
 def summaries(result: StudyResult, task: str) -> list[Summary]:
     """Summarise each model of a task."""
-    found: list[Summary] = []
+    lines: list[Summary] = []
     for model in result.models():
         rows = {row.scores.layer: row for row in result.of(model, task)}
         if not rows:
@@ -105,8 +105,8 @@ def summaries(result: StudyResult, task: str) -> list[Summary]:
             error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
             seeds = min(len(scores.seeds) for scores in ends)
             drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
-        found.append(Summary(best, last, drop, drops))
-    return found
+        lines.append(Summary(best, last, drop, drops))
+    return lines
 
 
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
