@@ -1,7 +1,6 @@
 """A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
 
 import csv
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,7 @@ from PIL import Image
 from tests.support.files import pairs_file
 from tests.support.killing import killed
 from tests.support.pairs import make_pairs
-from truncate_kit.core.errors import DataError, FileProblemError, ModelError, UsageError
-from truncate_kit.core.progress import TrialWatcher
+from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
@@ -204,22 +202,6 @@ def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, tmp_
     assert killed(of_one_seed, tmp_path / "killed", later=0.05) >= 8
     last = StudyResult.read(tmp_path / "killed/study.json")
     assert (last.rows, last.cka) == (undisturbed.rows, undisturbed.cka)
-
-
-def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_path):
-    refused = []
-
-    def second(_):
-        with pytest.raises(FileProblemError, match=re.escape(str(tmp_path))):
-            run_study(read_study(file), tmp_path)
-        refused.append(1)
-
-    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
-    watcher = TrialWatcher()
-    watcher.part = second
-    result = run_study(read_study(file), tmp_path, progress=watcher)
-    assert len(refused) == 4
-    assert result.rows == done[0].rows
 
 
 @pytest.mark.parametrize(

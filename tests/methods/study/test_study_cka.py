@@ -51,17 +51,9 @@ def home(tiny_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def seen():
-    """What reading states said of its progress: task, done, total."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def done(home, seen, tmp_path_factory):
+def done(home, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    watcher = TrialWatcher()
-    watcher.progress = lambda *said: seen.append(said)
-    return run_study(read_study(home / "with.toml"), out, progress=watcher), out
+    return run_study(read_study(home / "with.toml"), out), out
 
 
 def states(folder, texts: list[str], layer: int) -> torch.Tensor:
@@ -110,15 +102,6 @@ def test_stages_equal_models_trained_alone(home, done, tmp_path):
                 assert getattr(row, name) == pytest.approx(float(cka(*pair, estimator)), abs=1e-4), name
     assert result.cka[1].last_trained != result.cka[1].own_trained
     assert result.cka[3].last_trained == result.cka[3].own_trained
-
-
-def test_reading_states_shows_its_progress(done, seen):
-    result, _ = done
-    (texts,) = {row.num_texts for row in result.cka}
-    stages = ["untrained", *(f"trained at layer {layer}" for layer in range(4))]
-    tasks = {f"Reading states of {name}, {stage}" for name in ("model", "reference") for stage in stages}
-    assert {task for task, *_ in seen if task.startswith("Reading")} == tasks
-    assert {(task, texts, texts) for task in tasks} <= set(seen)  # each is reported to its end
 
 
 def test_scores_are_the_same_without_it_and_no_weights_stay(home, done, tmp_path):

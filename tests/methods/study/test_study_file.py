@@ -56,13 +56,6 @@ def test_page_and_help_name_every_key(capfd):
         assert {key for key in KEYS | EVERYDAY if not re.search(rf"\b{key}\b", text)} == set()
 
 
-@pytest.fixture
-def paper(tmp_path, monkeypatch) -> Study:
-    monkeypatch.setenv("DATA", str(tmp_path))
-    monkeypatch.setenv("ALL_NLI", str(tmp_path / "AllNLI.tsv.gz"))
-    return read_study(PAPER)
-
-
 def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
     """Not from the folder in which the command runs, where another file of that name may be."""
     here, home = tmp_path / "here", tmp_path / "home"
@@ -86,26 +79,6 @@ def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
 def test_layers_are_a_list_a_number_or_text(tmp_path, given, layers):
     tables = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n'
     assert read(tmp_path, f"layers = {given}\n{tables}").layers == layers
-
-
-def test_the_papers_study_has_its_settings(paper, tmp_path):
-    assert paper.seeds == 5
-    assert paper.layers == "all"
-    assert paper.tasks[1].data == str(tmp_path / "stsb/en")
-    assert {task.training.learning_rate for task in paper.tasks} == {2e-5}
-    assert {(task.training.epochs, task.training.batch_size) for task in paper.tasks} == {(10, 32)}
-    assert {task.training.objective for task in paper.tasks} == {"cosine", "paraphrase", "entailment"}
-    runs = {
-        (model.name, prior.name, task.name)
-        for model in paper.models
-        for prior in paper.priors
-        for task in paper.tasks_of(model, prior)
-    }
-    assert ("ELECTRA-D-base", "masked words", "stsb/en") in runs
-    assert {task for _, prior, task in runs if prior} == {"stsb/en"}
-    assert {model for model, _, task in runs if task == "stsb/de"} == {
-        "German BERT", "GELECTRA discriminator", "GELECTRA generator",
-    }  # fmt: skip
 
 
 def test_all_models_and_sets_of_the_papers_study_are_published(shared_data, monkeypatch):

@@ -56,9 +56,7 @@ class Budget(Result):
         blocks: Keep this number of blocks (3 or "3"), or these blocks ([1, 4, 6], "1,4,6", "1..3,6"); stored as text.
     """
 
-    within: float | None = setting(
-        None, "Fewest blocks that lose these points (1).", LAYERS, bounds=_POINTS, kind=float
-    )
+    within: float | None = setting(None, "Lose at most these points; 1 by default.", LAYERS, bounds=_POINTS, kind=float)
     speedup: float | None = setting(None, "Most blocks this many times as fast.", LAYERS, bounds=_TIMES, kind=float)
     megabytes: float | None = setting(None, "Most blocks of this size, in float32.", LAYERS, bounds=_SIZE, kind=float)
     blocks: str | None = setting(None, "How many blocks (3), or which ones (1,4,6).", LAYERS, kind=str)
