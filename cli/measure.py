@@ -28,11 +28,11 @@ from .options import (
     argument,
     command,
     data_option,
-    given,
     layers_option,
     machine_option,
     refuse,
     results_option,
+    without_none,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def analyze(
     queries = None if only_texts else workspace.queries(pairs)
     if queries is None:
         refuse("a retrieval folder", search_metric=search_metric)
-    searched = None if queries is None else read_retrieval(queries, split=split, **given(metric=search_metric))
+    searched = None if queries is None else read_retrieval(queries, split=split, **without_none(metric=search_metric))
     source = workspace.starting_model(model, pooling, max_length, or_miniature=pairs.data is None and texts is None)
     encoder = workspace.load(source, device=hardware.device)
     beside = default_reference(source.name) if reference is None else reference
@@ -94,9 +94,9 @@ def analyze(
         other = load_encoder(beside, max_length=source.max_length, device=hardware.device)
     if settings.raw and encoder.final_norm is None:
         workspace.note(f"{encoder.name} has no final norm: its states are the same without --raw.")
-    labelled, found = None, None
+    labelled, data_source = None, None
     if searched is None and not only_texts:
-        splits, found = workspace.data(pairs)
+        splits, data_source = workspace.data(pairs)
         labelled = splits.split(split)
     if (analyzed := labelled if searched is None else searched) is not None:
         workspace.note(f"Analyzed: {analyzed.name}.", seen_among(analyzed, source.name))
@@ -112,7 +112,7 @@ def analyze(
         )
         path = first_free(workspace.profile, lambda file: not _saw_more(read_result(LayerProfile, file), result))
         result.write(path)
-        workspace.remember(source, found, queries=queries)
+        workspace.remember(source, data_source, queries=queries)
     if path != workspace.profile:
         workspace.note(f"{workspace.profile} saw more of the same texts than this analysis and stays as it is.")
     workspace.show(result, path, figures=path.parent, ending=path.stem.removeprefix(workspace.profile.stem))
@@ -120,15 +120,15 @@ def analyze(
         workspace.note("For a surer prediction name a model without such a drop, of the same depth, as --reference.")
 
 
-def _saw_more(before: "LayerProfile | None", now: "LayerProfile") -> bool:
+def _saw_more(earlier: "LayerProfile | None", now: "LayerProfile") -> bool:
     """Return whether an earlier profile covers the same model and texts with more texts or scores.
 
     Profiles of other models or texts are replaced: the next commands use the last one.
     """
-    if before is None:
+    if earlier is None:
         return False
-    of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (before, now)]
-    amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (before, now)]
+    of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (earlier, now)]
+    amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (earlier, now)]
     return of[0] == of[1] and any(more > less for more, less in zip(*amounts, strict=True))
 
 
@@ -292,13 +292,13 @@ def compare(
     from truncate_kit.evaluation.retrieval import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
 
-    found = read_retrieval(data, split=split)
-    note(*dict.fromkeys(seen_among(found, name) for name in (full, lean)), quiet=as_json)
+    searched = read_retrieval(data, split=split)
+    note(*dict.fromkeys(seen_among(searched, name) for name in (full, lean)), quiet=as_json)
     load: dict[str, Any] = {"max_length": max_length, "threads": hardware.threads, "device": hardware.device}
     first, second = (load_text_encoder(name, **load) for name in (full, lean))
-    note(*note_of_searched(lean, second, found), quiet=as_json)
+    note(*note_of_searched(lean, second, searched), quiet=as_json)
     with progress_bar(quiet=as_json) as progress:
-        report = run(first, second, found, names=(full, lean), top=top, progress=progress)
+        report = run(first, second, searched, names=(full, lean), top=top, progress=progress)
     show(report, as_json=as_json)
     if not as_json and any(encoder.heads is not None for encoder in (first, second)):
         say(CODES)
@@ -368,9 +368,9 @@ def _scored_on(
     from truncate_kit.data.seen import seen_among, unseen_queries
 
     if (queries := workspace.queries(pairs)) is not None:
-        found, chosen = unseen_queries(read_retrieval(queries), *models)
+        searched, chosen = unseen_queries(read_retrieval(queries), *models)
         workspace.note(chosen)
-        return found, [text for text in (*found.queries, *found.documents) if text]
+        return searched, [text for text in (*searched.queries, *searched.documents) if text]
     splits, _ = workspace.data(pairs)
     scored = workspace.unseen(splits, *models).evaluation
     workspace.note(*(seen_among(scored, model) for model in models))

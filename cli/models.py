@@ -129,9 +129,9 @@ def export(
     elif (queries := workspace.queries(pairs)) is not None:
         scored = read_retrieval(queries)
         texts_of(scored)
-    found = None
+    data_source = None
     if scored is None:
-        scored, found = workspace.data(pairs)
+        scored, data_source = workspace.data(pairs)
     if precision == "int8" and not isinstance(scored, RetrievalSet):
         _check_searchable(scored)
     if cuts:
@@ -153,7 +153,7 @@ def export(
         _check_replaceable(workspace, model)  # again: others could write while the model was loaded
         work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": searched, "progress": progress}
         report = export_onnx(encoder, place, settings, **work)
-    workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, found)
+    workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
     workspace.show(report, place / report.file)
     workspace.note(push.upload(place))
 

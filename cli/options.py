@@ -61,14 +61,14 @@ class Command:
     @functools.cached_property
     def settings(self) -> dict[str, type]:
         """Settings classes by parameter."""
-        found = {}
+        kinds = {}
         for name, parameter in self.parameters.items():
             kind = parameter.annotation
             if isinstance(kind, str):
                 kind = getattr(truncate_kit, kind.rstrip("]").rpartition(" ")[2])
             if dataclasses.is_dataclass(kind):
-                found[name] = kind
-        return found  # type: ignore[return-value]  # no instances
+                kinds[name] = kind
+        return kinds  # type: ignore[return-value]  # no instances
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
@@ -100,9 +100,9 @@ class Command:
         for name in ("quiet", "verbose", "json_schema"):
             values.pop(name, None)
         for name, kind in self.settings.items():
-            given = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
-            given = {key: value for key, value in given.items() if value is not None}
-            values[name] = given if str(self.parameters[name].annotation).startswith("Annotated") else kind(**given)
+            own = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
+            own = without_none(**own)
+            values[name] = own if str(self.parameters[name].annotation).startswith("Annotated") else kind(**own)
         return self.function(**values)
 
 
@@ -297,7 +297,7 @@ class Push:
         return f"Pushed: {address} ({'private' if private else 'public'}), commit {commit}."
 
 
-def given(**values: Any) -> dict[str, Any]:
+def without_none(**values: Any) -> dict[str, Any]:
     """Return the values that are not None, so that defaults apply."""
     return {name: value for name, value in values.items() if value is not None}
 

@@ -123,13 +123,13 @@ def report(
     """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
     from truncate_kit.report.page import write_page
 
-    found = write_page(run, other, out=out)
-    show(found, as_json=as_json)
+    page = write_page(run, other, out=out)
+    show(page, as_json=as_json)
     if open_page:
         import webbrowser
 
-        if not webbrowser.open(Path(found.page).resolve().as_uri()):
-            note(f"No browser was found here: open {found.page} yourself.", quiet=as_json)
+        if not webbrowser.open(Path(page.page).resolve().as_uri()):
+            note(f"No browser was found here: open {page.page} yourself.", quiet=as_json)
 
 
 @command("truncate-kit status --clean", result="core.workspace:Contents")

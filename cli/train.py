@@ -22,11 +22,11 @@ from .options import (
     Workspace,
     command,
     data_option,
-    given,
     layers_option,
     refuse,
     results_option,
     training_option,
+    without_none,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Priors:
         from truncate_kit.methods.priors import adapted
         from truncate_kit.training.settings import AdaptationSettings
 
-        settings = AdaptationSettings(precision=precision, **given(epochs=self.prior_epochs))
+        settings = AdaptationSettings(precision=precision, **without_none(epochs=self.prior_epochs))
         raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"
         workspace.note(f"First the encoder is adapted to {len(raw):,} texts of {self.prior_texts}.")
         model, result = adapted(encoder, raw, place, settings, layer=self.prior_layer, group=group, progress=progress)
@@ -169,7 +169,7 @@ def finetune(
         workspace.quiet |= not group.leads
         anything = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts) != (None,) * 5
         source = workspace.starting_model(model, pooling, max_length, or_miniature=not anything)
-        splits, searched, found = _labelled(workspace, row, pairs, retrieval, search_metric)
+        splits, searched, data_source = _labelled(workspace, row, pairs, retrieval, search_metric)
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
@@ -213,7 +213,7 @@ def finetune(
     # Classes and judgements are no scores for the next command.
     workspace.remember(
         source,
-        found if row.data in ("scores", "labels") else None,
+        data_source if row.data in ("scores", "labels") else None,
         queries=None if queries is None else str(queries),
     )
     (curve,) = workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
@@ -248,18 +248,18 @@ def _labelled(
 
     if row.data == "judged":
         pairs.refuse_unless("graded pairs")
-        judged, searched = read_judged(str(pairs.data), **given(metric=metric))
+        judged, searched = read_judged(str(pairs.data), **without_none(metric=metric))
         workspace.note(*judged.notes)
         return judged, searched, DataSource(pairs.data)
-    splits, found = workspace.data(pairs, classes=row.data == "classes")
+    splits, data_source = workspace.data(pairs, classes=row.data == "classes")
     splits = workspace.divided(splits)
     row.check_targets(splits, scored=retrieval is None)
     if retrieval is None:
-        return splits, None, found
-    queries = read_retrieval(retrieval, chooses=True, **given(metric=metric))
+        return splits, None, data_source
+    queries = read_retrieval(retrieval, chooses=True, **without_none(metric=metric))
     check_queries(queries)
     workspace.note(queries.note)
-    return splits, queries, found
+    return splits, queries, data_source
 
 
 def _teacher(workspace: Workspace, name: str, weight: float, source: ModelSource, device: str | None) -> Any:
@@ -316,7 +316,7 @@ def distill(
     with joined(machine.device) as (group, here):
         workspace.quiet |= not group.leads
         source = workspace.starting_model(model, pooling, max_length)
-        held_out, found = _held_out(pairs, search_metric, workspace)
+        held_out, data_source = _held_out(pairs, search_metric, workspace)
         encoder = workspace.load(source, device=here, precision=settings.precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = number
@@ -340,7 +340,7 @@ def distill(
             result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress, **work)
         if not group.leads:
             return
-    workspace.remember(source, found, queries=None if found else pairs.data)
+    workspace.remember(source, data_source, queries=None if data_source else pairs.data)
     workspace.show(result, workspace.lean, workspace.full, figures=workspace.folder)
     workspace.note(push.upload(workspace.lean))
 
@@ -355,12 +355,12 @@ def _held_out(
         return None, None
     if is_retrieval_folder(pairs.data):
         pairs.refuse_unless("graded pairs")
-        searched = read_retrieval(pairs.data, chooses=True, **given(metric=metric))
+        searched = read_retrieval(pairs.data, chooses=True, **without_none(metric=metric))
         workspace.note(searched.note)
         return searched, None
     refuse("a retrieval folder", search_metric=metric)
-    splits, found = workspace.data(pairs)
-    return splits if splits.dev is not None else workspace.divided(splits), found  # no train pairs are needed
+    splits, data_source = workspace.data(pairs)
+    return splits if splits.dev is not None else workspace.divided(splits), data_source  # no train pairs are needed
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
@@ -435,7 +435,7 @@ def contrast(
         workspace.quiet |= not group.leads
         source = replace(workspace.starting_model(model, None, values.get("max_tokens")), pooling=None)
         encoder = workspace.load(source, device=here, precision=settings.precision)
-        splits, found = workspace.data(pairs)
+        splits, data_source = workspace.data(pairs)
         splits = splits if splits.dev is not None else workspace.divided(splits)
         columns = None if triplet_columns is None else names(triplet_columns)
         rows = _rows(settings.objective, triplets, columns, texts, splits)
@@ -450,7 +450,7 @@ def contrast(
         if not group.leads:
             return
     workspace.forget_lean()
-    workspace.remember(source, found)
+    workspace.remember(source, data_source)
     workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})")
     if attends:
         weights = layer_weights(load_encoder(workspace.lean), shown)
@@ -518,12 +518,12 @@ def freeze(
     encoder = workspace.load(read, device=hardware.device, precision=settings.precision)
     raw = read_texts(texts) if texts is not None else None
     first = _nli(nli) if nli is not None else None
-    splits, found = workspace.data(pairs)
+    splits, data_source = workspace.data(pairs)
     splits = workspace.divided(splits)
     work: dict[str, Any] = {"settings": settings, "raw": raw, "nli": first}
     with workspace.progress() as progress:
         report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
-    workspace.remember(source, found)
+    workspace.remember(source, data_source)
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the report that is replaced
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
     workspace.show(report, workspace.frozen, figures=workspace.frozen_heads)

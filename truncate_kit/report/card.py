@@ -61,9 +61,9 @@ def card_text(
         data = f"{result.data} ({sizes} pairs)"
         weights = f"These weights: seed {trial.seed}, dev {trial.dev:.2f}, test {points(trial.test)}."
         notes += filter(None, (weights, overlap_warning(pairs.overlap)))
-        found = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
+        values = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
         if result.metric.startswith("Spearman"):  # other metrics have no name on the hub
-            scores = [(result.data, metric, value / 100) for metric, value in found if value is not None]
+            scores = [(result.data, metric, value / 100) for metric, value in values if value is not None]
     kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
     facts = (
         (capitalized(name), f"{numbers} of {origin.depth}"),
@@ -226,14 +226,14 @@ def _inherited(name: str) -> dict[str, Any]:
     except Exception:  # values of a card may have any type
         return {}
     keys = ("base_model", "language", "license", "license_name", "license_link")
-    found = {key: value for key in keys if (value := getattr(card, key, None)) is not None}
-    found = {key: value for key, value in found.items() if _are_texts(value)}
-    base, link = found.get("base_model"), str(found.get("license_link"))
+    inherited = {key: value for key in keys if (value := getattr(card, key, None)) is not None}
+    inherited = {key: value for key, value in inherited.items() if _are_texts(value)}
+    base, link = inherited.get("base_model"), str(inherited.get("license_link"))
     if not isinstance(base, str) or is_there(Path(base)):
-        found.pop("base_model", None)
+        inherited.pop("base_model", None)
     if not link.startswith("https://"):  # the file is not copied
-        found.pop("license_link", None)
-    return found
+        inherited.pop("license_link", None)
+    return inherited
 
 
 def _are_texts(value: Any) -> bool:

@@ -312,20 +312,20 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, fl
     """Return the scores with an interval, if any; add the reason to `grounds`."""
     bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
     if bench is not None and bench.quality is not None:
-        found, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
-        few = too_few(int(found["num_pairs"]), *bench.unit)
+        quality, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
+        few = too_few(int(quality["num_pairs"]), *bench.unit)
     elif scores is not None:
-        found = {name: getattr(scores, name) for name in ("lean", "full", "difference", "low", "high")}
+        quality = {name: getattr(scores, name) for name in ("lean", "full", "difference", "low", "high")}
         on, few, little = scores.data, scores.too_few, run.says_little(scores.data)
     else:
         return None
     said = f"measured on {on} alone, which say little of your task"
     if not little:
-        said = f"{found['difference']:+.2f} points, "
-        ends = f"95 % interval {found['low']:+.2f} to {found['high']:+.2f} (paired bootstrap over {on})"
+        said = f"{quality['difference']:+.2f} points, "
+        ends = f"95 % interval {quality['low']:+.2f} to {quality['high']:+.2f} (paired bootstrap over {on})"
         said += f"without an interval: {few}" if few else ends
     grounds.append(f"Score: {said}.")
-    return None if few or little else found
+    return None if few or little else quality
 
 
 def comparison(runs: dict[str, Run]) -> list[View]:
@@ -367,18 +367,18 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     first = read_run(run)
     runs = {"Recommendation": first} if other is None else {"A": first, "B": read_run(other)}
     parts = sections(first) if other is None else comparison(runs)
-    found = {name: recommend(one) for name, one in runs.items()}
+    recommended = {name: recommend(one) for name, one in runs.items()}
     named = {name: f"{Path(one.origin).name or 'Models'} in {one.workspace.folder}" for name, one in runs.items()}
     title = ", ".join(f"{name}: {words}" if other else words for name, words in named.items())
-    text = _render(title, [(name, *verdict) for name, verdict in found.items()], parts)
+    text = _render(title, [(name, *verdict) for name, verdict in recommended.items()], parts)
     path = local_path(out or run / ("report.html" if other is None else "comparison.html"))
     write_text(path, text)
     missing = {command: what for part in parts for what, command in part.missing}
     return PageReport(
         page=str(path),
         file_bytes=path.stat().st_size,
-        recommendations=tuple(sentence for sentence, _ in found.values()),
-        grounds=tuple(tuple(grounds) for _, grounds in found.values()),
+        recommendations=tuple(sentence for sentence, _ in recommended.values()),
+        grounds=tuple(tuple(grounds) for _, grounds in recommended.values()),
         commands=tuple(missing),
         missing=tuple(missing.values()),
     )

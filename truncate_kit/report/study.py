@@ -160,7 +160,7 @@ def _layer_table(rows: Sequence[StudyRow]) -> Table:
 
 def _plots(result: StudyResult, task: str) -> list[Plot]:
     """Draw scores by layer for each model and for all, scores by parameters, and CKA."""
-    rows = {model: found for model in result.models() if (found := result.of(model, task))}
+    rows = {model: own_rows for model in result.models() if (own_rows := result.of(model, task))}
     unit = f"points ({next(iter(rows.values()))[0].metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
 
@@ -168,16 +168,16 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         file = figure_name(task, kind).removesuffix(".png")
         return Plot(name, title, x, y, series, whole=x == LAYERS, file=file)
 
-    for place, (model, found) in enumerate(rows.items()):
+    for place, (model, own_rows) in enumerate(rows.items()):
         turn, color = divmod(place, len(_COLORS))
         marker = _MARKERS[place % len(_MARKERS)]
         look: dict[str, Any] = {"color": _COLORS[color], "line": _LINES[turn % len(_LINES)], "marker": marker}
-        scores = [row.scores for row in found]
+        scores = [row.scores for row in own_rows]
         x, test, spread = zip(*((one.layer, one.test, one.test_std) for one in scores), strict=True)
         layers.append(Series(x, test, model, spread=spread, **look))
         pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **look))
         series = layer_series(scores)
-        published = {row.scores.layer: row.published_test for row in found if row.published_test is not None}
+        published = {row.scores.layer: row.published_test for row in own_rows if row.published_test is not None}
         if published:
             series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
         plots.append(plot("curves", f"curves-{place}", model, series))

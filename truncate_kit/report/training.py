@@ -207,13 +207,13 @@ def view_sweep_result(result: SweepResult) -> View:
     return View("layers", "Which layer", tables, sentences, notes=notes, details=[how], plots=plots)
 
 
-def certainty_in_words(found: Certainty) -> str:
+def certainty_in_words(sure: Certainty) -> str:
     """Name layers that dev scores cannot tell apart, and layers that were not compared."""
-    by = f"95 % intervals over dev pairs{' and seeds' if found.seeds > 1 else '; one seed'}"
-    said = f"Layer {found.best} is better on dev than every other layer that was compared ({by})."
-    if len(found.alike) > 1:
-        said = f"Layers {listed(found.alike)} cannot be told apart on dev ({by}); {found.alike[0]} is the smallest."
-    for layers, why in ((found.not_trained, "not trained out"), (found.fewer_seeds, "trained with fewer seeds")):
+    by = f"95 % intervals over dev pairs{' and seeds' if sure.seeds > 1 else '; one seed'}"
+    said = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
+    if len(sure.alike) > 1:
+        said = f"Layers {listed(sure.alike)} cannot be told apart on dev ({by}); {sure.alike[0]} is the smallest."
+    for layers, why in ((sure.not_trained, "not trained out"), (sure.fewer_seeds, "trained with fewer seeds")):
         said += f" Not compared, {why}: {layers_in_words(layers)}." if layers else ""
     return said
 
@@ -341,13 +341,16 @@ def view_contrastive_result(result: ContrastiveResult) -> View:
     )
 
 
-def view_layer_weights(found: LayerWeights) -> View:
+def view_layer_weights(weights_of: LayerWeights) -> View:
     """Show the weight of each layer for some sentences."""
-    shares = [[100 * weight for weight in weights] for weights in found.weights]
+    shares = [[100 * weight for weight in weights] for weights in weights_of.weights]
     low, high = min(map(min, shares)), max(map(max, shares))
     # Start at 0, or at the lowest weight if that is negative or all weights are similar.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
-    rows, title = [_shortened(text) for text in found.texts], f"{Path(found.model).name}: weight of each layer in %"
+    rows, title = (
+        [_shortened(text) for text in weights_of.texts],
+        f"{Path(weights_of.model).name}: weight of each layer in %",
+    )
     plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
     return View("attention", "Attention over layers", plots=[plot])
 
@@ -427,20 +430,22 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
         (report.score(report.chosen_step, report.chosen_layer, "test").mean, "all blocks together, chosen heads", INK),
     )
     plots = [plot("blocks", "similarity by each block alone", "block", unit, alone, "correlation", levels=levels)]
-    if (found := report.reconstruction) is not None:
+    if (reconstruction := report.reconstruction) is not None:
 
         def lost(losses: Sequence[float], file: str, what: str, **more: Any) -> Plot:
             series = []
-            for code, color in zip(sorted(set(found.code_widths)), (GREEN, PURPLE), strict=False):
-                places = [block for block, width in enumerate(found.code_widths, 1) if width == code]
+            for code, color in zip(sorted(set(reconstruction.code_widths)), (GREEN, PURPLE), strict=False):
+                places = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
                 label = f"codes of {code} of {report.width} numbers"
                 series.append(Series(places, [losses[block - 1] for block in places], label, color))
             return plot(file, "what the codes lose of each block's states", "block", what, series, file, **more)
 
-        ends, what = (0.0, 1.1 * max(found.losses)), "mean squared error"
-        plots.append(lost(found.losses, "reconstruction", f"{what} (1 = always the mean)", y_range=ends))
+        ends, what = (0.0, 1.1 * max(reconstruction.losses)), "mean squared error"
+        plots.append(lost(reconstruction.losses, "reconstruction", f"{what} (1 = always the mean)", y_range=ends))
         more: dict[str, Any] = {"logarithmic": True, "on_page": False}
-        plots.append(lost(found.own_losses, "reconstruction-own-units", f"{what} in the states' own units", **more))
+        plots.append(
+            lost(reconstruction.own_losses, "reconstruction-own-units", f"{what} in the states' own units", **more)
+        )
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
@@ -527,13 +532,13 @@ def view_cut_result(result: CutResult) -> View:
     return View("cut", "What was cut", (), [kept, *words])
 
 
-def vocabulary_sentences(found: VocabularyCut) -> tuple[str, ...]:
+def vocabulary_sentences(cut: VocabularyCut) -> tuple[str, ...]:
     """Describe kept word pieces and their coverage of other texts."""
     kept = (
-        f"{found.pieces:,} of {found.full_pieces:,} word pieces are kept, for {found.texts:,} texts: "
-        f"{found.full_model_bytes / 1e6:.1f} MB of weights in float32 become {found.model_bytes / 1e6:.1f} MB."
+        f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, for {cut.texts:,} texts: "
+        f"{cut.full_model_bytes / 1e6:.1f} MB of weights in float32 become {cut.model_bytes / 1e6:.1f} MB."
     )
-    if found.covered_pieces is None or found.covered_texts is None:
+    if cut.covered_pieces is None or cut.covered_texts is None:
         return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
-    covered = f"{100 * found.covered_pieces:.2f} % of the word pieces"
-    return (kept, f"Of texts not chosen from, {covered} are kept, and {100 * found.covered_texts:.1f} % of vectors.")
+    covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
+    return (kept, f"Of texts not chosen from, {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")

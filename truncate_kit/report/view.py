@@ -286,29 +286,29 @@ def overlap_warning(overlap: "Overlap") -> str | None:
     )
 
 
-def view_contents(found: "Contents") -> View:
+def view_contents(kept: "Contents") -> View:
     """Show models, runs and graphs with their sizes."""
     graphs = {file: precision for precision, file in GRAPH_FILES.items()}
     rows: list[Any] = [
         (model.path, model.file_bytes, ", ".join(graphs.get(name, name) for name in model.graphs), model.origin)
-        for model in found.models
+        for model in kept.models
     ]
-    for run in found.runs:
+    for run in kept.runs:
         stopped = f", {run.waiting:,} stopped" if run.waiting else ""
         spare = f"; {_megabytes(run.spare_bytes)} MB to free" if run.spare_bytes else ""
         rows.append((run.path, run.file_bytes, "", f"run: {run.finished:,} finished{stopped}{spare}"))
-    rows += [(path, size, "", _KEPT[Path(path).name]) for path, size in found.kept.items()]
-    rows += [("other files", found.other_bytes, "", "results, figures, notes")] if rows else []
-    cells = [(path.removeprefix(f"{found.folder}/"), _megabytes(size), *more) for path, size, *more in rows]
-    freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""
+    rows += [(path, size, "", _KEPT[Path(path).name]) for path, size in kept.kept.items()]
+    rows += [("other files", kept.other_bytes, "", "results, figures, notes")] if rows else []
+    cells = [(path.removeprefix(f"{kept.folder}/"), _megabytes(size), *more) for path, size, *more in rows]
+    freed = f"; {_megabytes(kept.freed_bytes)} MB were freed" if kept.freed_bytes else ""
     return View(
         "contents",
         "What the workspace holds",
-        [Table(f"Models and runs in {found.folder}", ("folder", "MB", "graphs", "what it is"), cells)],
+        [Table(f"Models and runs in {kept.folder}", ("folder", "MB", "graphs", "what it is"), cells)],
         [
-            found.reports and f"Results: {', '.join(found.reports)}",
-            f"{found.folder}: {counted(len(found.models), 'model')}, {_megabytes(found.file_bytes)} MB{freed}.",
-            found.spare_bytes and f"--clean frees {_megabytes(found.spare_bytes)} MB that only a repetition would use.",
+            kept.reports and f"Results: {', '.join(kept.reports)}",
+            f"{kept.folder}: {counted(len(kept.models), 'model')}, {_megabytes(kept.file_bytes)} MB{freed}.",
+            kept.spare_bytes and f"--clean frees {_megabytes(kept.spare_bytes)} MB that only a repetition would use.",
         ],
     )
 
@@ -328,8 +328,8 @@ def view_diagnosis(diagnosis: "Diagnosis") -> View:
     return View("diagnosis", "What fits on this machine", [table], [*said, able])
 
 
-def view_page_report(found: "PageReport") -> View:
+def view_page_report(report: "PageReport") -> View:
     """Show the recommendation, missing parts, and the path of the page."""
-    missing = [f"{why}. This adds it: {command}" for why, command in zip(found.missing, found.commands, strict=True)]
-    size = f"{found.file_bytes / 1e3:,.0f} kB, opens without a network"
-    return View("page", "Page", (), [*found.recommendations, *missing, f"Page: {found.page} ({size})"])
+    missing = [f"{why}. This adds it: {command}" for why, command in zip(report.missing, report.commands, strict=True)]
+    size = f"{report.file_bytes / 1e3:,.0f} kB, opens without a network"
+    return View("page", "Page", (), [*report.recommendations, *missing, f"Page: {report.page} ({size})"])
