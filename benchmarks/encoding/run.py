@@ -39,9 +39,8 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport, ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder, token_batches
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.encoder import Encoder, padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.measuring import view_export_report
 from truncate_kit.training.kernels import linear, onednn_pays

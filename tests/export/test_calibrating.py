@@ -10,8 +10,8 @@ import torch
 from tests.support.families import WORDS
 from truncate_kit.export.graph import build_graph, save_graph
 from truncate_kit.export.int8 import best_zero, calibrate, divisor_of, quantize, quantized_inputs
+from truncate_kit.models.encoder import padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
 
 TEXTS = [" ".join(WORDS[(5 * i + j) % len(WORDS)] for j in range(2 + i % 6)) for i in range(24)]

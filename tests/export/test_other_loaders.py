@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
+from truncate_kit.models.encoder import padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.tokenizer import padded
 from truncate_kit.models.truncation import truncate
 
 ROOT = Path(__file__).resolve().parents[2]

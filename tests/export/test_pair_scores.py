@@ -17,8 +17,8 @@ from truncate_kit.export.graph import build_graph
 from truncate_kit.export.int8 import Trials
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.models.encoder import padded
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.tokenizer import padded
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]

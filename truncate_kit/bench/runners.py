@@ -20,8 +20,7 @@ from truncate_kit.core.hardware import check_precision, is_out_of_memory
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, cuda_providers, open_session
-from truncate_kit.models.encoder import Encoder, length_batches, original_order
-from truncate_kit.models.tokenizer import padded
+from truncate_kit.models.encoder import Encoder, length_batches, original_order, padded
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")

@@ -47,10 +47,9 @@ from truncate_kit.export.record import (
     record_with,
 )
 from truncate_kit.export.runtime import OnnxEncoder, open_session
-from truncate_kit.models.encoder import Batch, Encoder, evaluating
+from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest, load_by_any_runtime, origin_of, save_encoder
-from truncate_kit.models.tokenizer import padded
 
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

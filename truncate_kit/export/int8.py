@@ -26,8 +26,7 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Feeds, save_graph, watching
 from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.tokenizer import padded
+from truncate_kit.models.encoder import Encoder, padded
 
 Array = NDArray[np.float32]
 # The byte that represents 0, 1 … 254, and the divisor of each channel, (in,), by which rows of weights are multiplied.

@@ -15,7 +15,14 @@ from truncate_kit.core.files import local_path, read_json
 from truncate_kit.core.hardware import select_device
 from truncate_kit.core.origin import was_trained
 from truncate_kit.data.seen import seen_by
-from truncate_kit.models.encoder import Encoder, check_pooling
+from truncate_kit.models.encoder import (
+    Encoder,
+    TextReader,
+    check_pooling,
+    load_tokenizer,
+    position_limit,
+    usable_length,
+)
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.model_folder import (
@@ -25,7 +32,6 @@ from truncate_kit.models.model_folder import (
     unreadable,
 )
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
-from truncate_kit.models.tokenizer import TextReader, load_tokenizer, position_limit, usable_length
 
 # Settings of the call and its implementation, not of the model.
 _CALLING = (

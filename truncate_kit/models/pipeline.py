@@ -25,7 +25,7 @@ from truncate_kit.core.origin import ORIGIN_FILE, Method, Origin, model_digests,
 from truncate_kit.core.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
-from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler
+from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler, TextReader
 from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.models.layer_pooling import (
     ConcatPooling,
@@ -42,7 +42,6 @@ from truncate_kit.models.model_folder import (
     unreadable,
     write_module,
 )
-from truncate_kit.models.tokenizer import TextReader
 
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder: sentence-transformers has no such code
