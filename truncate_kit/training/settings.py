@@ -124,84 +124,35 @@ class Objective:
                     pairs.check_ranked()
 
 
+# Epochs of the contrastive objectives: of the released run of the supervised ones, of SimCSE for dropout, of DiffCSE.
 _ROWS = (
-    Objective(
-        name="cosine",
-        data="scores",
-        card="TMFT: mean squared error between cosine and score",
-        examples="graded_pairs",
-    ),
-    Objective(
-        name="paraphrase",
-        data="labels",
-        card="TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the cosine on "
-        "that is best on dev",
-        metric="F1 × 100",
-        published="f1",
-        examples="labelled_pairs",
-        evaluator="ParaphraseEvaluator",
-    ),
-    Objective(
-        name="entailment",
-        data="classes",
-        card="TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
-        metric="macro F1 × 100",
-        published="f1",
-        trains_head=True,
-        examples="classified_pairs",
-        evaluator="ClassEvaluator",
-    ),
-    Objective(
-        name=SEARCH,
-        data="judged",
-        card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
-        "paper); other answers to a query are no negatives of it",
-        metric="nDCG@10 of half the queries",
-        published="ndcg",
-        examples="QueriesWithDocuments",
-    ),
-    # Epochs: of the released run of the supervised objectives, of SimCSE for dropout, of DiffCSE.
-    Objective(
-        name="in-batch",
-        method="contrast",
-        data="positives",
-        card="supervised in-batch (equation 6)",
-        epochs=3,
-        batch_size=256,
-        rates={"bert": (5e-5, 1e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)},
-    ),
-    Objective(
-        name="dropout",
-        method="contrast",
-        data="texts",
-        card="unsupervised, two dropout masks of each text (equation 7)",
-        epochs=1,
-        batch_size=64,
-        rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)},
-    ),
-    Objective(
-        name="diffcse",
-        method="contrast",
-        data="texts",
-        card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
-        epochs=2,
-        batch_size=64,
-        rates={"bert": (7e-6, 3e-5, 64)},
-        own=("replaced_weight", "masked_share"),
-        without=("chunk", "mlp"),  # texts are encoded once, by the MLP that DiffCSE has over its vectors
-        fills_words=True,
-    ),
-    Objective(
-        name="hard-negatives",
-        method="contrast",
-        data="negatives",
-        card="supervised with hard negatives (equation 8)",
-        epochs=3,
-        batch_size=256,
-        rates={"bert": (5e-5, 2e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)},
-        own=("hard_negative_weight",),
-    ),
-)
+    Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score",
+              examples="graded_pairs"),
+    Objective(name="paraphrase", data="labels", metric="F1 × 100", published="f1",
+              card="TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the cosine "
+              "on that is best on dev",
+              examples="labelled_pairs", evaluator="ParaphraseEvaluator"),
+    Objective(name="entailment", data="classes", metric="macro F1 × 100", published="f1", trains_head=True,
+              card="TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
+              examples="classified_pairs", evaluator="ClassEvaluator"),
+    Objective(name=SEARCH, data="judged", metric="nDCG@10 of half the queries", published="ndcg",
+              card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
+              "paper); other answers to a query are no negatives of it",
+              examples="QueriesWithDocuments"),
+    Objective(name="in-batch", method="contrast", data="positives", card="supervised in-batch (equation 6)",
+              epochs=3, batch_size=256,
+              rates={"bert": (5e-5, 1e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)}),
+    Objective(name="dropout", method="contrast", data="texts", epochs=1, batch_size=64,
+              card="unsupervised, two dropout masks of each text (equation 7)",
+              rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)}),
+    # Its texts are encoded once, by the MLP that DiffCSE has over its vectors: without `chunk` and `mlp`.
+    Objective(name="diffcse", method="contrast", data="texts", epochs=2, batch_size=64, fills_words=True,
+              card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
+              rates={"bert": (7e-6, 3e-5, 64)}, own=("replaced_weight", "masked_share"), without=("chunk", "mlp")),
+    Objective(name="hard-negatives", method="contrast", data="negatives", epochs=3, batch_size=256,
+              card="supervised with hard negatives (equation 8)", own=("hard_negative_weight",),
+              rates={"bert": (5e-5, 2e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)}),
+)  # fmt: skip
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
 _TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune_contrastive()`"}
 
