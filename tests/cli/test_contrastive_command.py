@@ -86,7 +86,7 @@ def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_pat
 
 def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files, tmp_path, capsys):
     asked = ("contrast", "mini-bert", "--objective", "dropout", "--texts", files / "raw.txt", *options(files, tmp_path))
-    assert "Use --dropout 0.1." in refused(capsys, *asked)
+    assert "Use --dropout 0.1" in refused(capsys, *asked)
     capsys.readouterr()
     assert json.loads(run(capsys, *asked, "--dropout", "0.1", "--json"))["settings"]["dropout"] == 0.1
 
@@ -110,9 +110,8 @@ def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files,
             "two or three are needed",
         ),
         (("--objective", "in-batch", "--triplets", "WRONG"), "Call the columns anchor, positive"),
-        (("--objective", "in-batch", "--hard-negative-weight", "1"), "use --objective hard-negatives."),
+        (("--objective", "in-batch", "--hard-negative-weight", "1"), "Leave --hard-negative-weight out"),
         (("--objective", "in-batch", "--masked-share", "0.2"), "does not go with --masked-share 0.2."),
-        (("--objective", "dropout", "--replaced-weight", "1"), "use --objective diffcse."),
         (("--objective", "triplet"), "Use one of: in-batch, dropout, diffcse, hard-negatives"),
         (("--objective", "dropout", "--generator", "mini-bert"), "goes with --objective diffcse only"),
         (("--objective", "dropout", "--dropout", "0"), "both copies of a text are the same"),

@@ -86,7 +86,7 @@ def test_json_and_options(workspace, capsys):
         (("texts.txt", "--precision", "int4"), "'int4' is not known"),
         (("texts.txt", "--dimensions", "17"), "have 16"),
         (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
-        (("texts.txt", "--out", "taken.npy"), "made from something else"),
+        (("texts.txt", "--out", "taken.npy"), "is there already"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
