@@ -37,7 +37,7 @@ class CutResult(Result):
     parameters: int  # kept, pooler excluded
     full_parameters: int  # of the whole model, likewise
     vocabulary: VocabularyCut | None = None  # if it was cut as well
-    blocks: tuple[int, ...] | None = None  # the named ones; None for the first ones, up to `layer`
+    blocks: tuple[int, ...] | None = None  # if named; by default the first ones, up to `layer`
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:

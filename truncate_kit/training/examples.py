@@ -260,7 +260,7 @@ def contrastive_loss(
     Args:
         anchors: a, (b, d).
         positives: p, (b, d).
-        negatives: n, (b, d), or None.
+        negatives: n, (b, d), optional.
         temperature: τ.
         own_weight: w, of an anchor's own negative; 0 is the equation as printed, the authors' code has 1.
         others: (b, b), True if p_j is a positive of a_i as well, though not its own, and so left out of the sum.
@@ -286,7 +286,7 @@ class ContrastiveTexts(TextRows):
         columns: Anchors, positives, maybe negatives; anchors twice differ by dropout alone.
         temperature: Of `contrastive_loss`.
         own_weight: Of an anchor's own negative, see `contrastive_loss`.
-        chunk: Texts encoded at a time, so that memory does not grow with the batch; None encodes all at once.
+        chunk: Texts encoded at a time, to save memory; by default the whole batch.
         group: Processes that share every batch; the loss covers the whole batch.
     """
 
@@ -342,7 +342,7 @@ class Evaluator(Protocol):
     """A held-out set. Higher is better, in points."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts; None as in `Examples`."""
+        """Return the token ids of all texts, as in `Examples`."""
 
     def score(self, encoder: Encoder) -> Scores:
         """Return the main score and the Pearson correlation, if there is one; both × 100."""
@@ -450,7 +450,7 @@ class ParaphraseEvaluator(PairEvaluator):
     """F1 (× 100) of calling a pair a paraphrase if its cosine reaches a threshold.
 
     Args:
-        dev: On whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs.
+        dev: Its pairs choose the threshold, for each encoder anew; by default these pairs do.
     """
 
     ranks = False

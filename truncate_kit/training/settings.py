@@ -187,7 +187,7 @@ class TrainingSettings(Result):
         objective: A row of `OBJECTIVES`.
         epochs: The best of them on dev is kept.
         batch_size: Examples per step.
-        learning_rate: Peak rate, None follows the width (`rate`).
+        learning_rate: Peak rate; by default follows the width (`rate`).
         weight_decay: Of AdamW, except biases and norms.
         warmup: Share of the steps.
         max_gradient_norm: Gradients are scaled down to it.
@@ -370,7 +370,7 @@ class AdaptationSettings(Result):
 
     epochs: int = setting(10, bounds=EPOCHS_ALLOWED)
     batch_size: int = setting(256, bounds=BATCH)
-    learning_rate: float | None = setting(None, bounds=RATE)  # peak, None is `scaled_learning_rate`
+    learning_rate: float | None = setting(None, bounds=RATE)  # peak; by default `scaled_learning_rate`
     precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)
 

@@ -141,7 +141,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
 
     With a qrels/train.tsv its queries teach, and the queries of dev, else test, choose and report by halves. Without it
     the queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. Only queries of
-    train teach, and none that chooses or reports; documents may answer queries of several splits.
+    train teach, except those that choose or report; documents may answer queries of several splits.
 
     Args:
         path: A folder in BEIR's layout, see `read_retrieval`.
