@@ -16,7 +16,7 @@ EXTRAS = "\n[project.optional-dependencies]\n"
 
 
 def absolute(text: str, address: str, tag: str) -> str:
-    """Markdown with every relative link made absolute, pictures as the files themselves."""
+    """Make every relative link absolute, pictures as the files themselves."""
 
     def replaced(match: re.Match[str]) -> str:
         picture, label, path = match.groups()
@@ -26,7 +26,7 @@ def absolute(text: str, address: str, tag: str) -> str:
 
 
 def with_urls(project: str, address: str) -> str:
-    """The text of pyproject.toml with the addresses of the project."""
+    """Add the project's addresses to the text of pyproject.toml."""
     urls = {"Repository": "", "Documentation": "/tree/main/docs", "Issues": "/issues"}
     urls["Changelog"] = "/blob/main/CHANGELOG.md"
     table = "".join(f'{name} = "{address}{path}"\n' for name, path in urls.items())

@@ -28,34 +28,34 @@ COMMAND = (sys.executable, "-u", "-c", "from truncate_kit_cli.app import main; m
 
 
 def new_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser whose help shows the docstring of the script as it is."""
+    """Make a parser that shows the script's docstring as it is."""
     return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
+    """Split whole numbers at commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def names(text: str) -> list[str]:
-    """Names separated by commas."""
+    """Split names at commas."""
     return text.split(",")
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Whole numbers separated by commas."""
+    """Split whole numbers at commas."""
     return [int(number) for number in text.split(",")]
 
 
 def named_model(model: str) -> tuple[str, str]:
-    """Name and folder of NAME=FOLDER; a folder alone is named after itself, or after its parent where it is `model`."""
+    """Split NAME=FOLDER; a folder alone is named after itself, `model` after its parent."""
     name, _, folder = model.rpartition("=")
     path = Path(folder)
     return name or (path.parent.name if path.name == "model" else path.name), folder
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table in CSV."""
+    """Read the rows of a CSV table."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -77,26 +77,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def spread_out(pairs: PairSet | None, count: int) -> PairSet:
-    """`count` pairs at equal distances from each other: files are ordered by source."""
+    """Return `count` pairs at equal distances, because files are ordered by source."""
     assert pairs is not None
     return replace(pairs, pairs=pairs.pairs[:: max(1, len(pairs) // count)][:count])
 
 
 def part_of_train(data: PairSplits, count: int) -> PairSplits:
-    """With `count` of the training pairs, drawn once and the same for every model and seed."""
+    """Draw `count` training pairs, the same for every model and seed."""
     assert data.train is not None
     places = sorted(random.Random(0).sample(range(len(data.train)), min(count, len(data.train))))
     return replace(data, train=replace(data.train, pairs=tuple(data.train.pairs[place] for place in places)))
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What a call returns, and its seconds."""
+    """Return the call's result and its seconds."""
     start = time.perf_counter()
     return call(), time.perf_counter() - start
 
 
 def measured_once(path: Path, name: str, measure: Callable[[], Any], *, again: bool = False) -> Any:
-    """The figures of that name in a JSON file, measured and written where they are not there yet."""
+    """Return figures of a JSON file, measuring and writing them if they are missing."""
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if again or name not in found:
         found[name] = measure()
@@ -105,7 +105,7 @@ def measured_once(path: Path, name: str, measure: Callable[[], Any], *, again: b
 
 
 def machine(threads: int | None = None, others_busy: float | None = None, device: str = "cpu") -> dict[str, Any]:
-    """Processor and versions, as results state them. others_busy: the share of other processes, 0 … 1."""
+    """Describe processor and versions. others_busy: the share of other processes, 0 … 1."""
     return describe_machine(torch.device(device), threads or torch.get_num_threads(), others_busy)
 
 

@@ -32,11 +32,11 @@ class Records:
         return self._found[name]
 
     def values(self) -> list[Any]:
-        """All contents, by the order of their names."""
+        """Return all contents, by the order of their names."""
         return [self._found[name] for name in sorted(self._found)]
 
     def items(self) -> list[tuple[str, Any]]:
-        """All names and contents, by the order of the names."""
+        """Return all names and contents, by the order of the names."""
         return sorted(self._found.items())
 
     def add(self, name: str, content: Any) -> None:
@@ -58,7 +58,7 @@ def _line(name: str, content: Any) -> str:
 def trial_runner(
     encoder: Encoder, pairs: PairSplits, settings: TrainingSettings, folder: Path, *, name: str, **description: Any
 ) -> TrialRunner:
-    """Runs trials that are kept under `folder` and found again by weights, data and settings.
+    """Run trials that are kept under `folder`, found by weights, data and settings.
 
     name: of the model; it and `description` are written beside the trials.
     """
@@ -74,6 +74,6 @@ TRANSFER = ("1", "4")
 
 
 def published(paper: str, *, transfer: bool = False) -> list[dict[str, str]]:
-    """The rows of `bert_lc`, `layer_attention` or `freeze`; of `bert_lc` those on similarity, or those on transfer."""
+    """Read the rows of `bert_lc`, `layer_attention` or `freeze`; of `bert_lc` one half."""
     rows = read_rows(PUBLISHED / f"{paper}.csv")
     return [row for row in rows if (row["table"] in TRANSFER) == transfer] if paper == "bert_lc" else rows

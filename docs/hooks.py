@@ -43,14 +43,14 @@ API = {
 
 
 def place(path: Path) -> str:
-    """Where a file of the repository stands in the site: files of docs at the top, all others as in the repository."""
+    """Return a file's place in the site: docs at the top, other files as in the repository."""
     if path == ROOT / "README.md":
         return "index.md"
     return path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix()
 
 
 def target(page: Path, link: str) -> Path | None:
-    """The file that a link leads to; a folder stands for its README. None where it is no file of the repository."""
+    """Return the file that a link leads to (a folder's README), or None outside the repository."""
     path = Path(os.path.normpath(page.parent / link))
     if path.is_dir():
         path /= "README.md"
@@ -58,7 +58,7 @@ def target(page: Path, link: str) -> Path | None:
 
 
 def linked(page: Path, text: str) -> str:
-    """The page's text with links as they are in the site, which shows no folder that has no README."""
+    """Rewrite the links of a page for the site, which shows no folder without a README."""
 
     def replaced(match: re.Match[str]) -> str:
         found = target(page, match[1])
@@ -73,7 +73,7 @@ def linked(page: Path, text: str) -> str:
 
 
 def reachable() -> list[Path]:
-    """The README, all pages of docs, and the files of the repository that they lead to, over any number of links."""
+    """List README, docs, and every file they lead to over any number of links."""
     waiting = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     found: dict[Path, None] = {}
     while waiting:
@@ -88,7 +88,7 @@ def reachable() -> list[Path]:
 
 
 def command_page(name: str) -> str:
-    """The page of a command: its help, one table of options a panel."""
+    """Make the page of a command: its help, one table of options a panel."""
     command = command_of(name)
     context = command.make_context(name, [], resilient_parsing=True)
     first, _, rest = cleandoc(command.help).partition("\n")
@@ -111,7 +111,7 @@ def command_page(name: str) -> str:
 
 
 def commands_page() -> str:
-    """All commands by panel of the help."""
+    """List all commands by panel of the help."""
     lines = ["# Commands", "", "What `truncate-kit COMMAND --help` says, a page for each."]
     for panel, names in PANELS.items():
         rows = [f"| [{name}]({name}.md) | {command_of(name).get_short_help_str(limit=200)} |" for name in names]
@@ -120,7 +120,7 @@ def commands_page() -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """A page of the Python API for each group, with all public names of its modules; none may be left out."""
+    """Make a page of the Python API for each group of public names."""
     left = dict(truncate_kit._PUBLIC)
     pages = {}
     for page, (title, modules) in API.items():
@@ -134,14 +134,14 @@ def api_pages() -> dict[str, str]:
 
 
 def generated() -> dict[str, str]:
-    """All pages that are made, by their place in the site."""
+    """Return all generated pages by their place in the site."""
     pages = {"commands/index.md": commands_page()}
     pages |= {f"commands/{name}.md": command_page(name) for names in PANELS.values() for name in names}
     return pages | {f"api/{page}.md": text for page, text in api_pages().items()}
 
 
 def expanded(entry: Any, places: list[str]) -> Any:
-    """An entry of the navigation, with all pages of a folder in the place of a name that ends in /."""
+    """Expand names that end in / to all pages of that folder."""
     if isinstance(entry, dict):
         return {title: expanded(below, places) for title, below in entry.items()}
     if isinstance(entry, list):
@@ -167,13 +167,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links of files of the repository lead to their places in the site."""
+    """Rewrite links of repository files to their places in the site."""
     source = page.file.abs_src_path
     return markdown if source is None else linked(Path(source), markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas in MathML."""
+    """Convert formulas to MathML."""
 
     def drawn(match: re.Match[str]) -> str:
         return convert(unescape(match[2]).strip(), display="block" if match[1] == "div" else "inline")
@@ -182,7 +182,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Nothing of a page may come from elsewhere."""
+    """Refuse pages that load parts from elsewhere."""
     if found := ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} loads something from another place: {found[0]}")
     return output

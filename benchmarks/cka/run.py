@@ -48,7 +48,7 @@ class Replay(nn.Module):
 
 
 def features(batches: int, batch: int, width: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random but correlated states of two models, (13, b, d) each: shared content, layer by layer more of its own."""
+    """Draw correlated states of two models, (13, b, d) each, which share more from layer to layer."""
     generator = torch.Generator().manual_seed(seed)
     share = torch.linspace(0.2, 2, LAYERS)[:, None, None]
     for _ in range(batches):
@@ -58,7 +58,7 @@ def features(batches: int, batch: int, width: int, seed: int) -> Iterator[tuple[
 
 
 def torch_cka_loop(x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    """torch_cka's own `compare` on these features, in one batch of all texts."""
+    """Run torch_cka's own `compare` on these features, in one batch of all texts."""
     from torch_cka import CKA
 
     names = [f"layer{layer}" for layer in range(LAYERS)]
@@ -80,7 +80,7 @@ def torch_cka_loop(x: Tensor, y: Tensor) -> Callable[[], Tensor]:
 
 
 def reference(x: Tensor, y: Tensor) -> Tensor:
-    """Debiased linear CKA from whole float64 Gram matrices, U-centred, and one product of them flattened."""
+    """Compute debiased linear CKA from whole float64 Gram matrices, U-centred and flattened."""
     centred = []
     for layer in (*x.double(), *y.double()):
         layer = layer - layer.mean(0)
@@ -95,7 +95,7 @@ def reference(x: Tensor, y: Tensor) -> Tensor:
 
 
 def streamed(x: Tensor, y: Tensor) -> Tensor:
-    """The same features fed to the accumulator batch by batch."""
+    """Feed the same features to the accumulator batch by batch."""
     sums = StreamedCKA()
     for start in range(0, x.shape[1], BATCH):
         sums.update(x[:, start : start + BATCH], y[:, start : start + BATCH])
@@ -103,7 +103,7 @@ def streamed(x: Tensor, y: Tensor) -> Tensor:
 
 
 def in_memory(rounds: int) -> dict[str, Any]:
-    """All states at once: torch_cka, the reference and ours."""
+    """Time torch_cka, the reference and ours on all states at once."""
     x, y = next(features(1, 2552, 768, seed=0))
     rivals: dict[str, tuple[Callable[[], Tensor], int]] = {
         "float64 Gram form, whole matrices": (lambda: reference(x, y), 1),
@@ -116,7 +116,7 @@ def in_memory(rounds: int) -> dict[str, Any]:
 
 
 def in_batches(rounds: int) -> dict[str, Any]:
-    """The same features streamed, beside all at once."""
+    """Time the same features streamed and at once."""
     x, y = next(features(1, 2552, 768, seed=0))
     rivals: dict[str, tuple[Callable[[], Tensor], int]] = {
         "cka_matrix": (lambda: cka_matrix(x, y), 1),
@@ -150,7 +150,7 @@ def in_turn(rivals: dict[str, tuple[Callable[[], Tensor], int]], expected: Tenso
 
 
 def stream(width: int, texts: int) -> dict[str, Any]:
-    """One stream in this process; the time is that of update and result, without making the features."""
+    """Time `update` and `result` of one stream in this process."""
     batches = texts // BATCH
     sums, busy = StreamedCKA(), 0.0
     peaks = {"start": _peak_mib()}
@@ -176,13 +176,13 @@ def stream(width: int, texts: int) -> dict[str, Any]:
 
 
 def _peak_mib() -> float:
-    """Peak resident memory of this process alone: unlike getrusage's, it starts anew with the program."""
+    """Return this process's peak resident memory, which getrusage would inherit."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 def stream_alone(width: int, texts: int) -> dict[str, Any]:
-    """The same in a process of its own, so that its peak memory is its own."""
+    """Run `stream` in a process of its own, for its own peak memory."""
     command = [sys.executable, "-m", "benchmarks.cka.run", "--stream", str(width), str(texts)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

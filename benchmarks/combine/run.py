@@ -24,20 +24,20 @@ REPORTS = Path(__file__).parent / "reports.jsonl"
 
 
 def cell(report: CombinationReport, name: str | None, side: str = "test") -> str:
-    """Mean ± deviation over the splits of a baseline, or of the best combination."""
+    """Format mean ± deviation over the splits of a baseline, or of the best combination."""
     span = report.best(side) if name is None else report.baseline(name, side)
     return "–" if span is None else points(span.mean, span.std)
 
 
 def row(report: CombinationReport) -> list[str]:
-    """One model's line of the table."""
+    """Return one model's line of the table."""
     how = f"{report.pooling}, {'head over mean' if report.settings.head else report.settings.over}"
     scores = [cell(report, name) for name in (None, *BASELINES)]
     return [report.model, how, report.data, *scores, ", ".join(map(str, report.chosen))]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Models, and how their layers are combined."""
+    """Add the options for models and their combinations."""
     parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
     parser.add_argument("--over", default="mean", help="mean or max over the layers")
     parser.add_argument("--head", action="store_true", help="the mean through the trained pooler")
@@ -46,12 +46,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_settings(options: argparse.Namespace) -> CombineSettings:
-    """What `add_options` says of the combinations."""
+    """Return the settings that these options name."""
     return CombineSettings(over=options.over, head=options.head, up_to=options.up_to)
 
 
 def asked_model(model: str, options: argparse.Namespace) -> tuple[Encoder, Dense | None, str]:
-    """The encoder, its pooler where it has one, and the name of its records."""
+    """Return the encoder, its pooler if it has one, and the name of its records."""
     name, folder = named_model(model)
     encoder = load_encoder(folder, pooling=options.pooling)
     encoder.name = name

@@ -44,7 +44,7 @@ def as_pairs(one: StsSet, folder: Path) -> PairSet:
 
 
 def mean_cell(reports: Sequence[CombinationReport], name: str | None) -> str:
-    """Mean over the sets of a baseline, or of the best combination, on test; its deviation over the splits."""
+    """Format the mean over sets of a baseline, or of the best combination, on test."""
     by_set = [
         [split.best[2] for split in report.splits]
         if name is None
@@ -59,7 +59,7 @@ def mean_cell(reports: Sequence[CombinationReport], name: str | None) -> str:
 
 
 def table(reports: Sequence[CombinationReport], model: str | None) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: ours by set and in the mean, then the paper's for `model`."""
+    """Return columns and rows: ours by set and in the mean, then the paper's for `model`."""
     beside = [row for row in PAPER if row["model"] == model]
     columns = ["set", "pairs", "best combination", *BASELINES, "layers"]
     columns += [f"the paper, {row['model']}: {row['vectors']}" for row in beside]
@@ -75,7 +75,7 @@ def table(reports: Sequence[CombinationReport], model: str | None) -> tuple[list
 
 
 def search_sets(model: str, sets: Sequence[StsSet], options: argparse.Namespace) -> list[CombinationReport]:
-    """The report of each set, as far as it is not there already."""
+    """Return the report of each set, searching the missing ones."""
     encoder, head, name = asked_model(model, options)
     records, found = Records(HERE / "sets.jsonl"), []
     for one in sets:

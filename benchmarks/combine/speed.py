@@ -35,7 +35,7 @@ CHECKED = 200
 
 
 def states(layers: int, pairs: int) -> tuple[Tensor, Tensor, list[float]]:
-    """Layer means of first and second texts, (L', n, d) float32 each, and targets on 26 levels, as in STS sets."""
+    """Draw layer means of both texts, (L', n, d) float32 each, and targets on 26 levels."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 26, (pairs,), generator=generator) / 5
     first = torch.randn(pairs, WIDTH, generator=generator)
@@ -49,7 +49,7 @@ def states(layers: int, pairs: int) -> tuple[Tensor, Tensor, list[float]]:
 
 
 def one_after_another(first: Tensor, second: Tensor, targets: list[float]) -> Callable[[int], float]:
-    """BERT-LC's Method 2, vectorised over pairs: mean of the cached layer means, cosine, Spearman, for one subset.
+    """Score one subset by BERT-LC's Method 2, vectorised over pairs.
 
     Layers are summed in place, which is three times as fast as indexing and `mean`. Ranks of the cosines by two
     argsorts: there are no ties among them.
@@ -72,7 +72,7 @@ def one_after_another(first: Tensor, second: Tensor, targets: list[float]) -> Ca
 
 
 def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str, Any]:
-    """All subsets of few layers both ways; equal Spearman is asserted, from float64 states on some of the subsets."""
+    """Time all subsets of few layers both ways, and assert equal Spearman on some."""
     torch.set_num_threads(threads)
     first, second, targets = states(layers, pairs)
     both, places = torch.cat([first, second], dim=1), list(range(2 * pairs))
@@ -115,7 +115,7 @@ def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str
 
 
 def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
-    """All subsets of many layers: seconds, and the most memory that the process held."""
+    """Time all subsets of many layers, and measure peak memory."""
     torch.set_num_threads(threads)
     first, second, targets = states(layers, pairs)
     work, places = OtherWork(), list(range(2 * pairs))
@@ -145,13 +145,13 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
 
 
 def in_a_new_process(part: Callable[..., dict[str, Any]], values: tuple[int, ...]) -> dict[str, Any]:
-    """What `part` returns, with nothing left of earlier parts in memory."""
+    """Return the result of `part` from a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(part, values)
 
 
 def slowest_ratio(processes: int, part: Callable[..., dict[str, Any]], values: tuple[int, ...]) -> dict[str, Any]:
-    """Of several processes the one with the smallest ratio, with the ratios of all."""
+    """Return the process with the smallest ratio, with the ratios of all."""
     runs = sorted((in_a_new_process(part, values) for _ in range(processes)), key=lambda run: run.get("ratio", 0.0))
     return runs[0] if processes == 1 else runs[0] | {"ratios": [run["ratio"] for run in runs]}
 

@@ -26,13 +26,13 @@ PARSER = new_parser(__doc__)
 
 
 def timed(text: str) -> list[tuple[str, str, float, float]]:
-    """Model, runtime, Spearman × 100 and sentences a second of each row in the table of `bench`."""
+    """Return model, runtime, Spearman × 100 and sentences a second of each row of `bench`."""
     rows = re.findall(r"│ (lean|full), (.+?) +│ +([\d.]+) │ +[\d.]+ │ +([\d,]+) │", text)
     return [(model, runtime, float(score), float(speed.replace(",", ""))) for model, runtime, score, speed in rows]
 
 
 def draw_layers(axes: Axes) -> None:
-    """Test score of both miniatures, fine-tuned at each layer."""
+    """Draw the test score of both miniatures, fine-tuned at each layer."""
     rows = [row for row in read_rows(SCORES) if row["task"] == "stsb/en"]
     for model, color, label in ((STAYS, GREY, "BERT"), (FALLS, VERMILION, "ELECTRA")):
         means, spreads = ([float(row[key]) for row in rows if row["model"] == model] for key in ("test", "test_std"))
@@ -53,7 +53,7 @@ def draw_layers(axes: Axes) -> None:
 
 
 def draw_speed(axes: Axes) -> None:
-    """Score against speed of the demo's two models in every runtime that was timed."""
+    """Draw score against speed of the demo's two models in every runtime."""
     text = (HERE / "output.txt").read_text(encoding="utf-8")
     rows = timed(text)
     for model, runtime, score, speed in rows:

@@ -48,7 +48,7 @@ PREDICTIONS = Records(Path(__file__).parent / "predictions.jsonl")
 
 
 def logistic(features: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Intercept and slopes of least log loss plus `PENALTY` · Σ slope² / 2 over the number of cases."""
+    """Fit intercept and slopes by log loss plus `PENALTY` · Σ slope² / 2 over the cases."""
     design = np.column_stack([np.ones(len(features)), features])
 
     def loss(weights: np.ndarray) -> float:
@@ -86,12 +86,12 @@ Said = tuple[bool, float, tuple[float, ...]]
 
 
 def signs_of(values: Mapping[str, float]) -> tuple[float, float, float]:
-    """`Foreseen.signs`, from the values of the signs of a prediction by their names in `FEATURES`."""
+    """Return `Foreseen.signs` from a prediction's values, by their names in `FEATURES`."""
     return values["cka"], -values["spearman"], -log2(max(values["rank"], LEAST_RANK))
 
 
 def said_of_first(model: str, task: str) -> Said | None:
-    """What the analysis said of a whole model of the first weights, with the reference where it has one."""
+    """Return the prediction for a whole model of the first weights."""
     mine = [
         row
         for row in read_rows(HERE / "truncations.csv")
@@ -106,19 +106,19 @@ def said_of_first(model: str, task: str) -> Said | None:
 
 
 def said_of_random(model: str) -> Said:
-    """What the analysis said of a miniature's shape before any training, on STS Benchmark."""
+    """Return the prediction for a miniature's shape before any training."""
     moments = [row for row in read_rows(SNAPSHOTS) if row["model"] == model.removeprefix("mini-")]
     row = min(moments, key=lambda row: int(row["step"]))
     return bool(row["predicted_from"]), float(row["confidence"]), ()
 
 
 def name_of(model: str, task: str) -> str:
-    """Of what was said of a bundled miniature, in `PREDICTIONS`."""
+    """Name the prediction of a bundled miniature in `PREDICTIONS`."""
     return f"bundled {model}, {task}"
 
 
 def say(data: Path) -> None:
-    """Profile each bundled miniature on the training pairs of each set of the sweeps, where that is not done."""
+    """Profile each bundled miniature on the training pairs of each set, if missing."""
     for model, task in product(MINIATURES, TASKS):
         if (name := name_of(model, task)) in PREDICTIONS:
             continue
@@ -132,7 +132,7 @@ def say(data: Path) -> None:
 
 
 def said_of_bundled(model: str, task: str) -> Said | None:
-    """What the analysis said of a bundled miniature."""
+    """Return the prediction for a bundled miniature."""
     if (name := name_of(model, task)) not in PREDICTIONS:
         return None
     drop = DropPrediction.from_dict(PREDICTIONS[name])
@@ -141,7 +141,7 @@ def said_of_bundled(model: str, task: str) -> Said | None:
 
 
 def foreseen() -> list[Foreseen]:
-    """Every case of which something was said before."""
+    """Return every case with a prediction."""
     found = []
     for case in read_cases():
         said = None
@@ -160,18 +160,18 @@ Fit = Callable[[Sequence[Foreseen], Foreseen], float]
 
 
 def base_rate(others: Sequence[Foreseen], _: Foreseen) -> float:
-    """How often the other models fell."""
+    """Return the other models' share of drops."""
     return float(np.mean([one.case.falls for one in others]))
 
 
 def like_it(others: Sequence[Foreseen], mine: Foreseen) -> float:
-    """How often other models of which the same was said fell, one fall and one that was none added to both."""
+    """Return the share of drops among other models with the same prediction, smoothed."""
     alike = [one.case.falls for one in others if one.said == mine.said]
     return (sum(alike) + 1) / (len(alike) + 2)
 
 
 def logistic_of_it(others: Sequence[Foreseen], mine: Foreseen) -> float:
-    """Logistic regression of falls on the log odds of what was said."""
+    """Forecast by a logistic regression on the log odds of the prediction."""
 
     def odds(one: Foreseen) -> list[float]:
         said = min(0.95, max(0.05, one.probability))
@@ -186,7 +186,7 @@ CKA, SPEARMAN, RANK = 0, 1, 2  # places in `Foreseen.signs`
 
 
 def logistic_of(*places: int) -> Fit:
-    """Logistic regression of falls on some signs; one half for a case that has none."""
+    """Forecast by a logistic regression on some signs; one half without signs."""
 
     def forecast(others: Sequence[Foreseen], mine: Foreseen) -> float:
         if not mine.signs:
@@ -197,18 +197,18 @@ def logistic_of(*places: int) -> Fit:
 
 
 def units(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
-    """Some signs of cases, in `UNITS`."""
+    """Return some signs of cases, in `UNITS`."""
     return (np.array([one.signs for one in cases]) / UNITS)[:, list(places)]
 
 
 def fitted(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
-    """Intercept and slopes, in `UNITS`, over the cases that have signs."""
+    """Fit intercept and slopes, in `UNITS`, over the cases that have signs."""
     known = [one for one in cases if one.signs]
     return logistic(units(known, places), np.array([one.case.falls for one in known], float))
 
 
 def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
-    """What `truncate_kit.analysis.drop.LOG_ODDS` is: fitted on all cases of similarity with signs."""
+    """Fit `truncate_kit.analysis.drop.LOG_ODDS` on all cases of similarity with signs."""
     places = (SPEARMAN, RANK)
     weights = fitted([one for one in cases if one.case.similarity], places)
     return float(weights[0]), *map(float, weights[1:] / UNITS[list(places)])
@@ -238,13 +238,13 @@ SELECTIONS: dict[str, Callable[[Foreseen], bool]] = {
 
 
 def forecasts(cases: Sequence[Foreseen], names: Iterable[str] = FORECASTS) -> dict[str, np.ndarray]:
-    """Of each case by some forecasts, fitted on the cases of other models of the same kind."""
+    """Forecast each case, fitted on the cases of other models of the same kind."""
     others = [[one for one in cases if one.case.run != mine.case.run] for mine in cases]
     return {name: np.array(list(map(FORECASTS[name], others, cases))) for name in names}
 
 
 def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
-    """Brier scores of every forecast, on each selection: over its cases, over models, and against their base rate.
+    """Compute Brier scores of every forecast by selection, and the gain over the own rate.
 
     The last is what a forecast would score that knew how many of these very cases fall; its interval (95 %) is of the
     gain over that, by a bootstrap over models.
@@ -261,7 +261,7 @@ def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
 
 
 def score(cases: Sequence[Foreseen], name: str, values: np.ndarray) -> dict[str, object]:
-    """A row of the table."""
+    """Return a row of the table."""
     truth = np.array([one.case.falls for one in cases], float)
     errors, known = (values - truth) ** 2, (truth.mean() - truth) ** 2
     of = [one.case for one in cases]
@@ -281,7 +281,7 @@ def score(cases: Sequence[Foreseen], name: str, values: np.ndarray) -> dict[str,
 
 
 def case_rows(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
-    """What was said of each case, and what came of it."""
+    """List each case with its prediction and outcome."""
     words = {(True, True): "found", (False, False): "right", (True, False): "false alarm", (False, True): "missed"}
     return [
         {
@@ -298,7 +298,7 @@ def case_rows(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
 
 
 def draw(cases: Sequence[Foreseen], path: Path) -> None:
-    """Reliability: how often a fall came, against how probable it was said to be, on similarity."""
+    """Draw the frequency of drops against their predicted probability, on similarity."""
     kind = [one for one in cases if one.case.similarity and one.signs]
     truth = np.array([one.case.falls for one in kind], float)
     figure, panel = plt.subplots(figsize=(4.2, 4.0), layout="constrained")
@@ -327,7 +327,7 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
 
 
 def shown(rows: Sequence[dict[str, object]]) -> tuple[list[str], list[list[str]]]:
-    """The table that the page beside this has: a row for each forecast, Brier scores by selection."""
+    """Return the page's table: a row for each forecast, Brier scores by selection."""
     by = {(row["forecast"], row["of"]): row for row in rows}
     first = {of: by["never falls", of] for of in SELECTIONS}
     head = ["forecast", *("{}: {cases} cases, {falls} fall".format(of, **first[of]) for of in SELECTIONS)]

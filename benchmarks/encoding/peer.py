@@ -39,11 +39,11 @@ class Peer:
         return answer
 
     def run(self) -> float:
-        """Seconds of one pass, as that process measured them."""
+        """Return the seconds of one pass, as that process measured them."""
         return float(self.ask(run=True)["seconds"])
 
     def vectors(self) -> np.ndarray:
-        """The vectors of the last pass."""
+        """Return the vectors of the last pass."""
         file = self.folder / "vectors.npy"
         self.ask(vectors=str(file))
         return np.load(file)
@@ -56,5 +56,5 @@ class Given:
         self.rows = dict(zip(texts, torch.from_numpy(np.asarray(vectors, np.float32)), strict=True))
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """The vectors of these texts."""
+        """Return the vectors of these texts."""
         return torch.stack([self.rows[text] for text in texts])

@@ -19,7 +19,7 @@ import sentence_transformers  # noqa: E402
 
 
 def load(order):
-    """The model on the CPU with as many threads as asked for, fused by optimum where a level is named."""
+    """Load the model on the CPU, fused by optimum if a level is named."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = order["threads"]
     settings = {"provider": "CPUExecutionProvider", "session_options": options}

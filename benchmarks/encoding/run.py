@@ -79,7 +79,7 @@ class Contestants:
 
 
 def exported(options: argparse.Namespace, scratch: Path) -> tuple[Encoder, dict[str, ExportReport]]:
-    """The encoder; its graphs, full and cut at half depth, lie in `scratch`, in int8 too where `--dev` is given."""
+    """Export the graphs, full and cut at half depth, to `scratch`; int8 with `--dev`."""
     full = load_encoder(options.model)
     full.name = named_model(str(options.model.resolve()))[0]  # results name the model, not where it lies
     reports = {}
@@ -97,7 +97,7 @@ def exported(options: argparse.Namespace, scratch: Path) -> tuple[Encoder, dict[
 
 
 def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path) -> Contestants:
-    """Everything that is timed, loaded."""
+    """Load everything that is timed."""
     full, reports = exported(options, scratch)
     graphs = {
         name: OnnxEncoder.load(scratch / part, precision=precision, threads=options.threads)
@@ -134,14 +134,14 @@ def encode_each(graph: OnnxEncoder, encoder: Encoder, texts: Sequence[str]) -> N
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
-    """Seconds of one call."""
+    """Time one call."""
     return timed(call)[1]
 
 
 def time_rounds(
     found: Contestants, rounds: int, threads: int
 ) -> tuple[dict[str, list[float]], list[float], list[float]]:
-    """Seconds of every row by round; GFLOP/s of matrix products; the share of other processes during each row."""
+    """Time every row by round, with GFLOP/s of products and the share of other processes."""
     seconds: dict[str, list[float]] = {name: [] for name in found.rows}
     ceilings: list[float] = []
     busy: list[float] = []
@@ -160,7 +160,7 @@ def time_rounds(
 
 
 def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """All rows, their vectors compared, and where our time goes."""
+    """Time all rows, compare their vectors, and profile our graph."""
     pairs = read_pairs(options.data)
     texts = [text for side in ("first", "second") for text in (getattr(pair, side) for pair in pairs)]
     torch.set_num_threads(options.threads)
@@ -198,7 +198,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 
 def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
-    """Median over rounds of how many times faster each row was than `base` in the same round."""
+    """Return the median over rounds of each row's speed over `base`."""
     return {
         name: median(theirs / ours for theirs, ours in zip(seconds[base], run, strict=True))
         for name, run in seconds.items()
@@ -207,12 +207,12 @@ def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
 
 
 def score(texts: Sequence[str], vectors: np.ndarray, pairs: PairSet) -> float:
-    """Spearman × 100."""
+    """Return Spearman × 100."""
     return evaluate(Given(texts, vectors), pairs.pairs).spearman
 
 
 def show(found: dict[str, Any]) -> None:
-    """The table of README.md."""
+    """Print the table of README.md."""
     columns = ("", "sentences/s", "× torch fp32", "× its bf16", "× its ONNX", "Spearman", "largest difference")
     rows = []
     for name, ratio in found["ratio_to_torch_fp32"].items():
@@ -270,7 +270,7 @@ def torch_ceiling(size: int = 1536) -> float:
 
 
 def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:
-    """GFLOP/s of ONNX Runtime's product of a batch's states with the widest weight, one product per core at once."""
+    """Measure GFLOP/s of ONNX Runtime's widest product, one per core at once."""
     wide = int(encoder.backbone.config.intermediate_size)
     weight = numpy_helper.from_array(np.random.default_rng(0).normal(size=(encoder.width, wide)).astype("f"), "w")
     graph = helper.make_graph(
@@ -297,7 +297,7 @@ def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:
 
 
 def operators(file: Path, encoder: Encoder, ids: Sequence[Sequence[int]], tokens: int) -> dict[str, float]:
-    """Share of each operator in the graph's time, single-threaded, by ONNX Runtime's own profiler."""
+    """Profile each operator's share of the graph's time, single-threaded."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.enable_profiling = True

@@ -60,7 +60,7 @@ NAMED = {1241: 75.98, 751: 56.01, 1155: 20.84, 1274: 89.55, 589: 25.72, 1197: 98
 
 
 def path_of(width: int, base: FrozenSettings) -> dict[str, FrozenSettings]:
-    """The settings of each step for states of this width, by the names of the published table."""
+    """Return the settings of each step for states of this width."""
     narrow, wide = max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE)  # 256 and 512 of gpt2-medium's 1,024
     base = replace(base, score="sigmoid", loss="mse", final_norm=False, codes=(narrow, narrow), depth=1)
     widened = replace(base, steps=(AUTOENCODER,), codes=(narrow, wide))
@@ -80,7 +80,7 @@ def path_of(width: int, base: FrozenSettings) -> dict[str, FrozenSettings]:
 def follow(
     encoder: Encoder, data: PairSplits, raw: Sequence[str], base: FrozenSettings, records: Records, work: Path
 ) -> None:
-    """Run the steps that are not in the records; figures 1 and 2 beside the first and the narrow one."""
+    """Run the missing steps, and draw figures 1 and 2."""
     for step, settings in path_of(encoder.width, base).items():
         record = f"{encoder.name}_{step}"
         if record in records:
@@ -99,7 +99,7 @@ def follow(
 
 
 def print_errors(encoder: Encoder, data: PairSplits, raw: Sequence[str], base: FrozenSettings, work: Path) -> None:
-    """What people, the report and the fifth step here give each pair that the report names, in points of 100."""
+    """Print people's, the report's and our score of each pair that the report names."""
     settings = replace(path_of(encoder.width, base)["log-variance"], seeds=base.seeds[:1])
     finetune_frozen(encoder, data, out=work / f"{encoder.name}-errors", settings=settings, raw=raw)
     trained, test = load_encoder(work / f"{encoder.name}-errors" / "frozen"), data.test
@@ -119,7 +119,7 @@ def print_errors(encoder: Encoder, data: PairSplits, raw: Sequence[str], base: F
 
 
 def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
-    """A published step, then for each model Pearson / Spearman on test and the number of trained weights."""
+    """Return a published step, then each model's Pearson / Spearman and trained weights."""
     said = step["what"].partition(": ")[2]  # where the report has words and no figures
     cells = [WORDS[step["step"]], f"{step['pearson']} / {step['spearman']}" if step["pearson"] else said]
     for report in reports.values():
@@ -131,7 +131,7 @@ def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
 
 
 def path_table(models: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the committed records; models: in this order, None for all of which every step is done."""
+    """Return columns and rows of the records; `models` None: all that are complete."""
     return _table(Records(HERE / REPORTS.name), models)
 
 
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     made = new_parser(__doc__)
     made.add_argument("--data", required=True)
     made.add_argument("--texts", required=True, help="raw sentences, a line each; the paper takes 20,000 of GenericsKB")

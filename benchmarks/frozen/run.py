@@ -38,7 +38,7 @@ STEP_NAMES = ("layer cosines + MLP", "siamese", "autoencoders")
 
 
 def random_gpt2(folder: Path) -> Path:
-    """Six random blocks 192 wide behind the tokenizer of the bundled BERT miniature: what no training knows."""
+    """Build six random blocks 192 wide with the tokenizer of the bundled BERT."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(resolve("mini-bert"))
@@ -51,14 +51,14 @@ def random_gpt2(folder: Path) -> Path:
 
 
 def first_pairs(data: PairSplits, count: int | None) -> PairSplits:
-    """The first pairs of each split, for a first look; all of them for None."""
+    """Return the first pairs of each split; all of them for None."""
     if count is None:
         return data
     return replace(data, **{split: replace(pairs, pairs=pairs.pairs[:count]) for split, pairs in data.items()})
 
 
 def parity(encoder: Encoder, folder: Path, texts: list[str]) -> float:
-    """Largest difference of the scores of neighbouring texts between torch and the graph."""
+    """Return the largest difference of scores between torch and the graph."""
     graph = OnnxEncoder.load(folder)
     scores = [
         model.similarities(vectors[:-1], vectors[1:])
@@ -105,7 +105,7 @@ def measure(name: str, folder: str, options: argparse.Namespace) -> None:
 
 
 def row(report: FrozenReport) -> list[str]:
-    """One model's line of the table: plain states, then each step on the most blocks; Spearman / Pearson on test."""
+    """Return one model's line of the table, Spearman / Pearson on test."""
     plain = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     cells = [
         report.model,

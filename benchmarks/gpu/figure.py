@@ -28,14 +28,14 @@ Point = tuple[int, int]  # batch size and length
 
 
 def kind(backend: Backend) -> str:
-    """Whose row it is: this package's graphs, torch itself, or other tools."""
+    """Classify a row: this package's graphs, torch itself, or other tools."""
     if backend.runtime == "onnx" and not backend.tensorrt:
         return "ours"
     return "torch" if backend.runtime == "torch" else "others"
 
 
 def fastest(report: BenchReport, role: str, *kinds: str) -> dict[Point, float]:
-    """Seconds of the fastest row of those kinds at each fixed shape."""
+    """Return the seconds of the fastest row of those kinds at each fixed shape."""
     found: dict[Point, float] = {}
     for row in report.timings:
         if row.role != role or row.batch_size is None or row.length is None or kind(BACKENDS[row.backend]) not in kinds:
@@ -46,7 +46,7 @@ def fastest(report: BenchReport, role: str, *kinds: str) -> dict[Point, float]:
 
 
 def read_reports(file: Path) -> dict[str, BenchReport]:
-    """Reports of the part `shapes` in which the lean graph was measured; ends with a sentence where there is none."""
+    """Read the reports of the part `shapes` that measured the lean graph."""
     if not file.is_file():
         sys.exit(f"There is no {file}: measure first with benchmarks.gpu.run --parts shapes.")
     found = {}
@@ -62,7 +62,7 @@ def read_reports(file: Path) -> dict[str, BenchReport]:
 
 
 def draw(panel: Any, name: str, report: BenchReport) -> None:
-    """One panel, its numbers printed."""
+    """Draw one panel and print its numbers."""
     ours = fastest(report, "lean", "ours")
     rivals = {
         "torch": fastest(report, "lean", "torch"),

@@ -22,7 +22,7 @@ LENGTHS = Path(__file__).with_name("lengths.json")
 
 
 def shapes(width: int, layers: int) -> dict[str, PretrainedConfig]:
-    """BERT-base and -large, ELECTRA-base and DeBERTaV3-base; a width other than 768 scales heads and blocks with it."""
+    """Return the configurations of the models; a width below 768 scales heads and blocks."""
 
     def sizes(scale: float = 1, depth: int = layers) -> dict[str, int]:
         wide = int(width * scale)
@@ -51,7 +51,7 @@ def shapes(width: int, layers: int) -> dict[str, PretrainedConfig]:
 
 
 def sentences(name: str, encoder: Encoder, count: int) -> list[str]:
-    """Random words of the vocabulary, each one token, as many to a text as the real texts of that set have tokens."""
+    """Draw random words of one token each, as long as the real texts of that set."""
     assert encoder.tokenizer is not None
     words = sorted(word for word in encoder.tokenizer.get_vocab() if re.fullmatch("[a-z]{2,}", word))
     lengths = json.loads(LENGTHS.read_text())[name]
@@ -70,11 +70,11 @@ class Models:
         self._made: set[Path] = set()
 
     def layer(self, name: str, cut: int) -> int:
-        """The layer after `cut` twelfths of the model's depth, at least the first."""
+        """Return the layer after `cut` twelfths of the depth, at least the first."""
         return max(1, cut * int(self.configs[name].num_hidden_layers) // 12)
 
     def encoder(self, name: str, layer: int | None) -> Encoder:
-        """The model with random weights, the same each time, cut at `layer`; None for all of it."""
+        """Build the model with fixed random weights, cut at `layer`; None for all of it."""
         torch.manual_seed(0)
         full = random_encoder(self.configs[name], name=name)
         full.tokenizer = load_encoder("mini-bert").tokenizer
@@ -82,7 +82,7 @@ class Models:
         return full if layer is None else truncate(full, layer)
 
     def folder(self, name: str, layer: int | None) -> Path:
-        """Where the model cut at `layer`, None for all of it, is saved with graphs for the device.
+        """Save the model cut at `layer` with graphs for the device, and return its folder.
 
         A graph that cannot be made is missing there: the rivals are measured all the same.
         """

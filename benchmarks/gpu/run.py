@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def precisions_of(options: argparse.Namespace) -> tuple[Precision, ...]:
-    """Of the graphs that the rows run; the steps run those in float16 on a GPU."""
+    """Return the precisions of the graphs that the rows run."""
     if not options.device.startswith("cuda"):
         return ("fp32",)
     return ("fp16", "fp32") if options.backends is None or "onnx-fp32" in options.backends else ("fp16",)
@@ -122,7 +122,7 @@ Job = tuple[str, Callable[[], dict[str, object]]]
 
 
 def shape_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
-    """Every model at every cut against itself in full; what compiles takes minutes, and is measured at half depth."""
+    """List every model at every cut against itself in full."""
     for name in options.models:
         for cut in options.cuts:
             layer = models.layer(name, cut)
@@ -132,7 +132,7 @@ def shape_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
 
 
 def set_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
-    """Captions and paragraphs, for the model and cut of the steps."""
+    """List captions and paragraphs, for the model and cut of the steps."""
     layer = models.layer(STEPS_MODEL, HALF)
     rows = options.backends or [row.name for row in BACKENDS.values() if not row.compiled]
     for texts in ("captions", "paragraphs"):
@@ -142,7 +142,7 @@ def set_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
 def whole_bench(
     options: argparse.Namespace, models: Models, name: str, layer: int, texts: str, backends: Sequence[str]
 ) -> dict[str, object]:
-    """One run of the package's own bench, its tables printed."""
+    """Run the package's own bench and print its tables."""
     lean, full = models.folder(name, layer), models.folder(name, None)
     cuda = options.device.startswith("cuda")
     settings = BenchSettings(
@@ -165,7 +165,7 @@ def whole_bench(
 
 
 def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
-    """Sentences a second after each change, all in turns: padding, precision, kernels, batches, depth; no tokeniser."""
+    """Time sentences a second after each change, all in turns."""
     layer = models.layer(STEPS_MODEL, HALF)
     cuda = options.device.startswith("cuda")
     low = "fp16" if cuda else "bf16" if bf16_instructions(torch.device("cpu")) else None
@@ -220,7 +220,7 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
 
 
 def first(options: argparse.Namespace, models: Models) -> dict[str, object]:
-    """Seconds in which new sessions encode all texts twice, and 256 one by one twice, in few shapes or as they come."""
+    """Time the first texts of new sessions, at once and one by one, in two ways of shaping."""
     folder = models.folder(STEPS_MODEL, models.layer(STEPS_MODEL, HALF))
     reader = load_encoder(folder)
     texts = [text for name in ("stsb", "captions", "paragraphs") for text in sentences(name, reader, options.texts)]
@@ -240,7 +240,7 @@ def first(options: argparse.Namespace, models: Models) -> dict[str, object]:
 
 
 def single_job(measure: Callable[..., dict[str, object]]) -> Callable[..., Iterator[Job]]:
-    """The one job of a part that is named as what measures it."""
+    """Return the one job of a part that is named as its function."""
     return lambda options, models: iter([(measure.__name__, partial(measure, options, models))])
 
 
@@ -268,7 +268,7 @@ PARSER.add_argument("--layers", type=int, default=12, help="likewise")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What to measure and where to write it; `--quick` changes the defaults alone."""
+    """Parse the command line; `--quick` changes the defaults alone."""
     options = PARSER.parse_args(arguments)
     return PARSER.parse_args(arguments, argparse.Namespace(**QUICK)) if options.quick else options
 

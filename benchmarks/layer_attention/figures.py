@@ -45,7 +45,7 @@ Rows = list[dict[str, object]]
 
 
 def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
-    """Figure 1."""
+    """Draw figure 1."""
     test = load_pairs(data / "stsb/en").test
     assert test is not None
     figure, axes = open_panel(f"{name}, untrained: STS Benchmark test by layer")
@@ -70,7 +70,7 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
 
 
 def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
-    """Figure 2."""
+    """Draw figure 2."""
     sets = find_sts(data)
     figure, axes = open_panel(f"{name}, untrained: poolings by set")
     rows: Rows = []
@@ -93,7 +93,7 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
 
 
 def trained(name: str, folder: str, data: Path, out: Path, row: str, epochs: int) -> Encoder:
-    """The model after training with hard negatives by a row of Table 2, which is done once."""
+    """Train with hard negatives by a row of Table 2, once."""
     base = ContrastiveSettings(objective=OBJECTIVE, seeds=(0,), epochs=epochs, batch_size=64, evaluate_every=None)
     home = out.parent / "work" / f"{name}_{row}_figure"
     encoder = load_encoder(folder)
@@ -104,7 +104,7 @@ def trained(name: str, folder: str, data: Path, out: Path, row: str, epochs: int
 
 
 def spread(vectors: torch.Tensor) -> dict[str, float]:
-    """How far apart texts lie, from their vectors, (n, d), over all pairs of two different ones.
+    """Measure how far apart vectors (n, d) lie, over all pairs of different texts.
 
     The mean cosine, and the uniformity of arXiv:2005.10242, eq. 2: log of the mean of exp(−2‖x − y‖²) at length 1.
     """
@@ -114,7 +114,7 @@ def spread(vectors: torch.Tensor) -> dict[str, float]:
 
 
 def by_distance(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
-    """The abstract: less anisotropy, more uniformity."""
+    """Measure anisotropy and uniformity, as in the abstract."""
     test = load_pairs(data / "stsb/en").test
     assert test is not None
     models = {"untrained, CLS": load_encoder(folder, pooling="cls"), "untrained, mean": load_encoder(folder)}
@@ -127,7 +127,7 @@ def by_distance(name: str, folder: str, data: Path, out: Path, epochs: int) -> R
 
 
 def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
-    """Figure 3, a and b, in one picture."""
+    """Draw figure 3, a and b, in one picture."""
     rows: Rows = []
     texts: list[str] = []
     weights: list[tuple[float, ...]] = []

@@ -61,7 +61,7 @@ def search(lean: Encoder, collection: RetrievalSet) -> Searched:
 
 
 def print_found(found: Sequence[Found]) -> None:
-    """The published rows, then ours: a row for each model, collection and way of training."""
+    """List the published rows, then ours by model, collection and way of training."""
     lines = []
     for model in dict.fromkeys(row["model"] for row in published("layer_attention") if row["table"] == "3"):
         for name in REMOVED:

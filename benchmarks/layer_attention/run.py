@@ -82,7 +82,7 @@ class Cell(Result):
 
 
 def settings_of(row: str, base: ContrastiveSettings) -> ContrastiveSettings:
-    """The settings of a row of Table 2 or of `PARTS`."""
+    """Return the settings of a row of Table 2 or of `PARTS`."""
     name, changes = PARTS.get(row, (row, {}))
     named = TABLE_2[name]
     pooling = {"pooling": named.pooling, "over": named.over, "last_cls": named.last_cls}
@@ -121,7 +121,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def print_report(cells: Sequence[Cell], objective: str) -> None:
-    """A row for each pooling, columns for each model: test, dev, and the losses at the start, before and at the end."""
+    """Return a row for each pooling, with test, dev and losses of each model."""
     cells = [cell for cell in cells if cell.run.settings.objective == objective]
     models = list(dict.fromkeys(cell.run.model for cell in cells))
     table_2 = objective == OBJECTIVE
@@ -147,7 +147,7 @@ def print_report(cells: Sequence[Cell], objective: str) -> None:
 
 
 def print_sets(cells: Sequence[Cell], objective: str) -> None:
-    """Table 1: the published rows of the objective, then ours; the mean is over the sets that a row has."""
+    """Print Table 1: the published rows of the objective, then ours."""
     rows = [row for row in published("layer_attention") if (row["table"], row["objective"]) == ("1", objective)]
     lines = []
     for model, pooling in dict.fromkeys((row["model"], row["pooling"]) for row in rows):
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def learned_from(options: argparse.Namespace) -> TripletSet:
-    """The rows of Table 2, or the first captions, as the objective wants them."""
+    """Return the rows of Table 2, or the first captions, by the objective."""
     if OBJECTIVES[options.objective].data != "texts":
         return training_rows(options.data)
     with gzip.open(options.data / "captions" / "sentences.en.txt.gz", "rt", encoding="utf-8") as file:
@@ -214,7 +214,7 @@ def learned_from(options: argparse.Namespace) -> TripletSet:
 
 
 def base_settings(options: argparse.Namespace, seed: int) -> ContrastiveSettings:
-    """The settings that all rows have in common."""
+    """Return the settings that all rows share."""
     return ContrastiveSettings(
         objective=options.objective,
         dropout=options.dropout,
@@ -228,12 +228,12 @@ def base_settings(options: argparse.Namespace, seed: int) -> ContrastiveSettings
 
 
 def asked_rows(options: argparse.Namespace) -> list[str]:
-    """The rows that were asked for, by name."""
+    """Return the requested rows by name."""
     return [*options.rows, *(PARTS if options.parts else ())]
 
 
 def record_name(model: str, row: str, seed: int, objective: str) -> str:
-    """What a run is kept under."""
+    """Name the record of a run."""
     return f"{model if objective == OBJECTIVE else f'{model}_{objective}'}_{row}_seed{seed}"
 
 
@@ -253,7 +253,7 @@ def check_kept(options: argparse.Namespace, records: Records, rows: TripletSet) 
 
 
 def differences(kept: ContrastiveResult, asked: ContrastiveSettings) -> list[str]:
-    """The settings in which a kept run is another one, in words; what it was given as None is known from the run."""
+    """Describe the settings in which a kept run differs."""
     found = []
     for field in dataclasses.fields(asked):
         wanted, had = getattr(asked, field.name), getattr(kept.settings, field.name)
@@ -268,7 +268,7 @@ def differences(kept: ContrastiveResult, asked: ContrastiveSettings) -> list[str
 def run_model(
     model: str, seed: int, options: argparse.Namespace, records: Records, rows: TripletSet, data: PairSplits
 ) -> None:
-    """All rows of one model with one seed, as far as they are not there."""
+    """Run the missing rows of one model with one seed."""
     name, folder = named_model(model)
     encoder = load_encoder(folder)
     encoder.name = name
@@ -290,7 +290,7 @@ _CHUNK = 512
 
 
 def training_rows(data: Path) -> TripletSet:
-    """Entailments of SICK and pairs of STS Benchmark's train split with a score of at least 4, each with a negative.
+    """Return entailments of SICK and similar pairs of STS Benchmark, each with a negative.
 
     A negative is SICK's contradiction where there is one, else the training sentence with the most words in common
     (weighted by rarity) that is not paired with the anchor in either set.
@@ -313,7 +313,7 @@ def training_rows(data: Path) -> TripletSet:
 
 
 def _mined(anchors: Sequence[str], texts: Sequence[str], known: dict[str, set[str]]) -> list[str]:
-    """The most similar text by shared words for each anchor, itself and its partners left out."""
+    """Find the most similar text by shared words for each anchor, partners left out."""
     vocabulary: dict[str, int] = {}
     table = _words(texts, vocabulary)
     rarity = np.log(len(texts) / np.maximum(1, np.asarray((table > 0).sum(axis=0)).ravel()))
@@ -330,7 +330,7 @@ def _mined(anchors: Sequence[str], texts: Sequence[str], known: dict[str, set[st
 
 
 def _words(texts: Sequence[str], vocabulary: dict[str, int]) -> sparse.csr_matrix:
-    """Texts × words, 1 where the text holds the word; the first call fills the vocabulary."""
+    """Mark words of texts, (texts, words); the first call fills the vocabulary."""
     grow = not vocabulary
     rows, columns = [], []
     for row, text in enumerate(texts):

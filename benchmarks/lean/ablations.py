@@ -69,18 +69,18 @@ class Both:
         self.param_groups = [group for one in optimisers for group in one.param_groups]
 
     def step(self) -> None:
-        """Both step."""
+        """Step both optimisers."""
         for one in self.optimisers:
             one.step()
 
     def zero_grad(self, *, set_to_none: bool) -> None:
-        """Both forget their gradients."""
+        """Clear the gradients of both optimisers."""
         for one in self.optimisers:
             one.zero_grad(set_to_none=set_to_none)
 
 
 def by_muon(trained: torch.nn.Module, rate: float, iterations: int) -> Both:
-    """Muon for matrices at the scale of AdamW's steps (Liu et al. 2025, "Muon is scalable"), AdamW for vectors."""
+    """Use Muon for matrices (Liu et al. 2025, "Muon is scalable"), AdamW for vectors."""
     learning = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in learning if parameter.ndim == 2]
     vectors = [parameter for parameter in learning if parameter.ndim < 2]
@@ -95,7 +95,7 @@ MORE = replace(USUAL, passages=0.15, joined=0.05)  # as the texts of rows.csv
 
 
 def learning(**changes: object) -> Variant:
-    """The usual variant with other settings."""
+    """Return the usual variant with other settings."""
     return replace(USUAL, settings=replace(USUAL.settings, **changes))  # type: ignore[arg-type]  # checked by the settings
 
 
@@ -137,7 +137,7 @@ PARSER.add_argument("--device", default="cpu")
 
 
 def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabulary: Sequence[str]) -> list[str]:
-    """The texts to learn from on top, `number` at most; `lines` are what no other text was made of."""
+    """Return at most `number` additional texts; `lines` are unused lines."""
     if kind == "questions":
         return questions(data)[:number]
     if kind == "words":
@@ -152,7 +152,7 @@ def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabul
 
 
 def with_other_words(lines: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
-    """The lines, each word with a chance of one half another one, drawn from the whole words of a vocabulary."""
+    """Replace each word with a chance of one half by a word of the vocabulary."""
     draw = random.Random(0)
     others = sorted(word for word in vocabulary if word.isalpha() and len(word) >= SHORT)
     return [

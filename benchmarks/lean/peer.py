@@ -41,10 +41,10 @@ class Flat:
     """Scores nothing: evaluation is no part of the comparison."""
 
     def texts(self) -> None:
-        """None."""
+        """Return no texts."""
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """0."""
+        """Return 0."""
         return 0.0, None
 
 
@@ -53,14 +53,14 @@ Rates = tuple[float, float]
 
 
 def timed(learn: Callable[[], object], num_texts: int) -> Rates:
-    """Rates of one call."""
+    """Return the rates of one call."""
     wall, busy = time.perf_counter(), time.process_time()
     learn()
     return num_texts / (time.perf_counter() - wall), num_texts / (time.process_time() - busy)
 
 
 def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], precision: str) -> Rates:
-    """Rates of the lean loop."""
+    """Return the rates of the lean loop."""
     store = store_texts(full, RawTexts(texts=texts), work / "texts")
     vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
     settings = DistillSettings(batch_size=BATCH, precision=precision)  # type: ignore[arg-type]  # checked there
@@ -70,7 +70,7 @@ def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], p
 
 
 def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: bool) -> Rates:
-    """Rates of sentence-transformers' trainer."""
+    """Return the rates of sentence-transformers' trainer."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import MSELoss
 
@@ -88,7 +88,7 @@ def trainer(
     bf16: bool,
     rate: float = 5e-4,
 ) -> "SentenceTransformerTrainer":
-    """One epoch of sentence-transformers' own trainer over texts and the full model's vectors of them."""
+    """Train one epoch of sentence-transformers' trainer on the full model's vectors."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
@@ -118,7 +118,7 @@ PARSER.add_argument("--blocks", default="1,3,6")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Rounds of all contestants in turn, and the median of each."""
+    """Run rounds of all contestants in turn, and print medians."""
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
     full, blocks = load_encoder(given.model, max_length=256), tuple(int(part) for part in given.blocks.split(","))

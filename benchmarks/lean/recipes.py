@@ -49,14 +49,14 @@ class Contest:
     threads: int
 
     def ours(self, blocks: Sequence[int], num_texts: int) -> Encoder:
-        """The lean loop on the first texts, as `distill` runs it."""
+        """Run the lean loop on the first texts, as `distill` does."""
         settings, student = DistillSettings(precision="bf16"), keep(self.full, blocks)
         examples = TaughtTexts(self.store, np.arange(num_texts), self.vectors, settings)
         student_run(student, examples, Flat(), settings).train()
         return student
 
     def mse(self, blocks: Sequence[int], num_texts: int, rate: float) -> Encoder:
-        """`MSELoss` with a student of these blocks."""
+        """Train `MSELoss` with a student of these blocks."""
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.losses import MSELoss
 
@@ -67,7 +67,7 @@ class Contest:
         return load_encoder(self.work / "taught", max_length=256)
 
     def adaptive(self, blocks: Sequence[int], num_texts: int, rate: float) -> Encoder:
-        """`AdaptiveLayerLoss` over `MSELoss` with the whole model, of which the first blocks are kept."""
+        """Train `AdaptiveLayerLoss` over `MSELoss` on the whole model, and keep the first blocks."""
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.losses import AdaptiveLayerLoss, MSELoss
 
@@ -79,7 +79,7 @@ class Contest:
         return keep(load_encoder(self.work / "taught", max_length=256), blocks)
 
     def contestants(self) -> dict[str, tuple[Sequence[int], Callable[[Sequence[int], int], Encoder]]]:
-        """Blocks, and how they learn from a number of texts."""
+        """Return each contestant's blocks and training function."""
         return {
             "truncate-kit": ((1, 5, 6), self.ours),
             "MSELoss, every second block": ((2, 4, 6), lambda kept, number: self.mse(kept, number, RECIPE_RATE)),

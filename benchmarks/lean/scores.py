@@ -26,12 +26,12 @@ class Scores:
     cranfield_mixed: float
 
     def row(self) -> dict[str, str]:
-        """As cells of a table."""
+        """Return the cells of a table."""
         return {name: f"{value:.2f}" for name, value in asdict(self).items()}
 
 
 def scores_of(lean: TextEncoder, full: TextEncoder, data: Path) -> Scores:
-    """All scores; `full` gives the index that lean queries search."""
+    """Return all scores; `full` gives the index that lean queries search."""
     sets = {row.task: row.values["Spearman"] or 0.0 for row in score_sts(lean, find_sts(data), model="lean").rows}
     found = {}
     for name, folder in SEARCHED.items():
@@ -42,7 +42,7 @@ def scores_of(lean: TextEncoder, full: TextEncoder, data: Path) -> Scores:
 
 
 def evaluation_texts(data: Path) -> set[str]:
-    """Every text of the sets above, which nothing may learn from; the train part of STS Benchmark is among them."""
+    """Return every text of the evaluation sets, with STS Benchmark's train part."""
     texts = {text for one in find_sts(data) for pair in one.pairs for text in (pair.first, pair.second)}
     texts |= set(load_pairs(str(data / "stsb" / "en")).texts())
     for folder in SEARCHED.values():

@@ -41,11 +41,11 @@ class Static:
         self.megabytes = self._model.embedding.nbytes / 1e6
 
     def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Vectors (n, 256)."""
+        """Return vectors (n, 256)."""
         return torch.from_numpy(self._model.encode(list(texts))).float()
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Cosines."""
+        """Return cosines."""
         return torch.nn.functional.cosine_similarity(first, second)
 
 

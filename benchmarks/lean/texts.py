@@ -20,12 +20,12 @@ TELLING = 6  # words of an evaluation text that is also looked for inside a line
 
 
 def learned_lines(data: Path, seed: int = 0) -> list[str]:
-    """The lines of the corpus that hold no text of an evaluation set, before any is joined or divided."""
+    """Return the corpus lines that hold no evaluation text, before any is joined or divided."""
     return without(corpus_lines(data, seed), evaluation_texts(data))
 
 
 def without(lines: Iterable[str], texts: Iterable[str]) -> list[str]:
-    """The lines that neither are one of `texts` nor hold one of at least `TELLING` words, compared by words alone."""
+    """Keep lines that neither equal one of `texts` nor contain a long one, by words alone."""
     wanted = {tuple(words_of(text)) for text in texts}
     begun = defaultdict(set)
     for text in wanted:
@@ -44,7 +44,7 @@ def without(lines: Iterable[str], texts: Iterable[str]) -> list[str]:
 
 
 def corpus_lines(data: Path, seed: int = 0) -> list[str]:
-    """All lines of the corpus in a random order."""
+    """Return all lines of the corpus in a random order."""
     with lzma.open(data / "corpus" / "english.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line.strip() for line in file if line.strip()]
     random.Random(seed).shuffle(lines)
@@ -52,13 +52,13 @@ def corpus_lines(data: Path, seed: int = 0) -> list[str]:
 
 
 def questions(data: Path) -> list[str]:
-    """The 5,452 training questions of TREC's question classes."""
+    """Return the 5,452 training questions of TREC's question classes."""
     with (data / "transfer" / "trec" / "train.csv").open(encoding="utf-8", newline="") as file:
         return [row["text"] for row in csv.DictReader(file)]
 
 
 def mixed(lines: list[str], number: int, passages: float, joined: float, seed: int = 0) -> Iterator[str]:
-    """That number of texts, fewer where the lines end.
+    """Yield that number of texts, fewer if the lines end.
 
     A share `passages` are stretches of `SHORTEST` to `LONGEST` words of lines that are at least as long, and a share
     `joined` consists of as many shorter lines as fill such a length.
@@ -96,7 +96,7 @@ def _passages(lines: Iterator[list[str]], draw: random.Random) -> Iterator[str]:
 
 
 def print_held(lines: list[str], texts: list[str], evaluation: set[str]) -> None:
-    """How many lines hold a text of an evaluation set, and how many texts that no such line was kept out of.
+    """Print the number of lines that contain an evaluation text, and of texts with such a line.
 
     Of these, texts that are one as a whole, but for case and white space, were left out when rows.csv was made.
     """

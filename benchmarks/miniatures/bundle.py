@@ -13,7 +13,7 @@ import transformers
 from benchmarks.common import new_parser
 from truncate_kit.core.files import replacing, write_json
 
-MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
+MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "models" / "miniatures"
 RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
 """The encoders that each run of `pretrain.py` leaves."""
 BUNDLED = {**RUNS, "gpt2": ("gpt2",)}

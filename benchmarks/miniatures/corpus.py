@@ -13,7 +13,7 @@ FEWEST_TOKENS = 3  # beside the special ones: a shorter line has nothing to pred
 
 
 def read_lines(paths: Iterable[Path]) -> list[str]:
-    """All distinct lines of plain or xz-packed UTF-8 files, in their order."""
+    """Read all distinct lines of plain or xz-packed UTF-8 files, in their order."""
     lines: dict[str, None] = {}
     for path in paths:
         with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
@@ -23,7 +23,7 @@ def read_lines(paths: Iterable[Path]) -> list[str]:
 
 
 def digest(lines: Iterable[str]) -> str:
-    """SHA-256 of the lines."""
+    """Return the SHA-256 of the lines."""
     found = hashlib.sha256()
     for line in lines:
         found.update(line.encode() + b"\n")
@@ -31,7 +31,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def learn_vocabulary(lines: Sequence[str], size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """A lower-cased WordPiece vocabulary (Devlin et al. 2019) of `size` pieces."""
+    """Learn a lower-cased WordPiece vocabulary (Devlin et al. 2019) of `size` pieces."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -56,7 +56,7 @@ def learn_vocabulary(lines: Sequence[str], size: int, max_length: int) -> PreTra
 def pieces(
     tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], max_length: int, *, packed: bool
 ) -> list[list[int]]:
-    """Token ids of the lines between [CLS] and [SEP], at most `max_length` each; longer lines become several.
+    """Return token ids between [CLS] and [SEP], at most `max_length` each.
 
     packed: lines one after another, [SEP] between them, in pieces of exactly `max_length` (the last one is dropped):
     all batches of one shape and none with padding, as a compiled model on a GPU wants them.

@@ -21,7 +21,7 @@ EVALUATED_TOGETHER = 64
 
 
 def draw_words(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One word for each row of logits (m, v) by their softmax, (m,): where the summed chances pass a random number.
+    """Draw one word for each row of logits (m, v) by their softmax, (m,).
 
     One number for each row instead of one for each logit, as Gumbel noise needs: half the time of a small model's step.
     """
@@ -72,7 +72,7 @@ def electra_losses(
     hidden: HiddenWords,
     generator: torch.Generator | None = None,
 ) -> Losses:
-    """Both losses of a batch with hidden tokens.
+    """Return both losses of a batch with hidden tokens.
 
     A word that the generator happens to get right counts as original. No gradient goes through the drawing. Nothing
     here makes the processor wait for a GPU: no mask is counted there.
@@ -93,7 +93,7 @@ def electra_losses(
 def electra_loss(
     discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: HiddenWords, weight: float = 50.0
 ) -> Tensor:
-    """The generator's loss plus `weight` times the discriminator's, 0-d; 50 in section 3.1 of the paper.
+    """Return the generator's loss plus `weight` times the discriminator's, 0-d (section 3.1: 50).
 
     Adam scales every gradient to its own size, so the weight matters to what both share: the embeddings.
     """
@@ -137,7 +137,7 @@ class ElectraEvaluator(MaskedEvaluator):
 
 
 def causal_loss(encoder: Encoder, batch: Batch, reduction: str = "mean") -> Tensor:
-    """Cross entropy in nats of each token given those before it, padding left out; 0-d. The first one is not asked."""
+    """Return the cross entropy in nats of each token after the first, without padding; 0-d."""
     states = encoder.token_states(**batch)[:, :-1]
     asked = batch["attention_mask"][:, 1:].bool()
     logits = nn.functional.linear(states[asked], encoder.backbone.get_input_embeddings().weight)
@@ -151,7 +151,7 @@ class CausalTexts(TextRows):
         """Every id of the vocabulary is a possible next word."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`causal_loss` of the texts at the given places."""
+        """Return `causal_loss` of the texts at the given places."""
         return causal_loss(encoder, encoder.pad(self.ids(batch)))
 
 

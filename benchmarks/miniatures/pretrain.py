@@ -76,18 +76,18 @@ SHAPES = {"mini": Shape(8, 128, 4, 64, 2), "small": Shape(12, 256, 4, 64, 1)}
 
 
 def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
-    """The BERT of a shape."""
+    """Return the BERT configuration of a shape."""
     return BertConfig(**_common(shape.depth, shape.width, shape.heads, vocabulary))
 
 
 def electra_config(shape: Shape, vocabulary: int, *, generator: bool) -> ElectraConfig:
-    """The discriminator of a shape, or its generator; both look at embeddings of the same width."""
+    """Return the discriminator of a shape, or its generator with the same embedding width."""
     width, heads = (shape.generator_width, shape.generator_heads) if generator else (shape.width, shape.heads)
     return ElectraConfig(**_common(shape.depth, width, heads, vocabulary), embedding_size=min(128, shape.width))
 
 
 def gpt2_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> GPT2Config:
-    """The GPT-2 of a shape."""
+    """Return the GPT-2 configuration of a shape."""
     return GPT2Config(
         n_layer=shape.depth,
         n_embd=shape.width,
@@ -119,7 +119,7 @@ def _common(depth: int, width: int, heads: int, vocabulary: int) -> dict[str, An
 
 
 def new_encoder(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str) -> Encoder:
-    """Random weights with the tokenizer."""
+    """Build an encoder with random weights and the tokenizer."""
     encoder = random_encoder(config)
     encoder.tokenizer, encoder.max_length = tokenizer, MAX_LENGTH
     return encoder.to(device)
@@ -153,7 +153,7 @@ class Part:
 
 
 def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
-    """Masked words over a BERT."""
+    """Pretrain a BERT on masked words."""
     encoder = new_encoder(bert_config(SHAPES[options.shape], len(tokenizer)), tokenizer, options.device)
     if options.start is not None:
         begin_as(encoder, options.start)
@@ -165,7 +165,7 @@ def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argp
 
 
 def gpt2(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
-    """The next word over a GPT-2."""
+    """Pretrain a GPT-2 on the next word."""
     encoder = new_encoder(gpt2_config(SHAPES[options.shape], tokenizer), tokenizer, options.device)
     if options.start is not None:
         begin_as(encoder, options.start)
@@ -176,7 +176,7 @@ def gpt2(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argp
 
 
 def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
-    """Replaced-token detection, with the generator that replaces them."""
+    """Pretrain a discriminator of replaced tokens, with its generator."""
     shape = SHAPES[options.shape]
     discriminator, generator = (
         new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, options.device)
@@ -228,7 +228,7 @@ def pretrain(
             part.encoder.backbone.compile(dynamic=not options.packed)
 
     def note(stage: int, loss: float, score: float) -> None:
-        """A line of losses, and a snapshot after every `--keep` steps."""
+        """Write a line of losses, and a snapshot after every `--keep` steps."""
         step = min(stage * options.every, total)
         figures = getattr(evaluator, "figures", {"words": -score})
         row = {"step": step, "training_loss": f"{loss:.4f}"} | {key: f"{value:.4f}" for key, value in figures.items()}
@@ -269,13 +269,13 @@ def add_row(path: Path, row: dict[str, Any]) -> None:
 
 
 def divided(ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-    """What is held out, and the rest."""
+    """Divide into held-out pieces and the rest."""
     held = min(MOST_HELD_OUT, max(2, round(HELD_OUT * len(ids))))
     return ids[:held], ids[held:]
 
 
 def text_ids(options: argparse.Namespace) -> tuple[PreTrainedTokenizerFast, list[list[int]]]:
-    """The tokenizer of this text, and its pieces in a random order: the first ones are held out."""
+    """Return the tokenizer of this text and its pieces in a random order, held out first."""
     lines = read_lines(options.text)
     options.digest = digest(lines)
     folder = options.out / "vocabulary"

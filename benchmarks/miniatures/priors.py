@@ -24,7 +24,7 @@ Row = dict[str, str]
 
 
 def curves() -> dict[str, list[Row]]:
-    """Rows by the name of model and prior, layer after layer."""
+    """Return rows by the name of model and prior, layer after layer."""
     found: dict[str, list[Row]] = {}
     for row in read_rows(HERE / "one-seed.csv"):
         if row["task"] == TASK:
@@ -33,12 +33,12 @@ def curves() -> dict[str, list[Row]]:
 
 
 def best(rows: Sequence[Row]) -> Row:
-    """The layer that is best on dev, the first of equal ones."""
+    """Return the layer that is best on dev, the first of equal ones."""
     return max(rows, key=lambda row: float(row["dev"]))
 
 
 def draw(found: dict[str, list[Row]], path: Path) -> None:
-    """Test score of each layer, a panel for each model: trained there, and trained at the last layer and read there."""
+    """Draw the test score of each layer, a panel for each model."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     panels = figure.subplots(1, len(MODELS), sharey=True)
     for axes, (model, title) in zip(panels, MODELS.items(), strict=True):
@@ -63,7 +63,7 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
 
 
 def chosen(found: dict[str, list[Row]]) -> list[list[str]]:
-    """As the paper's Table 1: the layer that is best on dev, Spearman / Pearson there, and the last layer's test."""
+    """Return the rows of Table 1: the best-dev layer, its scores, and the last layer's test."""
     table = []
     for model, title in MODELS.items():
         for prior, label in PRIORS.items():

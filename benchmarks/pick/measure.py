@@ -62,12 +62,12 @@ SEEDS = 3
 
 
 def epochs_of(train_pairs: int) -> int:
-    """Fewer for larger sets, so that a whole one costs no more than twice as much as a part of it."""
+    """Return the epochs, fewer for larger sets."""
     return 10 if train_pairs <= 500 else 5 if train_pairs <= 2500 else 3
 
 
 def few_shared_words(pairs: Sequence[TextPair]) -> list[int]:
-    """Places of the half of the pairs whose two texts share the smallest part of their words."""
+    """Return the places of the half of the pairs that share the fewest words."""
 
     def shared(pair: TextPair) -> float:
         first, second = (set(re.findall(r"\w+", text.lower())) for text in (pair.first, pair.second))
@@ -90,12 +90,12 @@ class Job:
 
     @property
     def cells(self) -> dict[str, str]:
-        """As columns of the table."""
+        """Return the columns of the table."""
         return {name: str(value) for name, value in asdict(self).items()} | {"epochs": str(epochs_of(self.train_pairs))}
 
 
 def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
-    """A low layer and the last one of each model at every rate, one seed; what costs least comes first."""
+    """List a low layer and the last one of each model at every rate, cheapest first."""
     places = [(layer, model) for model in models for layer in (DEPTHS[model] // 4, DEPTHS[model])]
     for layer, model in sorted(places, key=lambda place: place[0] * WIDTHS[place[1]] ** 2):
         for rate in RATES:
@@ -104,7 +104,7 @@ def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
 
 
 def sweep_jobs(options: argparse.Namespace) -> Iterator[Job]:
-    """Every layer with every seed, set after set."""
+    """List every layer with every seed, set after set."""
     for size, task, seed, model in product(options.sizes, options.tasks, range(options.seeds), options.models):
         train_pairs = min(size, len(load_set(options.data, task).split("train")))
         for layer in range(DEPTHS[model] + 1):
@@ -113,7 +113,7 @@ def sweep_jobs(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def sliced(folder: str, width: int) -> Encoder:
-    """all-MiniLM-L6-v2 with its first `width` dimensions and the heads that lie in them."""
+    """Cut all-MiniLM-L6-v2 to its first `width` dimensions and their heads."""
     whole = AutoModel.from_pretrained(folder, add_pooling_layer=False)
     config = type(whole.config).from_dict(
         whole.config.to_dict()
@@ -131,7 +131,7 @@ def sliced(folder: str, width: int) -> Encoder:
 
 
 def load(model: str, minilm: str | None) -> Encoder:
-    """A model of the plan by its name. Raises `SystemExit` where its folder was not given."""
+    """Load a model of the plan. Raises `SystemExit` if its folder was not given."""
     if model in MINIATURES:
         return load_encoder(model)
     if minilm is None:
@@ -140,12 +140,12 @@ def load(model: str, minilm: str | None) -> Encoder:
 
 
 def load_set(folder: str, task: str) -> PairSplits:
-    """The whole set of a task."""
+    """Load the whole set of a task."""
     return load_pairs(BUNDLED if task == "bundled" else f"{folder}/{task}")
 
 
 def splits(folder: str, job: Job) -> PairSplits:
-    """The set of a job, its parts no larger than they have to be."""
+    """Return the set of a job, its parts no larger than needed."""
     data = load_set(folder, job.task)
     assert data.dev is not None
     assert data.test is not None
@@ -155,14 +155,14 @@ def splits(folder: str, job: Job) -> PairSplits:
 
 
 def settings_of(job: Job, precision: Precision) -> TrainingSettings:
-    """As the job is trained."""
+    """Return the training settings of a job."""
     return TrainingSettings(
         objective=TASKS[job.task], epochs=epochs_of(job.train_pairs), learning_rate=job.rate, precision=precision
     )
 
 
 def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> dict[str, str]:
-    """Train one trial; its scores."""
+    """Train one trial and return its scores."""
     assert data.dev is not None
     assert data.train is not None
     encoder = truncate(full, job.layer)
@@ -186,7 +186,7 @@ def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> 
 
 
 def append(path: Path, row: dict[str, str]) -> None:
-    """Add a row to a table, which is begun where it is not there."""
+    """Add a row to a table, and begin it if it is missing."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
@@ -215,7 +215,7 @@ def run(jobs: Iterator[Job], options: argparse.Namespace) -> None:
 
 
 def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
-    """The two cheap rankings of `--layer auto` for each sweep among the jobs, where they are missing."""
+    """Run the missing cheap rankings of `--layer auto` for each sweep among the jobs."""
     done = {
         tuple(row[name] for name in ("model", "task", "train_pairs", "rate"))
         for row in (read_rows(options.rankings) if options.rankings.exists() else [])

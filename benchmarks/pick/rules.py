@@ -86,44 +86,44 @@ class Case:
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """Name the case in tables."""
         task = f"{self.task} classes" if self.metric == METRICS["entailment"] else self.task  # scores are another case
         said = f"{self.model}, {task}, {self.train_pairs} × {self.epochs} at {self.rate:g}"
         return f"{said} ({self.weights})" if self.weights in (FIRST, RANDOM) else said
 
     @property
     def run(self) -> str:
-        """What is left out together: a model with all its weights, and all random weights as one."""
+        """Group a model with all its weights, and all random weights as one."""
         return RANDOM if self.weights == RANDOM else self.model
 
     @cached_property
     def dev(self) -> dict[int, float]:
-        """Mean dev score by layer."""
+        """Map layers to mean dev scores."""
         return {row.layer: row.dev for row in self.layers}
 
     @cached_property
     def test(self) -> dict[int, float]:
-        """Mean test score by layer."""
+        """Map layers to mean test scores."""
         return {row.layer: row.test for row in self.layers}
 
     @property
     def similarity(self) -> bool:
-        """Whether graded similarity is what is learned, not classes."""
+        """Tell whether the task is graded similarity, not classes."""
         return self.metric == METRICS["cosine"]
 
     def regret(self, layer: int) -> float:
-        """Test points lost against the best test layer."""
+        """Return the test points lost against the best test layer."""
         return max(self.test.values()) - self.test[layer]
 
     @property
     def fall(self) -> float:
-        """Best earlier test score minus that of the last layer, in points."""
+        """Return the best earlier test score minus the last layer's, in points."""
         *earlier, last = (row.test for row in self.layers)
         return max(earlier) - last
 
     @property
     def falls(self) -> bool:
-        """Whether that is two points, and two standard errors of the difference of two means over the seeds."""
+        """Tell whether that is two points, and two standard errors over the seeds."""
         *earlier, last = self.layers
         best = max(earlier, key=lambda row: row.test)
         error = sqrt(sum((row.test_std or 0.0) ** 2 for row in (best, last)) / self.seeds)
@@ -131,7 +131,7 @@ class Case:
 
 
 def read_cases(path: Path = CASES) -> list[Case]:
-    """The cases of the table."""
+    """Read the cases of the table."""
     found: dict[tuple[str, ...], list[Layer]] = {}
     for row in read_rows(path):
         key = tuple(row[one.name] for one in fields(Case) if one.name != "layers")
@@ -184,12 +184,12 @@ class Rule:
 
 
 def by_name(rule: str) -> Callable[[Case, Values, Gaps], int]:
-    """A pick rule of the package, with its points where there are any."""
+    """Return a pick rule of the package, with its points if it has any."""
     return lambda case, values, _: picker(rule, values[0] if values else None).pick(case.dev)
 
 
 def within_errors(choose: Callable[[Sequence[int]], int]) -> Callable[[Case, Values, Gaps], int]:
-    """One of the layers whose distance to the best dev score is at most some standard errors."""
+    """Return a rule on layers within some standard errors of the best dev score."""
 
     def take(case: Case, values: Values, gaps: Gaps) -> int:
         errors, best = gaps(case), max(case.dev.values())
@@ -199,7 +199,7 @@ def within_errors(choose: Callable[[Sequence[int]], int]) -> Callable[[Case, Val
 
 
 def blended(*columns: str) -> Callable[[Case, Values, Gaps], int]:
-    """The best sum of dev and other scores, each with a weight."""
+    """Return a rule on the best weighted sum of dev and other scores."""
 
     def take(case: Case, values: Values, _: Gaps) -> int:
         sums = {
@@ -212,7 +212,7 @@ def blended(*columns: str) -> Callable[[Case, Values, Gaps], int]:
 
 
 def with_neighbours(case: Case, values: Values, _: Gaps) -> int:
-    """The best mean of a layer's dev score and its neighbours', which have a weight each."""
+    """Pick the best mean of a layer's dev score and its weighted neighbours."""
     (weight,) = values
 
     def smooth(layer: int) -> float:
@@ -223,7 +223,7 @@ def with_neighbours(case: Case, values: Values, _: Gaps) -> int:
 
 
 def few_shared_words(case: Case, _: Values, __: Gaps) -> int:
-    """The best score on the half of dev whose texts share the fewest words."""
+    """Pick the best score on the half of dev that shares the fewest words."""
     return picker("best-dev").pick({row.layer: row.few_shared_words or 0.0 for row in case.layers})
 
 
@@ -259,18 +259,18 @@ RULES = (
 
 
 def has(case: Case, column: str) -> bool:
-    """Whether every layer of a case has this score."""
+    """Tell whether every layer of a case has this score."""
     return all(getattr(row, column) is not None for row in case.layers)
 
 
 def correlation_error(points: float, pairs: int) -> float:
-    """Standard error, in points, of a Spearman correlation × 100 over that number of pairs (Bonett and Wright 2000)."""
+    """Return the standard error of a Spearman correlation × 100 (Bonett and Wright 2000)."""
     rho = points / 100
     return 100 * (1 - rho**2) * sqrt((1 + rho**2 / 2) / (pairs - 3))
 
 
 def gaps_without(model: str, cases: Sequence[Case]) -> Gaps:
-    """Standard errors of the distances: those of the case, or scaled by what cases of other models than `model` have.
+    """Return standard errors of the distances, scaled by cases of other models if missing.
 
     Where no other model has resamples, two scores are taken to correlate by a half: the scale is 1.
     """
@@ -293,7 +293,7 @@ def gaps_without(model: str, cases: Sequence[Case]) -> Gaps:
 
 
 def by_model(cases: Sequence[Case], values: Sequence[float]) -> dict[str, float]:
-    """Mean of the values over the cases of each model."""
+    """Average the values over the cases of each model."""
     of: dict[str, list[float]] = {}
     for case, value in zip(cases, values, strict=True):
         of.setdefault(case.run, []).append(value)
@@ -301,7 +301,7 @@ def by_model(cases: Sequence[Case], values: Sequence[float]) -> dict[str, float]
 
 
 def fit(rule: Rule, cases: Sequence[Case], gaps: Gaps) -> Values:
-    """The parameters with the smallest loss, of equal ones the middle: as far from doing worse as they can be."""
+    """Return the parameters with the smallest loss, the middle of equal ones."""
     lost = {
         values: round(
             fmean(by_model(cases, [case.regret(rule.take(case, values, gaps)) for case in cases]).values()), 6
@@ -313,7 +313,7 @@ def fit(rule: Rule, cases: Sequence[Case], gaps: Gaps) -> Values:
 
 
 def picks(rule: Rule, cases: Sequence[Case]) -> list[int]:
-    """The layer that a rule takes in each case, with what it learned from the cases of all other models."""
+    """Return the layer that a rule takes in each case, fitted on all other models."""
     found: dict[str, tuple[Values, Gaps]] = {}
     for run in dict.fromkeys(case.run for case in cases):
         gaps = gaps_without(run, cases)
@@ -322,7 +322,7 @@ def picks(rule: Rule, cases: Sequence[Case]) -> list[int]:
 
 
 def interval(cases: Sequence[Case], values: Sequence[float]) -> tuple[float, float]:
-    """95 % of the mean over models of the mean over their cases, models drawn with replacement."""
+    """Return the 95 % interval of the mean over models, by a bootstrap over models."""
     means = np.array(list(by_model(cases, values).values()))
     drawn = np.random.default_rng(0).integers(0, len(means), (DRAWS, len(means)))
     low, high = np.quantile(means[drawn].mean(1), (0.025, 0.975))
@@ -330,7 +330,7 @@ def interval(cases: Sequence[Case], values: Sequence[float]) -> tuple[float, flo
 
 
 def scored(rule: Rule, cases: Sequence[Case]) -> dict[str, object]:
-    """A row of the table, over the cases that have what the rule needs."""
+    """Return a row of the table, over the cases that have what the rule needs."""
     mine = [case for case in cases if has(case, rule.needs)]
     taken, usual = picks(rule, mine), picks(RULES[0], mine)
     lost = [case.regret(layer) for case, layer in zip(mine, taken, strict=True)]
@@ -360,7 +360,7 @@ def scored(rule: Rule, cases: Sequence[Case]) -> dict[str, object]:
 
 
 def case_rows(cases: Sequence[Case]) -> list[dict[str, object]]:
-    """For each case the layer that each rule takes where it has what it needs, and the best one on test."""
+    """List for each case the layer that each rule takes, and the best one on test."""
     columns = {}
     for rule in RULES:
         mine = [case for case in cases if has(case, rule.needs)]
@@ -374,7 +374,7 @@ def case_rows(cases: Sequence[Case]) -> list[dict[str, object]]:
 
 
 def lost_by_seeds(column: str, path: Path = MEASURED) -> list[float]:
-    """Points lost by the layer that is best in `column`, "dev" or "test", of all seeds but one, on test of that one.
+    """Return points lost on one seed by the layer that the other seeds choose.
 
     A value for each whole sweep with three seeds or more, the mean over the seeds left out.
     """
@@ -397,13 +397,13 @@ def lost_by_seeds(column: str, path: Path = MEASURED) -> list[float]:
 
 
 def seed_rows() -> list[list[str]]:
-    """A row for each score that a layer may be chosen by: sweeps, points lost in the mean and at worst."""
+    """Return sweeps and points lost, in the mean and at worst, by choosing score."""
     kinds = {f"{column} of the other seeds": lost_by_seeds(column) for column in ("test", "dev")}
     return [[name, str(len(lost)), f"{fmean(lost):.2f}", f"{max(lost):.2f}"] for name, lost in kinds.items()]
 
 
 def shown(row: dict[str, object]) -> list[str]:
-    """A row as the page beside this has it."""
+    """Format a row as on the page."""
     same = row["rule"] == RULES[0].name
     against = "{against_best_dev} ({low} to {high})", "{blocks_against_best_dev} ({blocks_low} to {blocks_high})"
     name = f"{row['rule']}, t = {row['t_of_all']} over all" if row["t_of_all"] else str(row["rule"])

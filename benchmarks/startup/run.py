@@ -22,7 +22,7 @@ from truncate_kit.core.files import write_json
 
 
 def rivals(folder: Path) -> dict[str, list[str]]:
-    """The commands that are timed, by name; one of them reads a text in this folder."""
+    """Map names to the commands that are timed; one reads a text in this folder."""
     (folder / "text.txt").write_text("a text\n")
     encode = ["encode", str(folder / "text.txt"), "--model", "mini-bert", "--out", str(folder / "vectors.npy")]
     program = shutil.which("truncate-kit", path=str(Path(sys.executable).parent)) or "truncate-kit"

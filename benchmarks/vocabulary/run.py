@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def row(encoder: Encoder, texts: Sequence[str], pairs: PairSet) -> dict[str, object]:
-    """One cut: what it keeps, what that covers, and the score before and after."""
+    """Return one cut's size, coverage and scores."""
     cut, found = cut_vocabulary(encoder, texts)
     names = set(cut.tokenizer.get_vocab())  # type: ignore[union-attr]  # it has one
     test = list(dict.fromkeys(pairs.texts()))

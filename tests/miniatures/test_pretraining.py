@@ -1,8 +1,5 @@
 """The recipe of the miniatures: its objective against plain computations, and that a stopped run ends like another."""
 
-import functools
-import random
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,37 +12,8 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.training import loop
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    draw = random.Random(0)
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(
-        "\n".join(" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(120)), encoding="utf-8"
-    )
-    return path
-
-
-def run(text, out, model, *more):
-    pretrain.main(
-        [model, "--text", str(text), "--out", str(out), "--steps", "9", "--batch-size", "40", "--every", "3", *more]
-    )
-
-
 def weights(out):
     return {path.parent.name: load_file(path) for path in sorted(out.glob("*/model.safetensors"))}
-
-
-@pytest.fixture(scope="module")
-def finished(text, tmp_path_factory):
-    """A function from a model's name to the folder of its whole run, which no test changes; each runs once."""
-
-    @functools.cache
-    def folder(model):
-        out = tmp_path_factory.mktemp(model)
-        run(text, out, model, "--keep", "6")
-        return out
-
-    return folder
 
 
 def test_losses_are_those_of_the_paper(finished):
@@ -80,12 +48,8 @@ def test_losses_are_those_of_the_paper(finished):
         ids[labels != IGNORED] = drawn
         chance = discriminator(input_ids=ids, attention_mask=batch["attention_mask"]).logits.sigmoid()
     original = torch.where(labels == IGNORED, batch["input_ids"], labels)
-    terms = [
-        -(chance[row, place] if ids[row, place] != original[row, place] else 1 - chance[row, place]).log()
-        for row in range(2)
-        for place in range(int(batch["attention_mask"][row].sum()))
-    ]
-    torch.testing.assert_close(found.replaced, torch.stack(terms).mean())
+    terms = torch.where(ids != original, chance, 1 - chance)[batch["attention_mask"] == 1]
+    torch.testing.assert_close(found.replaced, -terms.log().mean())
     assert float(found.share) == pytest.approx(float((drawn != truth).sum()) / len(terms))
 
 
@@ -102,14 +66,13 @@ def test_the_next_word_is_that_of_transformers(finished):
         expected = model(**batch, labels=labels).loss
         torch.testing.assert_close(objectives.causal_loss(encoder, batch), expected)
         alone = [float(model(torch.tensor([row]), labels=torch.tensor([row])).loss) for row in ids]
-    weighted = sum(loss * (len(row) - 1) for loss, row in zip(alone, ids, strict=True)) / sum(
-        len(row) - 1 for row in ids
-    )
+    lengths = [len(row) - 1 for row in ids]
+    weighted = sum(loss * length for loss, length in zip(alone, lengths, strict=True)) / sum(lengths)
     assert objectives.CausalEvaluator(ids).score(encoder) == (pytest.approx(-weighted, rel=1e-5), None)
 
 
 @pytest.mark.parametrize("model", ["bert", "electra", "gpt2"])
-def test_a_stopped_run_ends_with_the_same_weights(text, finished, tmp_path, monkeypatch, model):
+def test_a_stopped_run_ends_with_the_same_weights(run, finished, tmp_path, monkeypatch, model):
     out = finished(model)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
     write = pretrain.add_row
@@ -121,10 +84,10 @@ def test_a_stopped_run_ends_with_the_same_weights(text, finished, tmp_path, monk
 
     monkeypatch.setattr(pretrain, "add_row", write_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        run(text, tmp_path / "stopped", model)
+        run(tmp_path / "stopped", model)
     assert (tmp_path / "stopped" / f"{model}.checkpoint").exists()
     monkeypatch.setattr(pretrain, "add_row", write)
-    run(text, tmp_path / "stopped", model)
+    run(tmp_path / "stopped", model)
     whole, stopped = weights(out), weights(tmp_path / "stopped")
     assert whole.keys() == stopped.keys()
     for name in whole:
@@ -135,8 +98,8 @@ def test_a_stopped_run_ends_with_the_same_weights(text, finished, tmp_path, monk
     assert len(list((out / "snapshots").iterdir())) == len(whole)
 
 
-def test_a_discriminator_can_begin_as_a_bert(text, finished, tmp_path):
-    run(text, tmp_path, "electra", "--start", str(finished("bert") / "bert"), "--rate", "1e-9")
+def test_a_discriminator_can_begin_as_a_bert(run, finished, tmp_path):
+    run(tmp_path, "electra", "--start", str(finished("bert") / "bert"), "--rate", "1e-9")
     saved = weights(tmp_path) | weights(finished("bert"))
     for key, value in saved["bert"].items():
         if key.startswith("bert.encoder."):
@@ -144,10 +107,10 @@ def test_a_discriminator_can_begin_as_a_bert(text, finished, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["bert", "electra"])
-def test_a_finished_model_goes_on_from_its_weights(text, finished, tmp_path, model):
+def test_a_finished_model_goes_on_from_its_weights(run, finished, tmp_path, model):
     out = finished(model)
     start = out / "bert" if model == "bert" else out
-    run(text, tmp_path, model, "--start", str(start), "--rate", "1e-9")
+    run(tmp_path, model, "--start", str(start), "--rate", "1e-9")
     first, second = weights(out), weights(tmp_path)
     for name, saved in first.items():
         assert saved.keys() == second[name].keys()

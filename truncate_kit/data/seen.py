@@ -38,7 +38,7 @@ def pair_key(first: str, second: str) -> int:
 
 
 def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
-    """Number pairs as they first appear, (n,); the same texts in either order have the same number."""
+    """Assign each pair a number in order of appearance, (n,), equal for the same texts in either order."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(pair_key(*pair), len(numbers)) for pair in pairs], np.int64)
 
