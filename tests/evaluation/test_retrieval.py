@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.evaluation.retrieval import evaluate_retrieval, fitting_lists, score_retrieval
+from truncate_kit.evaluation.retrieval import evaluate_retrieval, score_retrieval
 from truncate_kit.models.loading import load_encoder
 
 if os.environ.get("CI") != "true":
@@ -43,10 +43,3 @@ def test_each_side_has_its_prompt(prompting, data):
     by_hand = replace(data, queries=tuple(queries), documents=tuple(documents))
     assert found == pytest.approx(exact(encoder, by_hand))
     assert found != exact(encoder, data)
-
-
-def test_as_many_lists_as_the_texts_can_place():
-    assert fitting_lists(144_546) == 1024
-    assert fitting_lists(39 * 1024) == 1024
-    assert fitting_lists(39 * 1024 - 1) == 1023
-    assert fitting_lists(5) == 1

@@ -32,17 +32,11 @@ class Suite:
         return report
 
 
+_SETS = "the folder that holds its sets"
 SUITES = {
-    "sts": Suite(data="the folder that holds its sets", options=("seen",), function="graded:run_sts"),
-    "transfer": Suite(
-        data="the folder that holds its sets",
-        options=("fractions", "quick", "head"),
-        function="transfer:run_transfer",
-    ),
+    "sts": Suite(data=_SETS, options=("seen",), function="graded:run_sts"),
+    "transfer": Suite(data=_SETS, options=("fractions", "quick", "head"), function="transfer:run_transfer"),
     "retrieval": Suite(
-        data="a file of queries and answers",
-        options=("corpus",),
-        function="retrieval:run_retrieval",
-        by_cosine=True,
+        data="a file of queries and answers", options=("corpus",), function="retrieval:run_retrieval", by_cosine=True
     ),
 }

@@ -160,7 +160,17 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
     task = copy.deepcopy(task)  # some draw from a generator of their own: each model is to get the same draws
     task.metadata = copy.deepcopy(task.metadata)
     parts = getattr(task.metadata, "tasks", [task])  # of an aggregate task: those that have data
-    _load(parts)
+    for part in parts:
+        try:
+            if not part.data_loaded:
+                part.load_data()
+        except Exception as error:  # of the hub, its connection, or a reader of files
+            name, place = part.metadata.name, part.metadata.dataset["path"]
+            raise DataError(
+                f"The data of the MTEB task {name} cannot be loaded: {first_line(error)}.",
+                hint=f"Check the connection to the hub's set {place}: HF_HUB_OFFLINE must not be set. Or load it on "
+                "another machine and copy the hub's cache.",
+            ) from error
     options = {"batch_size": _BATCH, "show_progress_bar": False}
     results = require("mteb", extra="mteb").evaluate(
         adapter, task, co2_tracker=False, encode_kwargs=options, cache=None, show_progress_bar=False
@@ -181,21 +191,6 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
         values={"score": score, "seconds": float(result.evaluation_time)},
         size=(len(result.hf_subsets),),
     )
-
-
-def _load(tasks: Sequence[Any]) -> None:
-    for task in tasks:
-        if task.data_loaded:
-            continue
-        about = task.metadata
-        try:
-            task.load_data()
-        except Exception as error:  # of the hub, of its connection, of whatever reads the files
-            raise DataError(
-                f"The data of the MTEB task {about.name} cannot be loaded: {first_line(error)}.",
-                hint=f"They are the hub's set {about.dataset['path']}. Check the connection (HF_HUB_OFFLINE must not "
-                "be set), or load them where there is one and copy the hub's cache.",
-            ) from error
 
 
 @contextmanager

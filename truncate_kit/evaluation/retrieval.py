@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -184,11 +186,6 @@ def compare(
     )
 
 
-def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
-    """Return the number of lists for an index of that many texts: as wanted, or fewer that enough texts fill."""
-    return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
-
-
 def run_retrieval(run: SuiteRun) -> SuiteReport:
     """Search the answers of a file for its queries; option: `corpus`, a file of more texts to search."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
@@ -216,7 +213,7 @@ def score_retrieval(
         encoder: Anything with `.encode(texts)`.
         data: As `read_retrieval` returns it.
         model: Name in the report.
-        lists: Largest number of lists; see `fitting_lists`.
+        lists: Largest number of lists; each is filled with at least `TEXTS_PER_LIST` texts.
         probes: Number of lists searched for each query.
         threads: CPU threads of the search.
         progress: True draws bars and logs; a callable is called after each part of the texts.
@@ -234,7 +231,7 @@ def score_retrieval(
     faiss.omp_set_num_threads(threads)
     (exact := faiss.IndexFlatIP(width)).add(texts)
     begin = time.perf_counter()
-    lists = fitting_lists(len(texts), lists)
+    lists = max(1, min(lists, len(texts) // TEXTS_PER_LIST))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
     index.cp.min_points_per_centroid = 1  # below 39 it warns on standard error
     index.train(texts)
@@ -267,9 +264,4 @@ def score_retrieval(
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
     """Return the median seconds of one call per row, after a warm-up."""
     call(rows[0])
-    seconds = []
-    for row in rows:
-        begin = time.perf_counter()
-        call(row)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+    return statistics.median(timeit(partial(call, row), number=1) for row in rows)

@@ -156,9 +156,8 @@ def prepare_task(
     texts = list(dict.fromkeys(text for side in sides for text in side))
     place = {text: index for index, text in enumerate(texts)}
     vectors, states = text_features(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
-    first, second = [*(torch.tensor([place[text] for text in side]) for side in sides), None][:2]
-    assert first is not None
-    cls, activation = None, None
+    first, *others = (torch.tensor([place[text] for text in side]) for side in sides)
+    second, cls, activation = others[0] if others else None, None, None
     if pooler is not None and states is not None and isinstance(encoder, Encoder):
         with torch.inference_mode():
             cls = _features(pooler.cpu()(first_tokens(encoder, texts)), first, second)
@@ -228,24 +227,18 @@ def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int)
     """Choose the subset with the best mean accuracy over divisions of `rows`: ranked, then exact fits of the best."""
     subsets, labels = task.subsets(settings), task.labels
     folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, seed)
-    ranked = screened_accuracies(task, rows, folds, subsets)
+    assert task.small is not None
+    if task.second is None and task.activation is None:
+        ranked = ridge_accuracies(task.small[:, task.first[rows]], labels[rows], folds, subsets)
+    else:  # not linear in the states
+        means = (task.features(subset, task.small, rows)[None] for subset in subsets)
+        ranked = [ridge_accuracies(features, labels[rows], folds, [(0,)])[0] for features in means]
     order = sorted(range(len(subsets)), key=lambda place: (-ranked[place], len(subsets[place]), subsets[place]))
     finalists = [subsets[place] for place in order[: settings.finalists]]
     fits = [(values, rows[fitted], rows[held]) for values in map(task.features, finalists) for fitted, held in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
     # Of equally good ones that with fewer layers, then the one that was ranked higher.
     return finalists[max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))]
-
-
-def screened_accuracies(
-    task: Task, rows: Rows, folds: Sequence[tuple[Rows, Rows]], subsets: Sequence[Layers]
-) -> list[float]:
-    """Return `ridge_accuracies` of each subset on these rows; `task` has layers."""
-    assert task.small is not None
-    if task.second is None and task.activation is None:
-        return ridge_accuracies(task.small[:, task.first[rows]], task.labels[rows], folds, subsets)
-    each = (task.features(subset, task.small, rows)[None] for subset in subsets)  # not linear in the states
-    return [ridge_accuracies(features, task.labels[rows], folds, [(0,)])[0] for features in each]
 
 
 def ridge_accuracies(
