@@ -294,11 +294,9 @@ def combined_encoder(
 ) -> Encoder:
     """Return the encoder cut above the highest of `layers`, with vectors that are the mean or maximum over them.
 
-    One layer alone is an ordinary truncated model. A mean over layers is one that sentence-transformers has itself, if
-    the model does not end in a norm and its tokens are not pooled by their maximum; otherwise, and for a maximum over
-    layers, a `LayerPooling` travels with the saved folder. A final Normalize is kept; heads and other modules after
-    pooling were trained for other states and are left out. `save_encoder`, `export_onnx` and everything else take it
-    like any encoder.
+    One layer is an ordinary truncated model. sentence-transformers itself has the mean over layers of a model without
+    a final norm and maximum pooling; for others, and for a maximum, a `LayerPooling` travels with the saved folder. A
+    final Normalize is kept; heads and other modules after pooling, trained for other states, are left out.
 
     Args:
         encoder: The full model.

@@ -41,10 +41,9 @@ _CHUNK_LAYERS = 16  # subsets of the 16 lowest layers are one task
 class RankCorrelation:
     """Spearman correlation with fixed targets, of many rows of cosines, by one sort each.
 
-    Ties on either side share their mean rank. A row is sorted as whole numbers: above, the cosine in steps; below,
-    which of the targets it belongs to. After the sort the lower bits, read in order, are the targets by rising cosine:
-    no index is sorted along. 32 bits take half the time of 64, and hold all cosines of most rows apart; only rows in
-    which two share their upper bits are sorted again with 64, where steps are 2⁻⁴⁴ and what still shares them is a tie.
+    Ties on either side share their mean rank. Rows are sorted as whole numbers with the cosine in the upper bits and
+    the level of its target in the lower ones, which give the targets by rising cosine without an index. Sorting 32 bits
+    takes half the time; rows with equal upper bits are sorted again with 64, in steps of 2⁻⁴⁴, and equal steps tie.
 
     Raises:
         DataError: Fewer than three targets, one single value, or more than 65,535 targets.
@@ -269,9 +268,9 @@ def search_exact(
 ) -> BestSubsets:
     """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
 
-    The highest layers of a subset are fixed by walking a tree, layer by layer; on the way the three sums of its forms
-    and what each lower layer would add to them are kept up. The lowest layers come as a block: one small product with
-    all their indicator vectors, and a table of what they add among themselves.
+    A walk over a tree fixes the highest layers of a subset one by one, and keeps the three sums of its forms and the
+    gain of each lower layer. The lowest layers come as a block: one small product with all their indicator vectors,
+    and a table of the gains among themselves.
     """
     forms, num_pairs = grams.forms, grams.num_pairs
     # As many layers as keep a block in the cache, and small enough for one BLAS thread.

@@ -76,9 +76,9 @@ LARGE_WIDTH = 1024
 def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
     """Return the usual rate, rate with attention, and batch size for this recipe (`Family.recipe`) and width.
 
-    From width 768 on the row of Table 4 for its kind: RoBERTa-large from 1,024 on, else the base model of the recipe;
-    BERT-base where the paper has no such row, as for DiffCSE. Narrower models, and objectives that the paper does not
-    have, take the objective's usual batch and, with every pooling the same, `scaled_learning_rate`.
+    From width 768 on they are a row of Table 4: RoBERTa-large from 1,024 on, else the recipe's base model, or BERT-base
+    without such a row, as for DiffCSE. Narrower models and other objectives take the objective's usual batch and
+    `scaled_learning_rate`.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
     printed = row.rates if width >= BASE_WIDTH else {}

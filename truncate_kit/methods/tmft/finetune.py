@@ -80,7 +80,8 @@ def finetune(
         LayerOutOfRangeError: A layer does not exist.
         LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
         FileProblemError: `out` cannot be written, or another process works there.
-        TruncateKitError: Training diverged, or the engine lost a trial several times.
+        DivergedError: A trial diverged, after all others were run and kept.
+        DeviceError: A worker of the engine died.
     """
     settings, training, before = settings or SweepSettings(), training or TrainingSettings(), before or Preparation()
     watcher, folder = watcher_of(progress), local_path(out)
