@@ -94,7 +94,7 @@ def test_distillation_is_scored_without_them(knowing, data, tmp_path):
     assert found.scores.num_compared == len(left) == 15 - number_seen(data)
     assert found.scores.full == pytest.approx(evaluate(knowing, left).spearman)
     assert found.num_seen == number_seen(data)
-    assert read_run(tmp_path / "own").result == found
+    assert read_run(tmp_path / "own").results == [found]
     knowing.seen = keys_of(data.test)
     nothing = distill(knowing, TEXTS, out=tmp_path / "all", budget=Budget(blocks="1,2"), settings=settings, data=data)
     assert nothing.scores is None
