@@ -77,7 +77,7 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
 
 
 def test_json_and_again(texts, tiny_folder, capfd):
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--speedup", "1.01", "--json")
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--json")
     first = json.loads(run(capfd, *command))
     assert first["frontier"] == []
     assert len(first["candidates"]) == 3
