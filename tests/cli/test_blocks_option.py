@@ -12,7 +12,6 @@ from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.bench.result import BenchReport
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -52,13 +51,6 @@ def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, caps
     assert "layer 2" not in card.lower()
     assert "blocks 1, 3 of 3, not trained" in run(capsys, "status").replace("\n", " ")
     assert "blocks 1, 3 of 3, not trained." in run_both(capsys, "encode", "texts.txt", "--out", "v.npy")[1]
-
-
-def test_export_writes_the_graph_of_the_blocks(model, kept, tmp_path, capsys):
-    _, err = run_both(capsys, "export", model, "--onnx", "--blocks", "1,3", "--data", "pairs.csv")
-    assert "Blocks 1, 3 of 3, not trained" in err
-    found = OnnxEncoder.load(tmp_path / "exported/lean").vectors(TEXTS)
-    torch.testing.assert_close(found, kept.vectors(TEXTS), atol=1e-4, rtol=1e-4)
 
 
 def test_analyze_profiles_the_kept_model(model, kept, tmp_path, capsys):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.commands import scored
 from tests.support.retrieval import judged_folder, retrieval_folder
-from truncate_kit.core.files import run_lock
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
@@ -100,19 +99,6 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     ):
         code, out, err = run(*asked, *options)
         assert (code, out, said in err) == (1, "", True)
-
-
-def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
-    run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
-    workspace = single_file.parent / "exported"
-    store = next(path for path in (workspace / "trials").iterdir() if path.is_dir())
-    before = (workspace / "sweep.json").read_bytes()
-    with run_lock(store):
-        code, out, err = run("finetune", *FAST)
-    assert (code, out) == (1, "")
-    assert "Error: Another process is working in" in err
-    assert "Hint: Wait until it ends" in err
-    assert (workspace / "sweep.json").read_bytes() == before
 
 
 def labelled_file(path, column, labels, repeats=2):

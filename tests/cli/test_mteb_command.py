@@ -72,13 +72,6 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     )  # for the page
 
 
-def test_both_read_as_many_tokens(capsys, fed, tiny_folder, tmp_path):
-    full, lean = (tiny_folder(name) for name in ("bert", "electra"))
-    out = run(capsys, "evaluate", lean, *named("SICK-R"), "--against", full, "--max-length", 4)
-    for folder in (full, lean):
-        assert f"{evaluate(load_encoder(folder, max_length=4), PAIRS).spearman:.2f}" in out
-
-
 def test_what_is_refused(capsys, tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mteb_package()
