@@ -27,17 +27,14 @@ MOST_ROWS = 16  # of a table, without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
 """The running typer command and its verbosity."""
 OTHER_NAMES = {
-    "address": "ray_address",
     "count": "workers",
     "cpus": "threads",
-    "extras": "extra",
     "gpus": "gpus_per_worker",
     "layers": "layer",
     "out": "folder",
     "pairs": "data",
     "precision": "vectors",
     "raw": "texts",
-    "rows": "triplets",
     "search_pairs": "data",
 }
 """Options of parameters that have another name in the library."""

@@ -46,7 +46,7 @@ def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, caps
     assert result.parameters == kept.num_parameters
     card = (tmp_path / "exported/lean/README.md").read_text()
     assert "model, blocks 1, 3 of 3, not trained\n" in card
-    assert "keeps blocks 1, 3 of 3, as they were trained" in card
+    assert "keeps blocks 1, 3 of 3." in card
     assert "| Blocks | 1, 3 of 3 |" in card
     assert "layer 2" not in card.lower()
     assert "blocks 1, 3 of 3, not trained" in run(capsys, "status").replace("\n", " ")

@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit.core.files import is_there, replacing, write_text
-from truncate_kit.core.origin import Method, Origin, miniature_path
+from truncate_kit.core.origin import Origin, miniature_path
 from truncate_kit.core.results import VERSION
 from truncate_kit.core.wording import capitalized, harmless, in_markdown, listed, place_in_words, points
 from truncate_kit.report.view import Table, overlap_warning, view_of
@@ -24,15 +24,6 @@ _HEADS = (
     "Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.\n"
     "sentence-transformers has no such module and cannot load this folder."
 )
-_HOW: dict[Method, str] = {
-    "cut": "as they were trained",
-    "finetune": "fine-tuned on scored pairs",
-    "distill": "which learned vectors from raw text, without labels",
-    "contrast": "trained by contrast",
-    "freeze": "frozen, with trained heads over their states",
-    "combine": "chosen as BERT-LC chooses",
-    "copy": "as they were",
-}
 SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 
 
@@ -77,7 +68,7 @@ def card_text(
         encoder,
         origin.model,
         title=origin.words,
-        summary=f"A sentence encoder that keeps {kept}, {_HOW[origin.method]}.",
+        summary=f"A sentence encoder that keeps {kept}.",
         facts=facts,
         table=table,
         notes=notes,
