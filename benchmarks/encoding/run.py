@@ -233,7 +233,7 @@ def show(found: dict[str, Any]) -> None:
     for precision, parts in found["operators"].items():
         print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
     for name, report in found["exports"].items():
-        for sentence in view_export_report(ExportReport.from_dict(report)).sentences[2:]:
+        for sentence in view_export_report(ExportReport.from_dict(report)).sentences[3:]:
             print(f"{name}: {sentence}")
 
 
