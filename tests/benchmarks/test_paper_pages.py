@@ -8,6 +8,7 @@ from scipy.stats import t as student_t
 
 from benchmarks.combine.sets import HERE as COMBINATIONS
 from benchmarks.combine.sets import mean_cell
+from benchmarks.common import read_rows
 from benchmarks.drop import foresight
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
@@ -82,13 +83,13 @@ def test_table_2_of_layer_attention_is_on_its_page(row):
 def test_the_gains_of_combined_layers_are_as_significant_as_said():
     """A paired t-test over ten divisions, from the mean gain and its deviation in the table."""
     text = (ROOT / "benchmarks/suites/README.md").read_text(encoding="utf-8")
-    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    whole = {row[0]: row for row in cells if len(row) == 9 and row[1][0].isdigit()}  # the last one has all rows
+    whole = {row["set"]: row for row in read_rows(ROOT / "benchmarks/suites/transfer.csv")}  # the last one has all rows
     assert len(whole) == 7
     chances = {}
     for name, row in whole.items():
-        gain, deviation = (float(part) for part in row[6].split(" ± "))
-        chances[name] = 2 * student_t.sf(abs(gain) / (deviation / np.sqrt(10)), 9)
+        assert f"| {name} | {int(row['train_rows']):,} | {row['last_layer']} |" in text
+        error = float(row["gain_deviation"]) / np.sqrt(10)
+        chances[name] = 2 * student_t.sf(abs(float(row["gain"])) / error, 9)
     sure = [name for name, chance in chances.items() if chance < 0.01]
     said = ", ".join(f"{name} {max(chances[name], 1e-4):.4f}" for name in sure).replace(" 0.0001", " below 0.0001")
     others = f"{chances['SST2']:.4f} on SST2 and {chances['SUBJ']:.4f} on SUBJ"

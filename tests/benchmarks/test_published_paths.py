@@ -4,7 +4,7 @@ import json
 
 from benchmarks.frozen import path
 from benchmarks.records import published
-from tests.support.pairs import make_pairs
+from tests.support.pairs import write_splits
 from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.methods.frozen.settings import FrozenSettings
 
@@ -27,11 +27,7 @@ def test_the_path_at_gpt2_mediums_width_is_the_published_one():
 
 def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monkeypatch, capsys, drawn):
     monkeypatch.setattr(path, "HERE", tmp_path)
-    for seed, split in enumerate(("train", "dev", "test")):
-        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
-        (tmp_path / f"{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
-    texts = tmp_path / "raw.txt"
-    texts.write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, seed=9)))
+    texts = write_splits(tmp_path, 20) / "raw.txt"
     asked = ["--data", str(tmp_path), "--texts", str(texts), "--model", f"tiny={tiny_folder('gpt2')}"]
     asked += ["--seeds", "1", "--epochs", "1", "--pretraining-epochs", "1", "--max-length", "32"]
     path.main(asked)

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,6 +40,16 @@ def _word_like(word: str, generator: torch.Generator) -> str:
     """The word itself, or, every other time, another."""
     stays = torch.rand((), generator=generator) < 0.5
     return word if stays else WORDS[int(torch.randint(12, (), generator=generator))]
+
+
+def write_splits(folder: Path, count: int) -> Path:
+    """Write train, dev and test files of made pairs, and raw.txt with their texts joined."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, split in enumerate(("train", "dev", "test")):
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(count, seed)]
+        (folder / f"{split}.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]) + "\n")
+    (folder / "raw.txt").write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, 9)))
+    return folder
 
 
 def word_splits() -> PairSplits:
