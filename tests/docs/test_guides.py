@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +223,13 @@ def test_extras_that_are_named_exist():
 
 def test_every_guide_is_read():
     assert {path.stem for path in (ROOT / "docs/guides").glob("*.md")} == set(GUIDES.split())
+
+
+def test_the_page_of_errors_quotes_messages():
+    sources = chain((ROOT / "truncate_kit").rglob("*.py"), (ROOT / "cli").rglob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in sources)
+    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs/errors.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert len(rows) > 15
+    for message in rows:
+        longest = max(message.replace("; or:", "…").split("…"), key=len)
+        assert longest.strip(" .:") in code, message
