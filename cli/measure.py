@@ -229,7 +229,7 @@ def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteRepo
 def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace) -> SuiteReport:
     """Score a split, by default without pairs seen in training."""
     from truncate_kit.data.seen import seen_among
-    from truncate_kit.evaluation.graded import score_pairs
+    from truncate_kit.evaluation.sts import score_pairs
 
     splits, _ = workspace.data(pairs)
     if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole

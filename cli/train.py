@@ -243,8 +243,7 @@ def _labelled(
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """Return the training pairs, the optional selection queries, and the data source."""
     from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.training.examples import check_queries
-    from truncate_kit.training.tasks import read_judged
+    from truncate_kit.training.queries import check_queries, read_judged
 
     if row.data == "judged":
         pairs.refuse_unless("graded pairs")

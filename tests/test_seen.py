@@ -37,7 +37,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.cutting import cut
-from truncate_kit.training.examples import choosing_queries
+from truncate_kit.training.queries import choosing_queries
 from truncate_kit.training.settings import TrainingSettings, word_training
 from truncate_kit.training.tasks import Teacher
 

@@ -32,9 +32,10 @@ _NAMES = {  # by module
     "data.tables": "read_texts",
     "data.triplets": "load_triplets raw_texts",
     "doctor": "diagnose",
-    "evaluation.graded": "Evaluation evaluate score_sts",
+    "evaluation.graded": "Evaluation evaluate",
     "evaluation.mteb": "evaluate_mteb",
     "evaluation.retrieval": "compare evaluate_retrieval score_retrieval",
+    "evaluation.sts": "score_sts",
     "evaluation.suite": "SuiteReport",
     "evaluation.transfer": "TransferSettings score_transfer",
     "export.encode": "encode_file",
@@ -62,8 +63,8 @@ _NAMES = {  # by module
     "models.loading": "load_encoder random_encoder",
     "models.pipeline": "save_encoder",
     "models.truncation": "layer_states keep keep_words paper_parameters parameters_kept truncate",
+    "training.queries": "read_judged",
     "training.settings": "AdaptationSettings TrainingSettings",
-    "training.tasks": "read_judged",
 }
 _PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 

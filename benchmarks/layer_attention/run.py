@@ -35,7 +35,8 @@ from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits, load_pairs
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.evaluation.graded import evaluate, score_sts
+from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.sts import score_sts
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder

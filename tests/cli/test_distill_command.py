@@ -13,7 +13,7 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill.settings import DistillResult, LeanModel
 from truncate_kit.methods.distill.texts import FOLDER, TextStore, own_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import halves
+from truncate_kit.training.queries import halves
 from truncate_kit_cli.console import show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]

@@ -13,8 +13,9 @@ from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation import searching
+from truncate_kit.evaluation.graded import MEASURES
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.evaluation.searching import MEASURES, SearchVectors, search
+from truncate_kit.evaluation.searching import SearchVectors, search
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
 

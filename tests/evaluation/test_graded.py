@@ -13,7 +13,8 @@ from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.vectors import StoredVectors, VectorFormat
 from truncate_kit.data.pairs import PlacedPairs, TextPair
 from truncate_kit.data.suites import StsSet
-from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
+from truncate_kit.evaluation.graded import evaluate, pair_similarities, spearman
+from truncate_kit.evaluation.sts import score_sts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import PairEvaluator
 

@@ -12,10 +12,9 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.core.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.evaluation.graded import MEASURES, evaluate
 from truncate_kit.evaluation.mteb import MtebEncoder, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.evaluation.searching import MEASURES
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

@@ -10,7 +10,7 @@ from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.pairs import TextPair
 from truncate_kit.data.seen import pair_key
 from truncate_kit.data.suites import StsSet, find_sts
-from truncate_kit.evaluation.graded import score_sts
+from truncate_kit.evaluation.sts import score_sts
 from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.evaluation.transfer import text_features
 

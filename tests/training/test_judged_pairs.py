@@ -15,8 +15,9 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import TEMPERATURE, choosing_queries
-from truncate_kit.training.tasks import LabelledTask, Teacher, read_judged
+from truncate_kit.training.examples import TEMPERATURE
+from truncate_kit.training.queries import choosing_queries, read_judged
+from truncate_kit.training.tasks import LabelledTask, Teacher
 
 SEARCH = dataclasses.replace(SHORT, objective="search")
 

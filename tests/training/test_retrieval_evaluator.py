@@ -10,7 +10,7 @@ from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import check_queries, choosing_queries, halves, metric_of
+from truncate_kit.training.queries import check_queries, choosing_queries, halves, metric_of
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 

@@ -22,14 +22,8 @@ from truncate_kit.core.wording import FEWEST_COMPARED, counted
 from truncate_kit.data.pairs import PlacedPairs, TextPair, distinct_texts
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import correlate, pair_similarities
-from truncate_kit.evaluation.searching import (
-    DOCUMENT_PROMPTS,
-    QUERY_PROMPTS,
-    Reader,
-    search_layers,
-    side_prompt,
-)
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.evaluation.searching import Reader, search_layers
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Digest, encoder_digest

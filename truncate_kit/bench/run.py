@@ -250,7 +250,7 @@ def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> 
 
 def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
     """Return the set's metric × 100, over all documents, with the prompts of the model."""
-    from truncate_kit.training.examples import RetrievalEvaluator
+    from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
     vectors = runner.encode_ids(own.texts()).float().cpu()

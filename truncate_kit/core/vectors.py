@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.results import Result
@@ -24,6 +24,13 @@ _TYPES: dict[VectorPrecision, str] = {
 }
 PRECISIONS = tuple(_TYPES)
 _INT8_MOST = 127
+
+
+class TextEncoder(Protocol):
+    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
+
+    def encode(self, texts: Sequence[str]) -> "Rows":
+        """Return vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,10 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
+if TYPE_CHECKING:
+    from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Suite:
     function: str
     by_cosine: bool = False
 
-    def run(self, run: SuiteRun) -> SuiteReport:
+    def run(self, run: "SuiteRun") -> "SuiteReport":
         """Score the model; imports the suite's module."""
         module, _, name = self.function.partition(":")
         report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), name)(run)
@@ -34,7 +36,7 @@ class Suite:
 
 _SETS = "the folder that holds its sets"
 SUITES = {
-    "sts": Suite(data=_SETS, options=("seen",), function="graded:run_sts"),
+    "sts": Suite(data=_SETS, options=("seen",), function="sts:run_sts"),
     "transfer": Suite(data=_SETS, options=("fractions", "quick", "head"), function="transfer:run_transfer"),
     "retrieval": Suite(
         data="a file of queries and answers", options=("corpus",), function="retrieval:run_retrieval", by_cosine=True

@@ -1,7 +1,7 @@
-"""Semantic textual similarity: correlations on graded pairs, and the suite of sets as MTEB scores them."""
+"""How alike vectors are, and how well that agrees with graded pairs."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.core.origin import read_origin
-from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import Result
 from truncate_kit.core.statistics import LEVEL, RESAMPLES, draw_counts, interval, rank_correlations, tied
-from truncate_kit.core.vectors import StoredVectors, VectorFormat, one_row_each, similarities
-from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks, distinct_texts
-from truncate_kit.data.seen import pair_key, seen_pairs
-from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, report_of
+from truncate_kit.core.vectors import TextEncoder, one_row_each, similarities
+from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks
+from truncate_kit.models.encoder import Encoder, settings_of
+from truncate_kit.models.pipeline import Normalize
 
 _CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -46,18 +44,6 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     places = PlacedPairs.of(pairs)
     vectors = one_row_each(encoder.encode(places.texts), len(places.texts))
     return correlate(pair_similarities(vectors, places, encoder), targets)
-
-
-def score_pairs(
-    encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
-) -> SuiteReport:
-    """Report `evaluate` with vectors stored in a format. data: name of the set."""
-    stored = StoredVectors(encoder, form)
-    correlation = evaluate(stored, pairs)
-    values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
-    values |= {"dimensions": form.kept(stored.width), "bytes per vector": form.bytes_per_vector(stored.width)}
-    row = Score(task=data, labels={"vectors": form.precision}, values=values)
-    return report_of("pairs", encoder, model, "correlation with the scores × 100", [row])
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
@@ -163,70 +149,30 @@ def paired_difference(
     return (models[0].spearman, models[1].spearman), interval(defined, level), len(defined), num_pairs
 
 
-def run_sts(run: SuiteRun) -> SuiteReport:
-    """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
-    sets, name = find_sts(run.data), run.options["seen"]
-    seen = seen_pairs(run.model) if name is None else read_trained_pairs(name)
-    if seen is not None and name is None:
-        name = f"pairs noted in {run.model}"
-        run.note(f"{run.model} was trained on or chosen by {name}: scored with and without those pairs.")
-    elif seen is None and read_origin(run.model) is not None:
-        run.note(f"What {run.model} was trained on is not known here: name it with --seen.")
-    return score_sts(run.encoder, sets, model=run.model, seen=seen, progress=run.progress, seen_name=name)
+# Similarity (q, n) of queries (q, d) and documents (n, d), by its name in a model's settings.
+MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
+    "dot": lambda queries, documents: queries @ documents.T,
+    "euclidean": lambda queries, documents: -torch.cdist(queries, documents),
+    "manhattan": lambda queries, documents: -torch.cdist(queries, documents, p=1),
+}
 
 
-def score_sts(
-    encoder: TextEncoder,
-    sets: Sequence[StsSet],
-    *,
-    model: str,
-    seen: Container[int] | None = None,
-    seen_name: str | None = None,
-    progress: ProgressOption = False,
-) -> SuiteReport:
-    """Score an encoder on the sets; each distinct text of all sets is encoded once.
-
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        sets: As `find_sts` returns them.
-        model: Name in the report.
-        seen: Keys of pairs that the model was trained on (`read_trained_pairs`), to score each set also without them.
-        seen_name: Source of these pairs, for the report.
-        progress: True draws bars and logs; a callable is called after each part of the texts.
-
-    Raises:
-        UsageError: There are no sets.
-        DataError: A correlation is undefined.
-        ModelError: The encoder does not give one vector per text.
-    """
-    if not sets:
-        raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
-    for data in sets:
-        check_ranks([pair.target for pair in data.pairs], data.name)
-    texts = distinct_texts(pair for data in sets for pair in data.pairs)
-    vectors = encode_distinct(encoder, texts, reporter(progress))
-    rows, notes = [], []
-    for data in sets:
-        cosines = pair_similarities(vectors, PlacedPairs.of(data.pairs, texts), encoder)
-        rows.append(_score(data, cosines, seen))
-        if len(data.pairs) != data.published_pairs:
-            number = f"{len(data.pairs):,} of the published {data.published_pairs:,} pairs"
-            notes.append(f"{data.name} here has {number}: not comparable.")
-    if seen_name is not None:
-        notes.append(f"Unseen pairs: without {seen_name}.")
-    return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)
+def _unit(vectors: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(vectors)
 
 
-def _score(data: StsSet, cosines: Sequence[float], seen: Container[int] | None) -> Score:
-    try:
-        whole = correlate(cosines, [pair.target for pair in data.pairs])
-    except DataError as error:
-        raise DataError(f"{data.name}: {error}", hint=error.hint) from error
-    values: Values = {"pairs": whole.num_pairs, "Spearman": whole.spearman, "Pearson": whole.pearson}
-    if seen is not None:
-        pairs = zip(cosines, data.pairs, strict=True)
-        fresh = [(cosine, pair.target) for cosine, pair in pairs if pair_key(pair.first, pair.second) not in seen]
-        # Too few pairs may be left; the whole set still has its score.
-        unseen = spearman([cosine for cosine, _ in fresh], [target for _, target in fresh])
-        values |= {"unseen pairs": len(fresh), "Spearman unseen": unseen}
-    return Score(task=data.name, values=values, size=(whole.num_pairs,))
+def measure_of(encoder: TextEncoder) -> str:
+    """Return the name in `MEASURES` of the measure in the model's settings. Raises `ModelError`."""
+    measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
+    if measure not in MEASURES:
+        raise ModelError(
+            f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
+        )
+    return measure
+
+
+def measure_of_lengths(encoder: Encoder) -> str:
+    """Return `measure_of`, but cosine if all of the model's vectors have length 1."""
+    normalized = any(isinstance(module, Normalize) for module in encoder.tail)
+    return "cosine" if normalized else measure_of(encoder)

@@ -16,12 +16,11 @@ from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.origin import read_origin
 from truncate_kit.core.progress import ProgressOption, reporter, silent
 from truncate_kit.core.settings import Bounds, check_number
-from truncate_kit.core.vectors import VectorFormat, VectorPrecision
+from truncate_kit.core.vectors import TextEncoder, VectorFormat, VectorPrecision
 from truncate_kit.core.wording import counted, longer_texts, too_few
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric, read_retrieval
 from truncate_kit.data.seen import seen_among
 from truncate_kit.evaluation.searching import (
-    QUERY_PROMPTS,
     TOP,
     encode_prompted,
     encode_set,
@@ -29,10 +28,10 @@ from truncate_kit.evaluation.searching import (
     overlaps,
     score_queries,
     search,
-    side_prompt,
     without_own,
 )
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, report_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, report_of
+from truncate_kit.models.encoder import QUERY_PROMPTS, side_prompt
 
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full index": ("lean", "full")}

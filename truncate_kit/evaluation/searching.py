@@ -2,23 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.settings import Bounds, check_number
 from truncate_kit.core.statistics import RESAMPLES, draws, interval
-from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.vectors import TextEncoder, VectorFormat
 from truncate_kit.data.retrieval import RetrievalSet, SearchMetric
-from truncate_kit.evaluation.graded import encode_distinct
-from truncate_kit.evaluation.suite import TextEncoder
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import Normalize
+from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
 Places = NDArray[np.int64]  # documents of each query, best first, −1 if there are no more: (queries, top)
 Array = NDArray[np.float64]
@@ -31,49 +28,12 @@ QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
 _TOP = Bounds(1, 10_000)
 
-# Names of a model's prompts for each side, as in sentence-transformers. It takes the first that exists, and writes an
-# empty "document" into every folder that it saves; here empty ones are skipped, so that a prompt for passages is used.
-QUERY_PROMPTS = ("query",)
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-
-
-def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return token ids of the texts after this prompt, by default the model's own."""
-    if prompt is None:
-        return encoder.token_ids(texts)
-    return encoder.token_ids([prompt + text for text in texts], prompt=False)
-
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
     """Encode the texts after this prompt (None: the model's own); each distinct text once."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
-
-
-def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """Return the first prompt of these names that is not empty, else ""; None for a model without prompts."""
-    prompts = settings_of(encoder).get("prompts") or {}
-    return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
-
-
-def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings of an encoder, in torch or as a graph; empty for any other encoder."""
-    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
-    return settings
-
-
-# Similarity (q, n) of queries (q, d) and documents (n, d), by its name in a model's settings.
-MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
-    "dot": lambda queries, documents: queries @ documents.T,
-    "euclidean": lambda queries, documents: -torch.cdist(queries, documents),
-    "manhattan": lambda queries, documents: -torch.cdist(queries, documents, p=1),
-}
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(vectors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +81,6 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
         queries = encode_prompted(encoder, asked, data.queries, progress)
         documents = encode_prompted(encoder, searched, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)
-
-
-def measure_of(encoder: TextEncoder) -> str:
-    """Return the name in `MEASURES` of the measure in the model's settings. Raises `ModelError`."""
-    measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
-    if measure not in MEASURES:
-        raise ModelError(
-            f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
-        )
-    return measure
-
-
-def measure_of_lengths(encoder: Encoder) -> str:
-    """Return `measure_of`, but cosine if all of the model's vectors have length 1."""
-    normalized = any(isinstance(module, Normalize) for module in encoder.tail)
-    return "cosine" if normalized else measure_of(encoder)
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:

@@ -4,24 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import Amounts, Result
+from truncate_kit.core.vectors import TextEncoder
 
 if TYPE_CHECKING:
-    from truncate_kit.core.vectors import Rows
+    pass
 
 
 Values = dict[str, int | float | None]
-
-
-class TextEncoder(Protocol):
-    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
-
-    def encode(self, texts: Sequence[str]) -> "Rows":
-        """Return vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 def measured_digest(model: str) -> str | None:

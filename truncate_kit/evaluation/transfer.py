@@ -32,11 +32,12 @@ from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
+from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.wording import counted, listed
 from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, TextEncoder, Values, means_of, report_of
+from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, means_of, report_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense, Digest

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTr
 from truncate_kit.core.errors import ModelError, first_line, known_name
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.settings import BATCH, check_number, listed_texts
-from truncate_kit.core.vectors import Rows, paired_rows
+from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_heads import LayerHeads
@@ -510,3 +510,28 @@ class BlockRunner:
         """Return sentence vectors (b, out) of the token states behind the last kept block."""
         norm = self._encoder.final_norm
         return self._encoder.from_states(states if norm is None else norm(states), self.mask)
+
+
+# Names of a model's prompts for each side, as in sentence-transformers. It takes the first that exists, and writes an
+# empty "document" into every folder that it saves; here empty ones are skipped, so that a prompt for passages is used.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
+    """Return token ids of the texts after this prompt, by default the model's own."""
+    if prompt is None:
+        return encoder.token_ids(texts)
+    return encoder.token_ids([prompt + text for text in texts], prompt=False)
+
+
+def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
+    """Return the first prompt of these names that is not empty, else ""; None for a model without prompts."""
+    prompts = settings_of(encoder).get("prompts") or {}
+    return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
+
+
+def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
+    """Return the sentence-transformers settings of an encoder, in torch or as a graph; empty for any other encoder."""
+    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
+    return settings

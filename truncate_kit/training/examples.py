@@ -11,28 +11,12 @@ from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from truncate_kit.core.errors import DataError
 from truncate_kit.core.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PlacedPairs
-from truncate_kit.data.retrieval import FEWEST_QUERIES, SEARCH_METRICS, RetrievalSet
-from truncate_kit.evaluation.graded import correlate, pair_similarities
-from truncate_kit.evaluation.searching import (
-    DOCUMENT_PROMPTS,
-    MEASURES,
-    QUERY_PROMPTS,
-    SearchVectors,
-    estimated,
-    measure_of,
-    measure_of_lengths,
-    prompted_ids,
-    score_queries,
-    search,
-    side_prompt,
-)
+from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of_lengths, pair_similarities
 from truncate_kit.models.encoder import Batch, Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
@@ -44,7 +28,6 @@ TEMPERATURE = 0.05
 # Texts that a CPU encodes at a time. Padded to its longest text, a random batch of 64 rows of SICK and STS Benchmark is
 # padding for two thirds, and a step takes twice as long (benchmarks/training).
 ALIKE = 32
-TOP = 10  # documents of a query that count
 
 
 class Examples(Protocol):
@@ -515,93 +498,3 @@ def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
     quality[value == below] = -1.0  # equal scores are on one side
     best = int(quality.argmax())
     return float((value[best] + below[best]) / 2)
-
-
-class RetrievalEvaluator(VectorEvaluator):
-    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents.
-
-    Args:
-        queries: Places of those that count.
-    """
-
-    def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
-        self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
-        self._own = [own[place] for place in queries]
-        self._relevance: list[Any] = [data.relevance[place] for place in queries]
-        asked = [data.queries[place] for place in queries]
-        self._ids = prompted_ids(encoder, asked, side_prompt(encoder, QUERY_PROMPTS))
-        self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
-
-    def score_of(self, vectors: Tensor) -> Scores:
-        """Return the mean over the queries, in points; no Pearson."""
-        return float(self.scores(vectors, vectors).mean()), None
-
-    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Do as in `VectorEvaluator`."""
-        return estimated(self.scores(vectors, vectors))[1]
-
-    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
-        count, used, answers = len(self._relevance), 0, dict[int, None]()
-        while used < count and used + len(answers) < number // 2:
-            answers |= dict.fromkeys(self._relevance[used])
-            used += 1
-        others = np.random.default_rng(0).permutation(len(self._ids) - count).tolist()
-        rest = [place for place in others if place not in answers][: max(0, number - used - len(answers))]
-        documents = sorted([*answers, *rest])
-        at = {place: index for index, place in enumerate(documents)}
-        sample = copy(self)
-        sample._own = [None if own is None else at.get(own) for own in self._own[:used]]
-        sample._relevance = [{at[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
-        ids = [*self._ids[:used], *(self._ids[count + place] for place in documents)]
-        sample._ids = [encoder.reader.shortened(row, tokens) for row in ids]
-        return sample
-
-    def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Score each query, in points, (queries,); both sides are vectors of `texts()`, each of a model of its own."""
-        count = len(self._relevance)
-        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
-        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also if bf16 trains
-            ranked = search(sides, top=TOP, own=self._own)
-        return score_queries(ranked, self._relevance)[self._metric]
-
-
-def scored_as(data: object, encoder: Encoder) -> str:
-    """Return how vectors are compared, for the keys of runs: an encoder's digest does not contain it."""
-    return f" by {measure_of(encoder)}" if isinstance(data, RetrievalSet) else ""
-
-
-def metric_of(data: RetrievalSet) -> str:
-    """Return the metric by which half of the queries choose, in words."""
-    return f"{SEARCH_METRICS[data.metric]} of half the queries"
-
-
-def check_queries(data: RetrievalSet) -> None:
-    """Raise `DataError` if there are too few queries to choose by one half."""
-    if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
-        raise DataError(
-            f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
-        )
-
-
-def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Return evaluators on two random halves of the queries. Raises as `check_queries`."""
-    check_queries(data)
-    choosing, reporting = halved(data)
-    return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
-
-
-def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """Return the queries of the first of these halves, which choose."""
-    return tuple(data.queries[place] for place in halved(data)[0].tolist())
-
-
-def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of the queries in a random order, cut in the middle; equal texts are on one side."""
-    distinct = list(dict.fromkeys(data.queries))
-    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
-    rank = {distinct[place]: at for at, place in enumerate(order)}
-    ranks = np.array([rank[query] for query in data.queries], np.int64)
-    places, chosen = ranks.argsort(kind="stable"), int((ranks < len(order) // 2).sum())
-    return places[:chosen], places[chosen:]

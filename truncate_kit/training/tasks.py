@@ -1,36 +1,24 @@
 """The task of a trial: examples to learn from and evaluators, built anew for each trial."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.settings import WEIGHT, Bounds, check_number
-from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, splits_for
-from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels, read_retrieval, with_queries
-from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.training.examples import (
-    Examples,
-    Ids,
-    Pairs,
-    RetrievalEvaluator,
-    VectorEvaluator,
-    builder,
-    check_queries,
-    halved,
-    halves,
-    metric_of,
-)
+from truncate_kit.data.pairs import PairSet, PairSplits, splits_for
+from truncate_kit.evaluation.graded import measure_of
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
+from truncate_kit.training.examples import Examples, Ids, Pairs, VectorEvaluator, builder
 from truncate_kit.training.settings import find_objective
 
+if TYPE_CHECKING:
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.training.queries import RetrievalEvaluator
+
 Sides = tuple[dict[str, Ids], dict[str, Ids]]
-COLUMNS = ("query", "document", "grade")
 
 
 class Task(Protocol):
@@ -72,7 +60,7 @@ class LabelledTask:
         data: PairSplits,
         objective: str = "cosine",
         teacher: Teacher | None = None,
-        retrieval: RetrievalSet | None = None,
+        retrieval: "RetrievalSet | None" = None,
     ) -> None:
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
@@ -82,6 +70,8 @@ class LabelledTask:
         self.metric = row.metric
         self._halves: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
         if retrieval is not None:
+            from truncate_kit.training.queries import halves, metric_of
+
             self.metric, self._halves = metric_of(retrieval), halves(full, retrieval)
         self._full, self._data, self._row, judged = full, data, row, row.data == "judged"
         self._first, self._second = _sides(data, full, judged=judged)
@@ -136,64 +126,6 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
     return dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True))
 
 
-def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
-    """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
-
-    With a qrels/train.tsv its queries teach, and the queries of dev, else test, choose and report by halves. Without it
-    the queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. Only queries of
-    train teach, except those that choose or report; documents may answer queries of several splits.
-
-    Args:
-        path: A folder in BEIR's layout, see `read_retrieval`.
-        metric: To choose by: ndcg, mrr or recall.
-
-    Returns:
-        Train pairs of the queries that teach, dev and test pairs of those that choose and report, with their grades;
-        and the set of the latter two for `finetune(retrieval=…)`, with the objective `search`.
-
-    Raises:
-        DataError: As `read_retrieval`, and if too few queries are judged.
-        UsageError: There is no such metric.
-    """
-    asked = read_retrieval(path, metric=metric, chooses=True)
-    whole, taught, of, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
-    if "train" in find_qrels(Path(path)) and not whole.endswith("/train"):
-        taught, of, needed = read_retrieval(path, split="train"), f" of {whole}", FEWEST_QUERIES
-        kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
-        if len(kept) < len(taught.queries):
-            taught = with_queries(taught, kept, "that neither choose nor report")
-    name = taught.name
-    if (number := len(set(taught.queries))) < needed:
-        raise DataError(
-            f"{name} has {number} judged queries: too few to learn from.",
-            hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
-        )
-    if taught is asked:  # the half that would choose by itself teaches, so that the one that would report still may
-        teaching, others = (places.tolist() for places in halved(asked))
-        taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
-    check_queries(asked)
-    choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
-    sets = {"train": taught, "dev": choosing, "test": reporting}
-    train, dev, test = (_pairs(queries, split, str(path)) for split, queries in sets.items())
-    numbers = [len(set(queries.queries)) for queries in sets.values()]
-    note = (
-        f"{name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
-        f"{numbers[1]:,} choose and {numbers[2]:,} report."
-    )
-    notes = (note, *filter(None, [asked.note]))
-    splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
-    return splits.without_texts(asked.asked), asked  # a query that reports may stand among the documents
-
-
-def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
-    """Pair each query with each document that answers it and is not empty."""
-    judged: Sequence[TextPair] = [
-        TextPair(query, data.documents[place], float(grade))
-        for query, grades in zip(data.queries, data.relevance, strict=True)
-        for place, grade in grades.items()
-        if data.documents[place]
-    ]
-    highest = max((pair.target for pair in judged), default=1.0)
-    return PairSet(
-        name=f"{data.name}/{split}", pairs=tuple(judged), scale=(0.0, max(1.0, highest)), path=path, columns=COLUMNS
-    )
+def scored_as(data: object, encoder: Encoder) -> str:
+    """Return how vectors of queries are compared, for keys of runs: an encoder's digest does not contain it."""
+    return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"

@@ -26,7 +26,8 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.truncation import keep, truncate
 from truncate_kit.report.distillation import view_distill_result
-from truncate_kit.training.examples import PairEvaluator, RetrievalEvaluator
+from truncate_kit.training.examples import PairEvaluator
+from truncate_kit.training.queries import RetrievalEvaluator
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 FEW = replace(SHORT, held_out=42)

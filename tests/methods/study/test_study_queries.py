@@ -14,8 +14,8 @@ from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.training.queries import read_judged
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.tasks import read_judged
 
 TASKS = """
     [[tasks]]

@@ -50,7 +50,8 @@ from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_words
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.examples import check_queries, choosing_queries, scored_as
+from truncate_kit.training.queries import check_queries, choosing_queries
+from truncate_kit.training.tasks import scored_as
 
 FEWEST_TESTED = 3  # pairs that have a correlation
 AGREEMENT_PER_POINT = 3.0

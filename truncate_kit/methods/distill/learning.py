@@ -35,16 +35,9 @@ from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.models.store import RunStore, StoredRows
 from truncate_kit.models.truncation import keep
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import (
-    Evaluator,
-    Ids,
-    PairEvaluator,
-    RetrievalEvaluator,
-    VectorEvaluator,
-    halves,
-    metric_of,
-)
+from truncate_kit.training.examples import Evaluator, Ids, PairEvaluator, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.queries import RetrievalEvaluator, halves, metric_of
 from truncate_kit.training.settings import TrainingSettings
 
 

@@ -22,9 +22,8 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.wording import counted
 from truncate_kit.core.workspace import Workspace, read_result
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
-from truncate_kit.evaluation.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.truncation import truncate

@@ -38,9 +38,9 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.examples import scored_as
+from truncate_kit.training.queries import read_judged
 from truncate_kit.training.settings import Trial, trial_name
-from truncate_kit.training.tasks import LabelledTask, read_judged
+from truncate_kit.training.tasks import LabelledTask, scored_as
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
 CKA_SEED = 0  # of the compared models; the TMFT paper compares one model per layer, too

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import RESULT_FILES
@@ -14,9 +14,7 @@ from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import TrialWatcher, WatchOption, watcher_of
 from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
-from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
-from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.result import Certainty, SweepResult, certainty
 from truncate_kit.methods.tmft.searching import SEARCHES, Search
 from truncate_kit.methods.tmft.settings import STRATEGIES, Picker, SweepSettings, picker
@@ -25,9 +23,13 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
 from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.training.distributed import isolated
-from truncate_kit.training.examples import choosing_queries, scored_as
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
-from truncate_kit.training.tasks import LabelledTask, Teacher
+from truncate_kit.training.tasks import LabelledTask, Teacher, scored_as
+
+if TYPE_CHECKING:
+    from truncate_kit.analysis.drop import DropPrediction
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.methods.priors import WordPrior
 
 CONFIDENT = 0.5  # probability, or confidence without one, from which a predicted drop bounds the pick
 
@@ -36,7 +38,7 @@ CONFIDENT = 0.5  # probability, or confidence without one, from which a predicte
 class Preparation:
     """Training before the task, and beside it."""
 
-    prior: WordPrior | None = None  # first training of every trial
+    prior: "WordPrior | None" = None  # first training of every trial
     full: Encoder | None = None  # the full model and yardstick, if the encoder was cut before
     teacher: Teacher | None = None  # gives vectors to learn beside the labels
     words: str = ""  # training before the task, for model cards
@@ -51,9 +53,9 @@ def finetune(
     out: Path,
     settings: SweepSettings | None = None,
     training: TrainingSettings | None = None,
-    prediction: DropPrediction | None = None,
+    prediction: "DropPrediction | None" = None,
     before: Preparation | None = None,
-    retrieval: RetrievalSet | None = None,
+    retrieval: "RetrievalSet | None" = None,
     progress: WatchOption = False,
     engine: Engine | None = None,
 ) -> SweepResult:
@@ -110,7 +112,7 @@ def sweep_prediction(
     training: TrainingSettings | None = None,
     *,
     max_length: int | None = None,
-) -> DropPrediction | None:
+) -> "DropPrediction | None":
     """Predict a drop for `finetune` from training pairs alone: the other pairs choose and are reported.
 
     Args:
@@ -127,11 +129,11 @@ def sweep_prediction(
     Raises:
         TruncateKitError: As `predicted_drop`.
     """
-    from truncate_kit.analysis.profile import predicted_drop  # heavy, and only searches need it
-
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
         return None
+    from truncate_kit.analysis.profile import predicted_drop  # only searches need it
+
     return predicted_drop(encoder, train.texts(), pairs=train.pairs, max_length=max_length)
 
 
@@ -146,14 +148,18 @@ class _Sweep:
         settings: SweepSettings,
         training: TrainingSettings,
         before: Preparation,
-        retrieval: RetrievalSet | None,
+        retrieval: "RetrievalSet | None",
         watcher: TrialWatcher,
         engine: Engine | None,
     ) -> None:
         self.whole = self.data = data
         self.folder, self.settings, self.before, self.retrieval = folder, settings, before, retrieval
         self.layers, teacher = check_sweep(encoder, settings), before.teacher
+        self.choosing: tuple[str, ...] = ()  # queries that choose
         if retrieval is not None:
+            from truncate_kit.training.queries import choosing_queries
+
+            self.choosing = choosing_queries(retrieval)
             # Documents serve many queries, also those that teach: of judged pairs only queries are left out.
             judged = training.row.data == "judged"
             self.data = data.without_texts(retrieval.asked if judged else retrieval.held_out)
@@ -172,7 +178,7 @@ class _Sweep:
         self.runner = runner_of(encoder)
         self.full = self.runner if before.full is None else runner_of(before.full)
 
-    def run(self, prediction: DropPrediction | None) -> SweepResult:
+    def run(self, prediction: "DropPrediction | None") -> SweepResult:
         """Train, choose, and save both models and the result."""
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
@@ -253,7 +259,7 @@ class _Sweep:
         if self.retrieval is None:
             few = len(splits_for(self.data, seed).dev or ()) < FEWEST_COMPARED
         else:
-            few = len(choosing_queries(self.retrieval)) < FEWEST_COMPARED_QUERIES
+            few = len(self.choosing) < FEWEST_COMPARED_QUERIES
         if few:
             return None
         layers = {*self.layers, chosen, self.full.full.depth}
@@ -281,7 +287,7 @@ class _Sweep:
         settings = result.training.to_dict() | result.settings.to_dict() | {"learning_rate": result.learning_rate}
         teacher, blocks, queries = self.before.teacher, self.before.blocks, list[str]()
         if self.retrieval is not None:
-            queries += choosing_queries(self.retrieval)
+            queries += self.choosing
             if result.training.row.data == "judged":
                 queries += {pair.first for pair in self.data.train or ()}
         beside = [query_keys(queries), NO_KEYS if teacher is None else teacher.encoder.seen]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.statistics import Span
 from truncate_kit.core.wording import counted
-from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
@@ -30,6 +29,9 @@ from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEval
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 from truncate_kit.training.tasks import Task
+
+if TYPE_CHECKING:
+    from truncate_kit.methods.priors import WordPrior
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
 PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 13 layers × 768
@@ -216,7 +218,7 @@ class TrialWork:
     """The state shared by the trials and rankings of one model on one task; it is sent to workers."""
 
     def __init__(
-        self, full: Encoder, task: Task, settings: TrainingSettings, prior: WordPrior | None, checkpoints: Checkpoints
+        self, full: Encoder, task: Task, settings: TrainingSettings, prior: "WordPrior | None", checkpoints: Checkpoints
     ) -> None:
         self.full, self.task, self.settings, self.prior, self.checkpoints = full, task, settings, prior, checkpoints
 
@@ -297,7 +299,7 @@ class TrialRunner:
         task: Task,
         settings: TrainingSettings,
         store: RunStore,
-        prior: WordPrior | None = None,
+        prior: "WordPrior | None" = None,
         watcher: TrialWatcher | None = None,
         engine: Engine | None = None,
         *,

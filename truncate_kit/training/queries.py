@@ -1,0 +1,178 @@
+"""Judged queries: pairs to learn from, and evaluators by which one half chooses and the other reports."""
+
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.core.errors import DataError
+from truncate_kit.core.wording import counted
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
+from truncate_kit.data.retrieval import (
+    FEWEST_QUERIES,
+    SEARCH_METRICS,
+    RetrievalSet,
+    find_qrels,
+    read_retrieval,
+    with_queries,
+)
+from truncate_kit.evaluation.graded import measure_of
+from truncate_kit.evaluation.searching import SearchVectors, estimated, score_queries, search
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
+from truncate_kit.training.examples import Scores, VectorEvaluator
+
+COLUMNS = ("query", "document", "grade")
+TOP = 10  # documents of a query that count
+
+
+class RetrievalEvaluator(VectorEvaluator):
+    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents.
+
+    Args:
+        queries: Places of those that count.
+    """
+
+    def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
+        self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
+        self._own = [own[place] for place in queries]
+        self._relevance: list[Any] = [data.relevance[place] for place in queries]
+        asked = [data.queries[place] for place in queries]
+        self._ids = prompted_ids(encoder, asked, side_prompt(encoder, QUERY_PROMPTS))
+        self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
+
+    def score_of(self, vectors: Tensor) -> Scores:
+        """Return the mean over the queries, in points; no Pearson."""
+        return float(self.scores(vectors, vectors).mean()), None
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """Do as in `VectorEvaluator`."""
+        return estimated(self.scores(vectors, vectors))[1]
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
+        count, used, answers = len(self._relevance), 0, dict[int, None]()
+        while used < count and used + len(answers) < number // 2:
+            answers |= dict.fromkeys(self._relevance[used])
+            used += 1
+        others = np.random.default_rng(0).permutation(len(self._ids) - count).tolist()
+        rest = [place for place in others if place not in answers][: max(0, number - used - len(answers))]
+        documents = sorted([*answers, *rest])
+        at = {place: index for index, place in enumerate(documents)}
+        sample = copy(self)
+        sample._own = [None if own is None else at.get(own) for own in self._own[:used]]
+        sample._relevance = [{at[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
+        ids = [*self._ids[:used], *(self._ids[count + place] for place in documents)]
+        sample._ids = [encoder.reader.shortened(row, tokens) for row in ids]
+        return sample
+
+    def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
+        """Score each query, in points, (queries,); both sides are vectors of `texts()`, each of a model of its own."""
+        count = len(self._relevance)
+        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
+        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also if bf16 trains
+            ranked = search(sides, top=TOP, own=self._own)
+        return score_queries(ranked, self._relevance)[self._metric]
+
+
+def metric_of(data: RetrievalSet) -> str:
+    """Return the metric by which half of the queries choose, in words."""
+    return f"{SEARCH_METRICS[data.metric]} of half the queries"
+
+
+def check_queries(data: RetrievalSet) -> None:
+    """Raise `DataError` if there are too few queries to choose by one half."""
+    if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
+        raise DataError(
+            f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
+        )
+
+
+def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
+    """Return evaluators on two random halves of the queries. Raises as `check_queries`."""
+    check_queries(data)
+    choosing, reporting = halved(data)
+    return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
+
+
+def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
+    """Return the queries of the first of these halves, which choose."""
+    return tuple(data.queries[place] for place in halved(data)[0].tolist())
+
+
+def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the queries in a random order, cut in the middle; equal texts are on one side."""
+    distinct = list(dict.fromkeys(data.queries))
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
+    rank = {distinct[place]: at for at, place in enumerate(order)}
+    ranks = np.array([rank[query] for query in data.queries], np.int64)
+    places, chosen = ranks.argsort(kind="stable"), int((ranks < len(order) // 2).sum())
+    return places[:chosen], places[chosen:]
+
+
+def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
+    """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
+
+    With a qrels/train.tsv its queries teach, and the queries of dev, else test, choose and report by halves. Without it
+    the queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. Only queries of
+    train teach, except those that choose or report; documents may answer queries of several splits.
+
+    Args:
+        path: A folder in BEIR's layout, see `read_retrieval`.
+        metric: To choose by: ndcg, mrr or recall.
+
+    Returns:
+        Train pairs of the queries that teach, dev and test pairs of those that choose and report, with their grades;
+        and the set of the latter two for `finetune(retrieval=…)`, with the objective `search`.
+
+    Raises:
+        DataError: As `read_retrieval`, and if too few queries are judged.
+        UsageError: There is no such metric.
+    """
+    asked = read_retrieval(path, metric=metric, chooses=True)
+    whole, taught, of, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
+    if "train" in find_qrels(Path(path)) and not whole.endswith("/train"):
+        taught, of, needed = read_retrieval(path, split="train"), f" of {whole}", FEWEST_QUERIES
+        kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
+        if len(kept) < len(taught.queries):
+            taught = with_queries(taught, kept, "that neither choose nor report")
+    name = taught.name
+    if (number := len(set(taught.queries))) < needed:
+        raise DataError(
+            f"{name} has {number} judged queries: too few to learn from.",
+            hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
+        )
+    if taught is asked:  # the half that would choose by itself teaches, so that the one that would report still may
+        teaching, others = (places.tolist() for places in halved(asked))
+        taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
+    check_queries(asked)
+    choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
+    sets = {"train": taught, "dev": choosing, "test": reporting}
+    train, dev, test = (_pairs(queries, split, str(path)) for split, queries in sets.items())
+    numbers = [len(set(queries.queries)) for queries in sets.values()]
+    note = (
+        f"{name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
+        f"{numbers[1]:,} choose and {numbers[2]:,} report."
+    )
+    notes = (note, *filter(None, [asked.note]))
+    splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
+    return splits.without_texts(asked.asked), asked  # a query that reports may stand among the documents
+
+
+def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
+    """Pair each query with each document that answers it and is not empty."""
+    judged: Sequence[TextPair] = [
+        TextPair(query, data.documents[place], float(grade))
+        for query, grades in zip(data.queries, data.relevance, strict=True)
+        for place, grade in grades.items()
+        if data.documents[place]
+    ]
+    highest = max((pair.target for pair in judged), default=1.0)
+    return PairSet(
+        name=f"{data.name}/{split}", pairs=tuple(judged), scale=(0.0, max(1.0, highest)), path=path, columns=COLUMNS
+    )
