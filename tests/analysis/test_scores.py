@@ -35,11 +35,6 @@ def test_anisotropy_is_the_mean_cosine_of_distinct_pairs(states):
         assert value == pytest.approx(float(cosines[pairs[0], pairs[1]].mean()), abs=1e-9)
 
 
-def test_states_that_cannot_be_scored(states):
-    with pytest.raises(ModelError, match="layer 1"):
-        _scored(states.clone().index_fill_(0, torch.tensor([1]), torch.nan))
-
-
 def test_turning_tokens_by_known_angles():
     """Block 1 turns every token by 60 degrees, block 2 doubles it: influence 1 − cos 60° and 0, distance 1/3 and 0."""
     angle = torch.tensor([[0.1, 0.7, 1.3], [2.0, 2.9, 0.0]], dtype=torch.float64)
@@ -70,7 +65,9 @@ def test_padding_and_batches_do_not_enter_token_scores():
     assert whole.result()["block_influence"][0] == pytest.approx(1 - sum(by_hand) / len(by_hand), abs=1e-6)
 
 
-def test_tokens_that_cannot_be_scored():
+def test_states_and_tokens_that_are_no_numbers(states):
+    with pytest.raises(ModelError, match="layer 1"):
+        _scored(states.clone().index_fill_(0, torch.tensor([1]), torch.nan))
     scores = TokenScores()
     scores.update([torch.full((1, 2, 3), torch.nan)] * 2, torch.ones(1, 2))
     with pytest.raises(ModelError, match="NaN or infinity"):

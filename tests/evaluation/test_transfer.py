@@ -244,19 +244,13 @@ def test_rows_of_one_class_alone_answer_with_it():
 def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, tmp_path):
     few = replace(words, name="TREC", first=words.first[:30], labels=words.labels[:30])
     settings, seen = replace(SMALL, fractions=(1.0, 0.1)), []
-    report = score_transfer(
-        encoder,
-        [few, words],
-        model="tiny",
-        settings=settings,
-        work=tmp_path,
-        progress=lambda task, done, total: seen.append((task, done, total)),
-    )
+    how = {"model": "tiny", "settings": settings, "progress": lambda *step: seen.append(step)}
+    report = score_transfer(encoder, [few, words], work=tmp_path, **how)
     assert [(row.task, row.labels["share"], row.values["rows to train on"]) for row in report.rows] == [
         ("TREC", "0.1", 2), ("TREC", "1", 25), ("MR", "0.1", 14), ("MR", "1", 136),
     ]  # fmt: skip
     assert report.rows[0].remark == "too few rows"  # a tenth of 25
-    assert report.rows[2:] == score_transfer(encoder, [words], model="tiny", settings=settings).rows
+    assert report.rows[2:] == score_transfer(encoder, [words], **how).rows
     combined = [report.rows[place].values["layers combined"] for place in (1, 3)]
     assert report.means["layers combined"] == pytest.approx(np.mean(combined))
     assert ("TREC: splits", 2, 2) in seen
@@ -284,10 +278,6 @@ def problem():
     return states, labels, folds
 
 
-def layer_subsets(layers, most):
-    return [subset for size in range(1, most + 1) for subset in combinations(range(layers), size)]
-
-
 def plain_accuracy(features, labels, folds):
     """Share of rows a ridge classifier of scikit-learn gets right, each held out in its fold."""
     right = 0
@@ -301,7 +291,7 @@ def plain_accuracy(features, labels, folds):
 
 def test_means_of_layers_equal_ridge_regressions_of_scikit_learn(problem):
     states, labels, folds = problem
-    subsets = layer_subsets(5, 5) * 3  # more than are solved at a time
+    subsets = [subset for size in range(1, 6) for subset in combinations(range(5), size)] * 3  # several chunks
     expected = [plain_accuracy(states[list(subset)].mean(axis=0), labels, folds) for subset in subsets[:31]]
     found = ridge_accuracies(torch.from_numpy(states), labels, folds, subsets)
     assert found == pytest.approx(expected * 3, abs=1e-12)
@@ -314,11 +304,8 @@ def test_wide_states_are_projected_alike_and_keep_their_geometry():
     small = _small(states, True, True)
     assert small.shape == (3, 50, WIDTH)
     torch.testing.assert_close(small.mean(dim=0), _small(states.mean(dim=0, keepdim=True), True, True)[0])  # linear
-    before, after = torch.cdist(states[0], states[0]), torch.cdist(small[0], small[0])
-    off = ~torch.eye(50, dtype=torch.bool)
-    ratio = after[off] / before[off] * (600 / WIDTH) ** 0.5
-    assert ratio.min() > 0.8
-    assert ratio.max() < 1.2
+    ratio = torch.pdist(small[0]) / torch.pdist(states[0].double()) * (600 / WIDTH) ** 0.5
+    assert 0.8 < ratio.min() < ratio.max() < 1.2
     torch.testing.assert_close(_small(states[:, :, :40], True, True), states[:, :, :40].double())  # narrow: as they are
     assert _small(states, False, True).shape == (3, 50, WIDTH)
     assert _small(states, True, False).shape == (3, 50, WIDTH // 2)
