@@ -311,13 +311,15 @@ def view_suite_report(report: "SuiteReport") -> View:
     """Show the scores of a suite, of a search or of graded pairs: a row per task, and their means."""
     labels = dict.fromkeys(heading for row in report.rows for heading in row.labels)
     headings = dict.fromkeys(heading for row in report.rows for heading in row.values)
-    columns: dict[str, Column] = {"task": "task"}
+    tasks = {row.task for row in report.rows}
+    named = len(tasks) > 1 or report.rows[0].task not in report.title
+    columns: dict[str, Column] = {"task": "task"} if named else {}
     columns |= {name: lambda row, name=name: row.labels.get(name) for name in labels}  # type: ignore[misc]  # a default
     columns |= {name: lambda row, name=name: _scored(row, name) for name in headings}  # type: ignore[misc]  # a default
     columns["remark"], last = "remark", list[str]()
-    if (tasks := len({row.task for row in report.rows})) > 1:
+    if len(tasks) > 1:
         means = (_written(name, report.means[name]) if name in report.means else "" for name in headings)
-        last = [f"mean of {tasks}", *[""] * len(labels), *means, ""]
+        last = [f"mean of {len(tasks)}", *[""] * len(labels), *means, ""]
     table, title = Table.of(report.title, report.rows, columns, last=last), _TITLES.get(report.suite, report.suite)
     return View(report.suite, title, [table], report.notes, plots=_curves(report))
 
