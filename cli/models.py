@@ -201,15 +201,13 @@ def _inside(workspace: Workspace, named: str) -> bool:
     result="export.encode:EncodedFile",
 )
 def encode(
-    file: Path = argument(
-        ..., "FILE", "Texts: .txt, .csv, .tsv, .jsonl or .parquet, also .gz or .xz; - reads lines from standard input."
-    ),
+    file: Path = argument(..., "FILE", "Texts: .txt, .csv, .tsv, .jsonl, .parquet, also .gz; - reads standard input."),
     *,
     model: str | None = data_option(None, "Folder, hub name, miniature or .onnx file; by default WORKSPACE/lean."),
     column: str | None = data_option(None, "Column of the texts, if no name says it."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if the model has a fitting graph."),
+    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if a graph fits."),
     graph: options.Graph = None,
     machine: Machine,
     out: Path = results_option(Path("vectors.npy"), "Where the vectors go, row n for text n."),

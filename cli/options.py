@@ -189,7 +189,7 @@ Dimensions = Annotated[int | None, _shared(DATA, "Keep only this number of dimen
 Layers = Annotated[str | None, _shared(LAYERS, "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
 Blocks = Annotated[str | None, _shared(LAYERS, "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
 VocabularyFrom = Annotated[Path | None, _shared(LAYERS, "Drop word pieces that the texts of this file never use.")]
-Graph = Annotated[str | None, _shared(MACHINE, "Graph to run: fp32, fp16 or int8; by default what suits the device.")]
+Graph = Annotated[str | None, _shared(MACHINE, "Graph: fp32, fp16 or int8; by default what suits the device.")]
 Tensorboard = Annotated[
     bool, _shared(RESULTS, "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
 ]

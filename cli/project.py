@@ -154,14 +154,10 @@ def status(
 
 @command("truncate-kit doctor --device cuda --runtime torch", result="doctor:Diagnosis")
 def doctor(
-    device: str | None = machine_option(None, "What torch and exported graphs have to run on: cpu or cuda."),
-    runtime: str | None = machine_option(None, "Which of them has to run: torch or onnx; by default both."),
-    extra: list[str] | None = machine_option(
-        None, "What has to be installed, such as cpu, gpu or ray; a wrong name lists them."
-    ),
-    precision: str | None = machine_option(
-        None, "What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."
-    ),
+    device: str | None = machine_option(None, "Device that must work: cpu or cuda."),
+    runtime: str | None = machine_option(None, "Runtime that must work: torch or onnx; by default both."),
+    extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
+    precision: str | None = machine_option(None, "Precision that must run: fp32, bf16, fp16 or int8."),
     as_json: options.Json = False,
 ) -> None:
     """Say what is installed and what really starts here, and what does not fit.
