@@ -157,7 +157,8 @@ def test_what_is_said_of_a_distillation():
     assert "-1.00; 8 queries are too few" in said(replace(made, scores=replace(scores, num_compared=8)))
     tryout = LeanModel(
         blocks=made.chosen, score=70.0, untrained=70.0, scores=(60.0,),
-        agreement=Agreement(correlation=60.0, low=59.0, high=61.0, overlap=50.0, num_texts=50),
+        agreement=Agreement(correlation=60.0, low=59.0, high=61.0, overlap=50.0, overlap_low=49.0, overlap_high=51.0,
+                            num_texts=50),
     )  # fmt: skip
     assert view_of(replace(made, tryouts=(tryout,))).tables[-2].rows == [("1, 3", "70.00", "60.00", "50.0 %")]
     assert "this is the closest" in said(replace(made, holds=False, needed=99.0))

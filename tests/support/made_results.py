@@ -121,7 +121,9 @@ def a_distillation() -> DistillResult:
     subsets = ((1,), (1, 3), (1, 2, 4), (1, 2, 3, 4))
     scores = tuple((blocks, 70.0 + 10 * len(blocks)) for blocks in subsets)
     first = tuple((tuple(range(1, n + 1)), 60.0 + 10 * n) for n in (1, 2, 3, 4))
-    agreement = Agreement(correlation=97.0, low=96.5, high=97.5, overlap=80.0, num_texts=250)
+    agreement = Agreement(
+        correlation=97.0, low=96.5, high=97.5, overlap=80.0, overlap_low=78.0, overlap_high=82.0, num_texts=250
+    )
     learned = {"score": 97.0, "scores": (96.0, 97.0), "agreement": agreement, "steps": 9}
     return DistillResult(
         model="mini", depth=4, before="", metric="agreement with the full model", full_score=100.0,

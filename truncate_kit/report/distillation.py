@@ -134,9 +134,8 @@ def choice(result: DistillResult) -> str:
         f"{with_interval(result.speedup, student.speedup_interval)} times the texts a second"
     )
     if agreement is not None:
-        common, chance = f"{agreement.overlap:.0f} %", 100 * NEAR / (agreement.num_texts - 1)
-        if agreement.overlap_low is not None:
-            common += f" [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
+        chance = 100 * NEAR / (agreement.num_texts - 1)
+        common = f"{agreement.overlap:.0f} % [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
         said += f"; agreement {agreement_in_words(agreement)} with {result.settings.teacher} on held-out texts, "
         said += f"{common} of nearest texts in common{f' (by chance {chance:.0f} %)' * (chance >= _SAID_CHANCE)}"
     said += "."

@@ -189,8 +189,8 @@ class Agreement(Result):
     high: float
     overlap: float
     num_texts: int
-    overlap_low: float | None = None
-    overlap_high: float | None = None
+    overlap_low: float
+    overlap_high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
