@@ -150,15 +150,15 @@ def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the
 
 
 def stored_ranking(out, name):
-    (file,) = out.glob(f"trials/*/{name}-seed0-*.safetensors")
-    return file
+    (folder,) = out.glob(f"trials/*/{name}-seed0-*/")
+    return folder
 
 
 def replace_ranking(out, name, scores) -> None:
-    file = stored_ranking(out, name)
-    file.unlink()
-    store = RunStore(out / "trials", file.parent.name)
-    store.tensor(file.stem, lambda: torch.tensor(list(scores.values()), dtype=torch.float64))
+    folder = stored_ranking(out, name)
+    shutil.rmtree(folder)
+    store = RunStore(out / "trials", folder.parent.name)
+    store.tensor(folder.name, lambda: torch.tensor(list(scores.values()), dtype=torch.float64))
 
 
 def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
@@ -167,7 +167,7 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     result = tuned(encoder, tmp_path, "multi-exit")
     assert {trial.layer for trial in result.search} == {1, 2}
     assert dict(result.rankings["multi-exit"])[2] == 99.0
-    stored_ranking(tmp_path, "multi-exit").write_bytes(b"short")
+    (stored_ranking(tmp_path, "multi-exit") / "model.safetensors").write_bytes(b"short")
     assert tuned(encoder, tmp_path, "multi-exit").rankings == scores
 
 
