@@ -1,4 +1,4 @@
-"""`benchmarks/pick`: cases are those of the committed trials, rules are scored without the case's own model."""
+"""Rules of `benchmarks/pick` are scored without the case's own model, and its committed tables repeat."""
 
 import dataclasses
 from statistics import fmean

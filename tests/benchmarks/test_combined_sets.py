@@ -1,4 +1,4 @@
-"""BERT-LC's protocol over a folder of sets: what is divided and scored, what is said, and its published tables."""
+"""BERT-LC's protocol over a folder of sets, and its published tables."""
 
 import pytest
 from scipy import stats

@@ -1,4 +1,4 @@
-"""`benchmarks/demo`: the front page shows what the demo printed, and its figure is drawn from that."""
+"""The README shows what the demo printed, and its figure is drawn from that."""
 
 import re
 from pathlib import Path

@@ -1,11 +1,13 @@
-"""The benchmarks of layer-wise attention pooling run on a tiny model: Tables 1 to 3, the rows beyond, the figures."""
+"""Tables 1 to 3 and the figures of layer-wise attention pooling run on a tiny model."""
 
 import csv
 import gzip
 import json
+import math
 from itertools import product
 
 import pytest
+import torch
 from scipy import stats
 
 from benchmarks.common import named_model
@@ -147,3 +149,14 @@ def test_the_figures_and_the_numbers_behind_them(asked, data, tmp_path, tiny_fol
             shares = [float(row["value"]) for row in rows if (row["figure"], row["what"]) == (part, text)]
             assert len(shares) == 4
             assert sum(shares) == pytest.approx(1, abs=1e-3)
+
+
+def test_spread_is_that_of_a_loop_over_pairs():
+    vectors = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)) + 0.5
+    rows = [[value / math.hypot(*row) for value in row] for row in vectors.tolist()]
+    pairs = [(first, second) for place, first in enumerate(rows) for second in rows[:place]]
+    cosines = [math.fsum(x * y for x, y in zip(*pair, strict=True)) for pair in pairs]
+    kernel = [math.exp(-2 * math.dist(*pair) ** 2) for pair in pairs]
+    expected = {"mean cosine": sum(cosines) / len(pairs), "uniformity": math.log(sum(kernel) / len(pairs))}
+    assert figures.spread(vectors) == pytest.approx(expected, abs=1e-6)
+    assert figures.spread(3 * vectors) == pytest.approx(expected, abs=1e-6)

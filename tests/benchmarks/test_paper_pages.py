@@ -1,4 +1,4 @@
-"""Figures on the pages of the papers are those of the committed records: where these change, the pages have to."""
+"""Figures on the papers' pages are those of the committed records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The published figures are there for every row, and FREEZE's path runs on a tiny decoder, a row for each step."""
+"""Every row has its published figure, and FREEZE's path runs on a tiny decoder."""
 
 import json
 

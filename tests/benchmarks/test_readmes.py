@@ -1,4 +1,4 @@
-"""README, docs and READMEs of benchmarks: commands have options that scripts and product take, links lead on.
+"""Commands on pages parse, and links lead to files.
 
 The site made of them is checked by `mkdocs build --strict`; what is here needs no more than the package.
 """

@@ -1,4 +1,4 @@
-"""Records hold what files of their own held: trials are read by stores, the reports of tables can be read."""
+"""Kept trials and reports can be read, and the tables of poolings are theirs."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""FREEZE's heads after relations, and BERT-LC on one set, as the papers' pages name them, on tiny models."""
+"""FREEZE's heads after relations, on a tiny model."""
 
 from benchmarks.frozen import run as frozen
 from benchmarks.records import Records

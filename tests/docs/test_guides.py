@@ -1,11 +1,9 @@
-"""Every command of the guides runs, in the order of its page, in a folder that has the files it names.
+"""Run every command of README and guides, in the order of the pages, in a folder with the files they name.
 
-What a guide calls MODEL, pairs.csv or FOLDER is there under that very name, and so are hub names, as folders, which go
-before the hub. Options that shorten a training or a measurement are added. A command that an earlier page has run is
-not run again. What is uploaded goes to a hub on this machine; a shell learns in a home of its own. A block after a
-comment `<!-- without THING: WORDS -->` needs a GPU, a cluster or the hub: each of its commands runs or is refused in
-these words, and one is. A block after `<!-- not run: REASON -->` is parsed only
-(tests/benchmarks/test_readmes.py).
+MODEL, pairs.csv, FOLDER and hub names exist there under these names; options that shorten training and measuring are
+added, and a command runs once. Uploads go to a hub on this machine. A block after `<!-- without THING: WORDS -->` needs
+a GPU, a cluster or the hub: each command runs or is refused with these words, and at least one is refused. A block
+after `<!-- not run: REASON -->` is only parsed (tests/benchmarks/test_readmes.py).
 """
 
 import io
@@ -53,15 +51,14 @@ FIXED = {"--seeds": 1, "--speedup": 1.01, "--backends": "torch-fp32,onnx-fp32"}
 
 
 def make_masked(folder):
-    """A random BERT of four narrow blocks that fills in hidden words, with word pieces of the bundled miniature."""
+    """Save a random masked language model of four narrow blocks with word pieces of the bundled miniature."""
     torch.manual_seed(0)
     few = load_pairs("bundled").first(40).train.texts()  # what loads all 8,192 pieces takes six times as long
     tokenizer = keep_words(load_encoder("mini-bert"), few).tokenizer
     config = TINY_CONFIGS["bert"].to_dict() | {"num_hidden_layers": 4, "vocab_size": len(tokenizer)}
     model = BertForMaskedLM(BertConfig(**config))
     for name, parameter in model.named_parameters():
-        # Far enough apart that no two texts are alike; but the last blocks do little, so that distillation takes two
-        # blocks each time: each depth costs a trace.
+        # Spread texts apart, but keep the last blocks weak: distillation then takes two blocks, and one trace.
         if not re.search(r"layer\.[23]\.", name):
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder)
@@ -70,14 +67,14 @@ def make_masked(folder):
 
 
 def blocks(page):
-    """What is said of each block before it, in two parts, and its commands."""
+    """Yield the mark of each block, its words, and its commands."""
     for kind, words, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         yield kind, words, [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The folder with all that guides name."""
+    """Make the folder with all files that guides name."""
     home = tmp_path_factory.mktemp("files")
     model = make_masked(home / "MODEL")
     for name in ("REFERENCE", "bert-base-cased", "google/electra-base-discriminator"):
@@ -116,7 +113,7 @@ def files(tmp_path_factory):
 
 
 def shortened(words):
-    """The arguments with options that make the command shorter, where it has them, and with the values of `FIXED`."""
+    """Add the options of `SHORTER` that the command has, and set the values of `FIXED`."""
     command = command_of(words[0])
     known = {option for parameter in command.params for option in parameter.opts}
     words = [str(FIXED.get(before, word)) for before, word in zip(["", *words], words, strict=False)]
@@ -127,7 +124,7 @@ def shortened(words):
 
 
 def to_run(page):
-    """Each command of a page as words, the text that it reads, and the words in which it may be refused."""
+    """Yield each command of a page, its standard input, and the words that may refuse it."""
     for kind, words, lines in blocks(page):
         if kind == "not run" or (kind == "without a GPU" and torch.cuda.is_available()):
             continue
@@ -190,12 +187,12 @@ def test_a_shell_learns_to_complete(tmp_path):
 
 
 def marked(wanted):
-    """Page and words of each block that is marked so."""
+    """List page and words of each block with this mark."""
     return [(page, words) for page in PAGES for kind, words, _ in blocks(page) if kind == wanted]
 
 
 def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
-    """Those of the page on Python make the folder that those on serving read; small files have the names in them."""
+    """The page on Python makes the folder that the page on serving reads; small files replace its models and data."""
     monkeypatch.chdir(tmp_path)
     small = {"mini-electra-discriminator": "MODEL", "mini-bert": "REFERENCE", "bundled": "pairs.csv"}
     found = {}
