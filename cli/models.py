@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import read_origin
+from truncate_kit.core.origin import RESULT_FILES, read_origin
 from truncate_kit.core.precisions import check_target
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import ModelSource
@@ -33,6 +33,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.record import ExportSettings
     from truncate_kit.training.cutting import CutResult
 
@@ -114,25 +115,29 @@ def export(
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
-    from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
     from truncate_kit.export.exporting import export_onnx
-    from truncate_kit.methods.distill.texts import own_pairs_of, search_pairs_of, texts_of
     from truncate_kit.report.view import data_sentences, view_of
 
     options.use_threads(threads)
     cuts = kept is not None or vocabulary_from is not None
     # Find the pairs before a cut replaces the lean model.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
-    scored: PairSplits | RetrievalSet | None = None
-    if own_model and not cuts and pairs == Pairs() and (scored := own_pairs_of(workspace)) is not None:
-        workspace.note(*data_sentences(scored))
-    elif (queries := workspace.queries(pairs)) is not None:
-        scored = read_retrieval(queries)
-        texts_of(scored)
+    scored: PairSplits | None = None
+    searched: RetrievalSet | None = None
     data_source = None
-    if scored is None:
+    if own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
+        from truncate_kit.methods.distill.texts import own_pairs_of
+
+        scored = own_pairs_of(workspace)
+        workspace.note(*(data_sentences(scored) if scored is not None else ()))
+    if scored is None and (queries := workspace.queries(pairs)) is not None:
+        from truncate_kit.data.retrieval import read_retrieval
+        from truncate_kit.methods.distill.texts import search_pairs_of, texts_of
+
+        texts_of(searched := read_retrieval(queries))
+    elif scored is None:
         scored, data_source = workspace.data(pairs)
-    if precision == "int8" and not isinstance(scored, RetrievalSet):
+    if precision == "int8" and scored is not None:
         _check_searchable(scored)
     if cuts:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
@@ -142,16 +147,16 @@ def export(
     source = workspace.finished_model(model)
     place = Path(source.name) if _inside(workspace, source.name) else workspace.lean
     encoder = workspace.load(source)
-    if isinstance(scored, RetrievalSet):
-        scored = search_pairs_of(encoder, scored)
+    if searched is not None:
+        scored = search_pairs_of(encoder, searched)
         workspace.note(*data_sentences(scored))
-    splits = workspace.unseen(scored, source.name)
+    splits = workspace.unseen(cast("PairSplits", scored), source.name)
     if precision == "int8" and None in (splits.dev, splits.test):
         splits = workspace.divided(splits)
-    searched = splits.dev if precision == "int8" else None
+    dev = splits.dev if precision == "int8" else None
     with workspace.held(), workspace.progress() as progress:
         _check_replaceable(workspace, model)  # again: others could write while the model was loaded
-        work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": searched, "progress": progress}
+        work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
     workspace.show(report, place / report.file)

@@ -449,7 +449,7 @@ class Workspace(Places):
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:
         """Return the named pairs, else the last command's, else the bundled set, and their source."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
-        from truncate_kit.data.retrieval import is_retrieval_folder
+        from truncate_kit.data.tables import is_retrieval_folder
         from truncate_kit.report.view import data_sentences
 
         last = self.remembered().data if pairs.data is None else DataSource(pairs.data)
@@ -464,7 +464,7 @@ class Workspace(Places):
 
     def queries(self, pairs: Pairs) -> str | None:
         """Return the named retrieval folder, else the last command's. Raises `UsageError`."""
-        from truncate_kit.data.retrieval import is_retrieval_folder
+        from truncate_kit.data.tables import is_retrieval_folder
 
         named = pairs.data
         folder = self.remembered().queries if named is None else named if is_retrieval_folder(named) else None

@@ -223,7 +223,7 @@ def finetune(
 
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
     """Return the objective named, else the usual one of the data. Raises `UsageError` if they do not fit."""
-    from truncate_kit.data.retrieval import is_retrieval_folder
+    from truncate_kit.data.tables import is_retrieval_folder
     from truncate_kit.training.settings import DATA_WORDS, SEARCH, find_objective
 
     judged = data is not None and is_retrieval_folder(data)
@@ -242,10 +242,9 @@ def _labelled(
     workspace: Workspace, row: "Objective", pairs: Pairs, retrieval: Path | None, metric: str | None
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
     """Return the training pairs, the optional selection queries, and the data source."""
-    from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.training.queries import check_queries, read_judged
-
     if row.data == "judged":
+        from truncate_kit.training.queries import read_judged
+
         pairs.refuse_unless("graded pairs")
         judged, searched = read_judged(str(pairs.data), **without_none(metric=metric))
         workspace.note(*judged.notes)
@@ -255,6 +254,9 @@ def _labelled(
     row.check_targets(splits, scored=retrieval is None)
     if retrieval is None:
         return splits, None, data_source
+    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.training.queries import check_queries
+
     queries = read_retrieval(retrieval, chooses=True, **without_none(metric=metric))
     check_queries(queries)
     workspace.note(queries.note)
@@ -348,7 +350,8 @@ def _held_out(
     pairs: Pairs, metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
     """Return the data that chooses and is reported, and the source of pairs."""
-    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
+    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.tables import is_retrieval_folder
 
     if pairs.data is None:
         return None, None
@@ -364,8 +367,8 @@ def _held_out(
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the texts of files and the documents of retrieval folders; documents may be empty."""
-    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
-    from truncate_kit.data.tables import iter_texts
+    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.tables import is_retrieval_folder, iter_texts
 
     for path in paths:
         if is_retrieval_folder(path):
@@ -376,8 +379,8 @@ def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
 
 def _texts_in(path: Path) -> list[str]:
     """Return all texts of a file, of the files of a folder, or of a retrieval folder."""
-    from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
-    from truncate_kit.data.tables import read_texts
+    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.tables import is_retrieval_folder, read_texts
 
     if is_retrieval_folder(path):
         return sorted(read_retrieval(path, chooses=True).held_out - {""})

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.retrieval import write_lines
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.retrieval import is_retrieval_folder, read_retrieval
+from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.data.tables import is_retrieval_folder
 
 CORPUS = [
     {"_id": "d1", "title": "A title", "text": " one text "},

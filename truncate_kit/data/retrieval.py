@@ -12,7 +12,6 @@ from typing import Literal
 from truncate_kit.core.errors import DataError, UsageError, known_name
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
-    COMPRESSIONS,
     Table,
     check_columns,
     data_files,
@@ -20,6 +19,8 @@ from truncate_kit.data.tables import (
     find_score_column,
     find_text_columns,
     format_of,
+    is_retrieval_folder,
+    jsonl_in,
     opened_text,
     read_table,
     read_texts,
@@ -108,12 +109,6 @@ def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that c
     )
 
 
-def is_retrieval_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of documents and queries rather than of pairs."""
-    folder = Path(path)
-    return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
-
-
 def read_retrieval(
     path: str | Path,
     *,
@@ -192,14 +187,9 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
     )
 
 
-def _jsonl(folder: Path, name: str) -> Path | None:
-    paths = (folder / f"{name}.jsonl{packed}" for packed in ("", *COMPRESSIONS))
-    return next((path for path in paths if path.is_file()), None)
-
-
 def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the texts of corpus or queries by their ids, after their titles if there are any; and the titles."""
-    path = _jsonl(folder, name)
+    path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
     table, is_corpus = read_table(path), name == "corpus"

@@ -435,3 +435,15 @@ def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
         if not names:
             raise table.unfit("no column name says where the texts are.", "Name it as `column`.")
         yield from chain.from_iterable(zip(*map(table.texts, names), strict=True))
+
+
+def jsonl_in(folder: Path, name: str) -> Path | None:
+    """Return the file of JSON lines of this name, also compressed; None if there is none."""
+    paths = (folder / f"{name}.jsonl{packed}" for packed in ("", *COMPRESSIONS))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def is_retrieval_folder(path: str | Path) -> bool:
+    """Return whether this is a folder of documents and queries rather than of pairs."""
+    folder = Path(path)
+    return folder.is_dir() and ((folder / "qrels").is_dir() or jsonl_in(folder, "corpus") is not None)

@@ -67,8 +67,8 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEEDS, as_text, blocks_named, check_number
 from truncate_kit.core.wording import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
-from truncate_kit.data.retrieval import SearchMetric, is_retrieval_folder
-from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of
+from truncate_kit.data.retrieval import SearchMetric
+from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder
 from truncate_kit.methods.study.result import figure_name
 from truncate_kit.training.settings import (
     SEARCH,
