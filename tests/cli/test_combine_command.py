@@ -33,7 +33,7 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     assert f"Chosen: mean of layer{'s' * (len(report.chosen) > 1)} {layers} (dev {report.chosen_dev:.2f}" in shown
     written = {"combination.json", "sizes.png", "without.png"}
     assert {path.name for path in (out / "combination").iterdir()} == written
-    assert "BERT-LC" in (out / "combined/README.md").read_text()
+    assert f"mean of layer{'s' * (len(report.chosen) > 1)} {layers}" in (out / "combined/README.md").read_text()
     # Its vectors, from the folder as sentence-transformers reads it.
     states = load_encoder(tiny_folder("bert")).hidden_states(load_encoder(tiny_folder("bert")).tokenize(["a red dog"]))
     expected = torch.stack([states[layer].mean(dim=1) for layer in report.chosen]).mean(dim=0)

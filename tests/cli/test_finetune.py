@@ -12,8 +12,8 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.report.page import write_page
 from truncate_kit.report.view import overlap_warning
-from truncate_kit.training import examples, settings
-from truncate_kit.training import settings as configuration
+from truncate_kit.training import queries, settings
+from truncate_kit.training import queries, settings as configuration
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
@@ -208,7 +208,7 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, _, err = run(*command)
     assert code == 1
     assert "19 judged queries: too few" in err
-    monkeypatch.setattr(examples, "FEWEST_QUERIES", 9)
+    monkeypatch.setattr(queries, "FEWEST_QUERIES", 9)
     code, out, err = run(*command)
     assert code == 0, err
     assert "nDCG@10 of half the queries" in out
