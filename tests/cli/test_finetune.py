@@ -13,7 +13,7 @@ from truncate_kit.models.pipeline import encoder_digest
 from truncate_kit.report.page import write_page
 from truncate_kit.report.view import overlap_warning
 from truncate_kit.training import queries, settings
-from truncate_kit.training import queries, settings as configuration
+from truncate_kit.training import settings as configuration
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
