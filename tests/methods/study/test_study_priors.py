@@ -81,7 +81,7 @@ def test_every_prior_and_the_control_have_rows_of_their_own(done):
 
 
 def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(home, done, tmp_path):
-    assert killed(home / "study.toml", tmp_path, later=0.015, writes=10, word_epochs=WORD_EPOCHS) >= 10
+    assert killed(home / "study.toml", tmp_path, later=0.2, writes=20, word_epochs=WORD_EPOCHS) >= 6
     assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
 
 
