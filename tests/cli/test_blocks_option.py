@@ -124,7 +124,7 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     assert "layer 3 (full model)" in out
     card = (tmp_path / "exported/lean/README.md").read_text()
     assert "model, blocks 1, 3 of 3, fine-tuned on" in card
-    assert "keeps blocks 1, 3 of 3, fine-tuned" in card
+    assert "keeps blocks 1, 3 of 3." in card
     assert "| Blocks | 1, 3 of 3 |" in card
     assert "layer 2" not in card.lower()
     assert "| Layer | 3 of 3 |" in (tmp_path / "exported/full/README.md").read_text()
