@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 PROSE_WIDTH = 24  # cells up to this width are not wrapped: numbers are shorter, names may be longer
-MOST_ROWS = 16  # of a table, without --verbose
+MOST_ROWS = 16  # of a table by layer, without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
 """The running typer command and its verbosity."""
 OTHER_NAMES = {
@@ -142,7 +142,7 @@ def show(
 def table(cells: "Table") -> None:
     """Print a table; long cells are wrapped, numbers are not.
 
-    Without `--verbose`, columns that do not fit and some rows of long tables are left out.
+    Without `--verbose`, columns that do not fit and some layers of long tables are left out.
     """
     if cells.detail and not RUN.verbose:
         _tell_of_more()
@@ -158,7 +158,10 @@ def table(cells: "Table") -> None:
         max(min(max(map(len, column), default=1), PROSE_WIDTH), *map(len, heading.split()), 1)
         for heading, column in zip(cells.columns, columns, strict=True)
     ]
-    parts, step = _side_by_side(least, console.width), 1 if RUN.verbose else 1 + (len(cells) - 1) // MOST_ROWS
+    by_layer = bool(columns[0]) and all(cell.isdigit() for cell in columns[0])
+    parts, step = _side_by_side(least, console.width), 1
+    if by_layer and not RUN.verbose:
+        step += (len(cells) - 1) // MOST_ROWS
     ends = (0, len(cells) - 1, cells.marked)
     for part in parts if RUN.verbose else parts[:1]:
         title = Text(harmless(cells.title)) if part == parts[0] else None

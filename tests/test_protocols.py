@@ -31,7 +31,7 @@ def test_layer_attention(objective, epochs, rows):
 
 def test_frozen_heads():
     settings = FrozenSettings()
-    assert settings.ordered_steps() == ("cosine", "siamese", "autoencoder")
+    assert settings.steps == ("cosine", "siamese", "autoencoder")
     assert settings.raw_sentences == 20_000
     assert set(settings.code_widths(24, 1024)) == {256, 512}
     assert (settings.loss, settings.depth, settings.final_norm) == ("log-variance", 1, False)

@@ -84,7 +84,7 @@ def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(s
         ("[3, 1]", "The blocks 3, 1 do not rise"),
         ("[]", r"has blocks = \[\]"),
         ('"first"', "'first' names no blocks"),
-        ("3", "blocks is '3', not"),
+        ("3", "blocks is '3'"),
     ],
 )
 def test_what_the_model_does_not_have_is_said_when_the_file_is_read(study, blocks, message):
