@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from truncate_kit.core.errors import require
+from truncate_kit.core.wording import counted
 
 _logger = logging.getLogger(__name__)
 TELL_EVERY = 60.0  # seconds between two lines of progress if stderr is no terminal
@@ -38,8 +39,12 @@ class TrialEvent(NamedTuple):
         return self.layer, self.seed, self.epochs
 
     def __str__(self) -> str:
-        at = f"epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, "
-        done = {"epoch": at, "stopped": f"{self.done} of {self.epochs} epochs: ", "finished": f"{self.epochs} epochs: "}
+        epochs = counted(self.epochs, "epoch")
+        done = {
+            "epoch": f"epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, ",
+            "stopped": f"{self.done} of {epochs}: ",
+            "finished": f"{epochs}: ",
+        }
         test = "" if self.test is None else f" Test {self.test:.2f}."
         return f"Layer {self.layer}, seed {self.seed}, {done[self.kind]}dev {self.dev:.2f}.{test}"
 
@@ -107,6 +112,7 @@ class Bars(TrialWatcher):
         self.say, self._beside = say, beside
         self._bars: dict[str, tuple[Any, float]] = {}  # each with the time at which it began
         self._told = time.monotonic()
+        self._said: set[TrialEvent] = set()  # a trial may be asked for several times
         self._costs: Mapping[str, int] = {}
         self._shares: dict[str, float] = {}  # how much of a planned trial is done
         self.progress = self
@@ -139,6 +145,7 @@ class Bars(TrialWatcher):
         """Say which part begins."""
         if self._beside:
             self._beside.part(name)
+        self._said.clear()
         self.say(f"{name}:")
 
     def planned(self, costs: Mapping[str, int]) -> None:
@@ -149,7 +156,9 @@ class Bars(TrialWatcher):
         """Say what became of a trial."""
         if self._beside:
             self._beside.trial(event)
-        (_logger.info if event.kind == "epoch" else self.say)(str(event))
+        if event not in self._said:
+            self._said.add(event)
+            (_logger.info if event.kind == "epoch" else self.say)(str(event))
 
 
 def _bar(task: str, done: int, total: int) -> Any:
