@@ -293,7 +293,7 @@ def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, st
     """Decide by score difference, its interval, and speed."""
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
-        return "Not shown", f"{speed}, and no pairs of yours judge its score"
+        return "Not shown", f"{speed}, and its score was not compared on your pairs"
     said = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
     if scores["low"] > 0:
         return "Take the lean model", f"it scores higher ({said}) and {speed}"
