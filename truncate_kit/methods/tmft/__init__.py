@@ -1,1 +1,1 @@
-"""Trials over layers and seeds, strategies that choose among them, and the store that survives a kill."""
+"""Trials over layers and seeds, search strategies, and sweeps."""

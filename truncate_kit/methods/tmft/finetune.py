@@ -1,4 +1,4 @@
-"""TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
+"""TMFT from end to end: train, choose a layer, save it beside the full model."""
 
 import time
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.priors import WordPrior
 
-CONFIDENT = 0.5  # probability, or confidence without one, from which a predicted drop bounds the pick
+CONFIDENT = 0.5  # probability from which a predicted drop bounds the pick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """Training before the task, and beside it."""
+    """Training and cuts before the task."""
 
-    prior: "WordPrior | None" = None  # first training of every trial
-    full: Encoder | None = None  # the full model and yardstick, if the encoder was cut before
-    teacher: Teacher | None = None  # gives vectors to learn beside the labels
-    words: str = ""  # training before the task, for model cards
-    blocks: tuple[int, ...] | None = None  # blocks of `full` that the encoder has, unless they are the first ones
+    prior: "WordPrior | None" = None
+    full: Encoder | None = None  # the uncut model, if the encoder was cut before
+    teacher: Teacher | None = None
+    words: str = ""  # for model cards
+    blocks: tuple[int, ...] | None = None  # kept blocks of `full`, if not the first ones
 
 
 @isolated()
@@ -62,27 +62,25 @@ def finetune(
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
 
     Args:
-        encoder: Its layers are tried; it is not changed.
+        encoder: Unchanged.
         data: Train, dev and test pairs with the targets of the objective.
-        out: Gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same
-            call continues after a kill.
+        out: Gets `lean/`, `full/`, `sweep.json` and `trials/`; the same call continues there after a kill.
         settings: Layers, strategy, pick rule and seeds.
-        training: Of every trial.
+        training: Settings of every trial.
         prediction: Bounds pick and search.
         before: Training and cuts before the task.
-        retrieval: Set that replaces dev and test pairs: its metric, mostly nDCG@10, chooses epoch and layer on half of
-            its queries and is reported on the other half. Training pairs with one of its texts, or judged ones
-            (`read_judged`) with one of its queries, are left out.
-        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
-        engine: Runs trials, by default one after another here; the result does not depend on it.
+        retrieval: Replaces dev and test: half of its queries choose epoch and layer, the other half is reported.
+            Training pairs with its texts, or judged ones with its queries, are left out.
+        progress: True draws bars; a `TrialWatcher` hears of epochs and finished trials.
+        engine: Runs trials, by default one by one here.
 
     Raises:
         UsageError: Settings do not fit each other or the model.
         DataError: The data do not suit the objective.
         LayerOutOfRangeError: A layer does not exist.
-        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
-        FileProblemError: `out` cannot be written, or another process works there.
-        DivergedError: A trial diverged, after all others were run and kept.
+        LayerNotHeldError: A model cut at a layer cannot be saved exactly.
+        FileProblemError: `out` is not writable or in use.
+        DivergedError: A trial diverged; the others are kept.
         DeviceError: A worker of the engine died.
     """
     settings, training, before = settings or SweepSettings(), training or TrainingSettings(), before or Preparation()
@@ -96,7 +94,7 @@ def finetune(
 
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
-    """Return the layers that `settings` name for this encoder; raise as `finetune` does."""
+    """Return the layers that `settings` name; raise as `finetune` does."""
     if encoder.heads is not None:
         raise UsageError(
             f"{encoder.name} is a frozen model with heads: its vectors come from the heads, not from a layer.",
@@ -113,21 +111,17 @@ def sweep_prediction(
     *,
     max_length: int | None = None,
 ) -> "DropPrediction | None":
-    """Predict a drop for `finetune` from training pairs alone: the other pairs choose and are reported.
+    """Predict a drop for `finetune` from training pairs alone; the other pairs choose and are reported.
 
     Args:
-        encoder: Its layers are tried.
-        data: As for `finetune`; a prediction that `analyze` stored may have seen the test scores.
-        settings: As for `finetune`.
-        training: As for `finetune`.
-        max_length: Of the reference's texts, in tokens.
+        encoder: Model to be cut.
+        data: Its train split is read.
+        settings: Settings of the sweep.
+        training: Settings of every trial.
+        max_length: Tokens of a text.
 
     Returns:
-        The prediction; None if layers are named one by one, without a train split, for an objective without graded
-        similarity, and as `predicted_drop`.
-
-    Raises:
-        TruncateKitError: As `predicted_drop`.
+        The prediction; None for named layers, without a train split or graded scores, or as `predicted_drop`.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
@@ -138,8 +132,6 @@ def sweep_prediction(
 
 
 class _Sweep:
-    """One sweep from its first trial to the saved models."""
-
     def __init__(
         self,
         encoder: Encoder,
@@ -155,18 +147,18 @@ class _Sweep:
         self.whole = self.data = data
         self.folder, self.settings, self.before, self.retrieval = folder, settings, before, retrieval
         self.layers, teacher = check_sweep(encoder, settings), before.teacher
-        self.choosing: tuple[str, ...] = ()  # queries that choose
+        self.choosing: tuple[str, ...] = ()
         if retrieval is not None:
             from truncate_kit.training.queries import choosing_queries
 
             self.choosing = choosing_queries(retrieval)
-            # Documents serve many queries, also those that teach: of judged pairs only queries are left out.
+            # Documents serve many queries, also in training: of judged pairs only queries are left out.
             judged = training.row.data == "judged"
             self.data = data.without_texts(retrieval.asked if judged else retrieval.held_out)
 
         def runner_of(model: Encoder) -> TrialRunner:
             task = LabelledTask(model, self.data, training.objective, teacher, retrieval)
-            # All that trials depend on; two parts are constant: another key would not find the trials that are there.
+            # All that trials depend on; the two constants keep keys of earlier trials.
             parts = [training.settled(model.width).to_json(), self.data.fingerprint(), "", "LabelledTask"]
             parts += [before.prior.fingerprint()] if before.prior else []
             parts += [encoder_digest(teacher.encoder), str(teacher.weight)] if teacher else []
@@ -179,9 +171,8 @@ class _Sweep:
         self.full = self.runner if before.full is None else runner_of(before.full)
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
-        """Train, choose, and save both models and the result."""
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full
-        # First, and with its weights kept: a search that trains the last layer as well finds it done.
+        # First, and with weights kept, so that a search finds the last layer done.
         last = _trials(self.full, full.depth, settings.seeds)
         likely = prediction is not None and prediction.sure >= CONFIDENT
         drop_from = prediction.from_layer if prediction is not None and likely else None
@@ -194,11 +185,11 @@ class _Sweep:
         chosen = _trials(self.runner, search.chosen, settings.seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         best = self.runner.run(best.layer, best.seed, keep_weights=True)
-        # If every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
+        # With splits by seed, only the same seed has not seen the lean model's test pairs.
         same_seed = best.seed if self.data.shares is not None else None
         strongest = max(last, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
         strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
-        # Curves and tables show every finished trial: a shorter run takes no row away.
+        # A shorter run takes no row away.
         own = self.runner.finished()
         yardstick = [trial for trial in self.full.finished() if trial.layer == full.depth]
         every = {(trial.layer, trial.seed): replace(trial, dev_draws=()) for trial in (*own, *yardstick)}
@@ -226,8 +217,7 @@ class _Sweep:
             seconds=time.perf_counter() - start,
         )
         self._save(result, best, strongest)
-        # Each layer keeps its best weights: another rule then chooses another one without training. With splits drawn
-        # by seed the yardstick needs the lean model's seed, whichever that will be.
+        # Another rule then chooses without training; with splits by seed the yardstick needs that layer's seed.
         ranked = sorted(result.trials, key=lambda trial: (trial.dev, -trial.seed))
         kept = {best.name, strongest.name, *{trial.layer: trial.name for trial in ranked}.values()}
         kept |= {trial.name for trial in last if self.data.shares is not None}
@@ -236,7 +226,6 @@ class _Sweep:
         return result
 
     def _data_fields(self) -> dict[str, str]:
-        """Return the result's fields about data and earlier training."""
         seen, learned, teacher = {self.runner.full.name: self.runner.full.seen}, self.before.words, self.before.teacher
         if teacher is not None:
             seen |= {teacher.encoder.name: teacher.encoder.seen}
@@ -248,14 +237,14 @@ class _Sweep:
         return fields | {"retrieval": self.retrieval.name}
 
     def _seeds(self) -> tuple[int, ...]:
-        """Return the seeds asked for, and earlier ones that each compared layer and the full model have."""
+        """Return the settings' seeds, and earlier ones that all compared layers and the full model have."""
         held = {(trial.layer, trial.seed) for trial in self.runner.finished()}
         further = [trial.seed for trial in self.full.finished() if trial.layer == self.full.full.depth]
         further = [seed for seed in further if all((layer, seed) in held for layer in self.layers)]
         return tuple(dict.fromkeys((*self.settings.seeds, *further)))
 
     def _certainty(self, chosen: int, seed: int, own: Sequence[Trial]) -> Certainty | None:
-        """Compare the layers that this call chose from, and the full model; None if dev is too small."""
+        """Compare these layers and the full model; None if dev is too small."""
         if self.retrieval is None:
             few = len(splits_for(self.data, seed).dev or ()) < FEWEST_COMPARED
         else:
@@ -269,7 +258,6 @@ class _Sweep:
         return certainty(compared, self.layers, sorted(shared), {trial.layer for trial in own})
 
     def _reason(self, search: Search, strategy: str | None, rule: Picker) -> str:
-        """Word the reason for this layer; a search that ends at the full model has cut no layer."""
         depth, blocks, named = self.full.full.depth, self.before.blocks, self.settings.layers not in ("auto", "all")
         place = capitalized(place_in_words(search.chosen, blocks)) + (f" of {depth}" if blocks else "")
         if len(self.layers) == 1:
@@ -283,7 +271,7 @@ class _Sweep:
         return f"{place}: {taken}.{kept}"
 
     def _save(self, result: SweepResult, best: Trial, strongest: Trial) -> None:
-        """Save the lean model and its yardstick as folders, each with its card, then the result."""
+        """Save both models with cards, then the result."""
         settings = result.training.to_dict() | result.settings.to_dict() | {"learning_rate": result.learning_rate}
         teacher, blocks, queries = self.before.teacher, self.before.blocks, list[str]()
         if self.retrieval is not None:
@@ -317,7 +305,7 @@ class _Sweep:
 
 
 def _trials(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
-    """Return the full trials of a layer; new ones keep their weights, finished ones are not run again for them."""
+    """Return trials of a layer; only new ones keep weights."""
     places = [(layer, seed) for seed in seeds]
     runner.run_all([place for place in places if runner.stored(*place) is None], keep_weights=True)
     return runner.run_all(places)

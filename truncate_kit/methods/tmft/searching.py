@@ -1,4 +1,4 @@
-"""Strategies behind `layers="auto"`, one function each: they choose the layers to train, and for how long."""
+"""Strategies behind `layers="auto"`: they choose which layers to train, and for how long."""
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,9 +10,9 @@ from truncate_kit.methods.tmft.settings import Picker
 from truncate_kit.methods.tmft.trials import PROBE_PAIRS, Ranked, Scores, TrialRunner
 from truncate_kit.training.settings import Trial, trial_name
 
-HALVING = 3  # each round keeps a third of the layers and triples the epochs
-FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
-RACE_SHARE = 0.1  # of the cost of an exhaustive search: the most that ranking and racing spend together
+HALVING = 3  # each round keeps a third of the layers for three times the epochs
+FORWARD_SHARE = 3  # cost of a pass without gradients: 1/3 training step
+RACE_SHARE = 0.1  # limit of ranking and racing, relative to an exhaustive search
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Search:
     """The outcome of a strategy."""
 
     chosen: int
-    trials: tuple[Trial, ...] = ()  # shorter ones, and those that a race stopped
-    cost: int = 0  # block-steps, without the chosen layer's full trials, which every strategy pays for
-    words: str = ""  # why, if no score was needed
-    rankings: Mapping[str, Scores] = field(default_factory=dict)  # cheap scores of all layers, by strategy
+    trials: tuple[Trial, ...] = ()  # shorter or stopped ones
+    cost: int = 0  # block-steps, without the chosen layer's full trials
+    words: str = ""  # the reason, if no score was needed
+    rankings: Mapping[str, Scores] = field(default_factory=dict)  # by strategy
 
 
 Strategy = Callable[[TrialRunner, Sequence[int], Sequence[int], Picker], Search]
@@ -35,7 +35,7 @@ def _cost(trials: Iterable[Trial], chosen: int | None = None) -> int:
 
 
 def exhaustive(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker) -> Search:
-    """Train every layer with every seed and the full budget, then apply the pick rule, as the TMFT paper does."""
+    """Train every layer with every seed, then apply the pick rule, as the TMFT paper does."""
     trials = runner.run_all((layer, seed) for layer in layers for seed in seeds)
     chosen = picker.pick({layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers})
     return Search(chosen, cost=_cost(trials, chosen))
@@ -52,8 +52,7 @@ def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], pic
         rule = picker if epochs == budget else picker.unfinished()
         if len(candidates) <= 2 or epochs * HALVING**2 > budget:
             return Search(rule.pick(dev), tuple(every), _cost(every))
-        # Layers from a predicted drop on get the first epoch, so that the tolerance is measured against the true best,
-        # but no more unless one of them is that best.
+        # Layers after a predicted drop get one epoch, as the tolerance needs the true best; more only if best.
         candidates = rule.contenders(dev, max(2, -(-len(candidates) // HALVING)))
         epochs *= HALVING
 
@@ -61,11 +60,9 @@ def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], pic
 def ranked(
     names: Sequence[Ranked], runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker
 ) -> Search:
-    """Rank layers cheaply, in one or two ways; the best race unless two rankings agree on one.
+    """Rank layers cheaply, in one or two ways; the best race unless two rankings agree.
 
-    `probe` trains a linear map on the frozen states of each layer, `multi-exit` the full model for one epoch with the
-    loss on all exits. Each errs in its own way: frozen states of shallow layers look better than they are after
-    training, and one epoch for all exits leaves both ends behind, as the layers disturb each other (arXiv 2411.17299).
+    Probes flatter shallow layers; joint training of all exits harms both ends (arXiv 2411.17299).
     """
     early, scored = picker.unfinished(), runner.rank(names, layers, seeds[0])
     rankings: dict[str, Scores] = dict(zip(names, scored, strict=True))
@@ -75,7 +72,6 @@ def ranked(
     if len(picked) < len(names):
         return Search(picked.pop(), cost=cost, rankings=rankings)
     contending = picked.union(early.contenders(scored[0], 2), *(early.contenders(one, 1) for one in scored[1:]))
-    # As many epochs as `RACE_SHARE` pays after the ranking; one at least.
     budget, seed = runner.settings.epochs, seeds[0]
     spare = RACE_SHARE * len(seeds) * runner.steps(budget) * (_blocks(layers) - max(1, max(layers))) - cost
     each = runner.steps(1) * max(1, _blocks(contending) - max(1, min(contending)))
@@ -95,7 +91,7 @@ def _blocks(layers: Collection[int]) -> int:
 
 
 def before_drop(_: TrialRunner, layers: Sequence[int], __: Sequence[int], picker: Picker) -> Search:
-    """Take the deepest layer before the predicted drop, without training; the last one if none is predicted."""
+    """Take the deepest layer before the predicted drop, or the last one."""
     if picker.drop_from is None:
         return Search(max(layers), words="the last; no drop predicted")
     before = [layer for layer in layers if layer < picker.drop_from]
@@ -103,12 +99,12 @@ def before_drop(_: TrialRunner, layers: Sequence[int], __: Sequence[int], picker
 
 
 def last(_: TrialRunner, layers: Sequence[int], *__: object) -> Search:
-    """Take the last layer, which any search has to beat."""
+    """Take the last layer, a baseline."""
     return Search(max(layers), words="the last")
 
 
 def at_random(_: TrialRunner, layers: Sequence[int], seeds: Sequence[int], __: Picker) -> Search:
-    """Take any layer, drawn by the first seed, which any search has to beat."""
+    """Draw a layer by the first seed, a baseline."""
     return Search(random.Random(seeds[0]).choice(list(layers)), words="drawn at random")
 
 

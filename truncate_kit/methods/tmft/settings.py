@@ -1,8 +1,7 @@
-"""Settings of a sweep, and its pick rules, given a dev score for each layer. Importing this imports no torch.
+"""Settings of a sweep, and its pick rules over dev scores. Importing this imports no torch.
 
-The TMFT paper takes the best dev score. Dev sets flatter shallow layers (which score pairs by the words that they
-share), so other rules lean towards depth, or towards small models; on models that they were not fitted on, no rule
-loses fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
+Dev sets flatter shallow layers, so some rules lean towards depth. On models that they were not fitted on, no rule is
+significantly better than the paper's, the best dev score (`benchmarks/pick`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,42 +23,42 @@ from truncate_kit.core.wording import in_points
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
 DEFAULT_RULE = "best-dev"
-# Points at the last layer, less in proportion above it, for layers that are not trained out: deep layers are behind
-# until then. `depth-bonus` adds as much; without it `rankings` loses far more (benchmarks/pick).
+# Points at the last layer, as deep layers are behind until trained out; without it `rankings` loses far more
+# (benchmarks/pick).
 UNFINISHED_BONUS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Picker:
-    """A pick rule, and all that its choice depends on beside the scores."""
+    """A pick rule with its parameters."""
 
-    name: str  # as settings and options name it
-    words: str  # of the rule; `{within}` is replaced by the points
-    within: float = 0.0  # points that the rule allows or adds
-    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the points; None takes the best layer
-    bonus: bool = False  # add `within` points × layer / depth to each score
-    before_drop: bool = False  # `choose` only among layers before the predicted drop
+    name: str
+    words: str  # with `{within}` for the points
+    within: float = 0.0  # points
+    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the points; None takes the best
+    bonus: bool = False  # add `within` × layer / depth to each score
+    before_drop: bool = False  # `choose` only before the predicted drop
     drop_from: int | None = None  # first layer of a predicted drop
-    depth: int | None = None  # layer that gets the whole bonus, None for the deepest scored one
+    depth: int | None = None  # gets the whole bonus; None for the deepest scored layer
     ahead: float = 0.0  # further points of that layer
 
     def unfinished(self) -> "Picker":
-        """Return the same rule for scores of layers that are not trained out; other rules allow for it already."""
+        """Return the rule for scores of layers that are not trained out."""
         return self if self.bonus or self.choose else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
-        """Return the layer that the rule takes from dev scores in points by layer; the smaller one on a tie."""
+        """Return the chosen layer given dev scores in points; the smaller one on a tie."""
         scores, bound, allowed = self._compared(dev)
         close = [layer for layer in allowed if scores[layer] >= bound]
         return self.choose(close) if self.choose and close else next(iter(scores))
 
     def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
-        """Return the `keep` layers that are most likely to decide the pick once they are trained longer, sorted."""
+        """Return, sorted, the `keep` layers most likely to decide the pick after longer training."""
         scores, bound, allowed = self._compared(dev)
         order = list(scores)
         if self.choose:
             nearest = sorted(allowed, key=lambda layer: abs(scores[layer] - bound))
-            # Always the best one, because a tolerance depends on it; then layers nearest to the deciding bound.
+            # The best one sets the tolerance; the others are nearest to the deciding bound.
             order = list(dict.fromkeys([order[0], self.pick(dev), *nearest]))
         return sorted(order[:keep])
 
@@ -70,7 +69,7 @@ class Picker:
         return self.words.format(within=in_points(self.within)) + before
 
     def _compared(self, dev: Mapping[int, float]) -> tuple[dict[int, float], float, list[int]]:
-        """Return compared scores, the best first; the bound of the tolerance; layers `choose` may take, rising."""
+        """Return scores with the bonus, best first; the tolerance bound; layers for `choose`, rising."""
         bonus = self.ahead + (self.within if self.bonus else 0.0)
         deepest = max(1, max(dev) if self.depth is None else self.depth)
         compared = {layer: score + bonus * layer / deepest if bonus else score for layer, score in dev.items()}
@@ -83,7 +82,7 @@ _RULES = (
     Picker("best-dev", "the layer with the best dev score"),
     Picker("robust", "the deepest layer within {within} of the best dev score", 2.5, max, before_drop=True),
     Picker("small", "the smallest layer within {within} of the best dev score", 2.5, min),
-    # Fitted on 30 sweeps, and worse than best-dev on those that came later: benchmarks/pick.
+    # Worse than best-dev on sweeps that it was not fitted on: benchmarks/pick.
     Picker("depth-bonus", "the best dev score with a bonus for depth, {within} at the last layer", 4.0, bonus=True),
 )
 PICK_RULES: dict[str, Picker] = {row.name: row for row in _RULES}
@@ -93,7 +92,7 @@ _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in _RULES if row.wi
 def picker(
     rule: str = DEFAULT_RULE, within: float | None = None, drop_from: int | None = None, depth: int | None = None
 ) -> Picker:
-    """Return the rule of that name, by default with its own points."""
+    """Return a pick rule, by default with its own points."""
     row = PICK_RULES[rule]
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
@@ -103,15 +102,12 @@ class SweepSettings(Result):
     """Layers to search and how to choose one.
 
     Attributes:
-        layers: `auto`, `all`, layer numbers as text ("3,6,9", "2..5"), one number, or several; kept as text.
-        strategy: Behind `auto`, one of `STRATEGIES`; by default `rankings`, which was most often within 0.3 points of
-            an exhaustive search (benchmarks/pick).
+        layers: `auto`, `all`, numbers as text ("3,6,9", "2..5"), or one or several numbers.
+        strategy: Behind `auto`, one of `STRATEGIES`; the default, `rankings`, was most often within 0.3 points of an
+            exhaustive search (benchmarks/pick).
         pick: A row of `PICK_RULES`.
         within: Points of the pick rule.
         seeds: Of the full trials.
-
-    Raises:
-        UsageError: A value is out of bounds, or does not fit another.
     """
 
     layers: str = "auto"
@@ -132,7 +128,7 @@ class SweepSettings(Result):
 
 
 def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
-    """Read layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` and the errors of single layers."""
+    """Read layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` or the error of a layer."""
     if text == "all":
         return tuple(held)
     try:

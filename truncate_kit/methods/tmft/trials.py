@@ -1,7 +1,4 @@
-"""Trials of one model on one task: cut, train, score; read from the store, else run by an engine.
-
-Cheap rankings of all layers stand beside them: layers trained together, or probed on frozen states.
-"""
+"""Trials of one model on one task, read from the store or run by an engine, and cheap rankings of layers."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,13 +31,13 @@ if TYPE_CHECKING:
     from truncate_kit.methods.priors import WordPrior
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
-PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 13 layers × 768
+PROBE_PAIRS = 10_000  # 0.8 GB of states for 13 layers × 768
 Scores = dict[int, float]
 Ranked = Literal["probe", "multi-exit"]
 
 
 def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
-    """Return the vectors (b, out) of the encoder truncated at each of `layers` for a batch, in one pass."""
+    """Return the vectors (b, out) of the encoder truncated at each layer, in one pass."""
     states = encoder.hidden_states(batch)
     return [encoder.from_states(states[layer], batch["attention_mask"]) for layer in layers]
 
@@ -49,7 +46,7 @@ def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[
 def exit_vectors_of(
     encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int], batch_size: int = 64, progress: Progress = silent
 ) -> Tensor:
-    """Return `exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
+    """Return `exit_vectors` of many texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
     batches, parts = length_batches([len(row) for row in ids], batch_size), list[Tensor]()
 
     def read(places: Sequence[int]) -> Tensor:
@@ -64,11 +61,11 @@ def exit_vectors_of(
 
 
 class MultiExit:
-    """Examples and evaluator of several layers at once, each as if the model ended there: the mean over the exits.
+    """Examples and evaluator of several exits at once, each as if the model ended there.
 
     Args:
         exits: The same pairs for each layer, each with its own head if the objective has one.
-        held_out: The same held-out pairs for each layer.
+        held_out: Dev pairs for each layer.
     """
 
     def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, VectorEvaluator]) -> None:
@@ -85,24 +82,24 @@ class MultiExit:
         return self._any.lengths()
 
     def texts(self) -> list[Ids]:
-        """Return the token ids of all texts that are learned or held out."""
+        """Return all token ids, held out ones included."""
         return [*self._any.texts(), *next(iter(self._held_out.values())).texts()]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the mean of the losses of the layers."""
+        """Return the mean loss over the exits."""
         vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
         losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
         return torch.stack(losses).mean()
 
     def by_layer(self, encoder: Encoder) -> Scores:
-        """Return the main score of each exit on the held-out pairs, in points."""
+        """Return the dev score of each exit, in points."""
         texts = next(iter(self._held_out.values())).texts()
         vectors = exit_vectors_of(encoder, texts, list(self._held_out))
         rows = zip(self._held_out.items(), vectors, strict=True)
         return {layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in rows}
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean over the exits; no Pearson."""
+        """Return the mean score over the exits; no Pearson."""
         return fmean(self.by_layer(encoder).values()), None
 
 
@@ -113,25 +110,17 @@ def probe_layers(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the best dev score, in points, of one linear map per layer over the frozen states.
-
-    Args:
-        encoder: The full model, which is not changed.
-        exits: As for `MultiExit`.
-        held_out: As for `MultiExit`.
-        seed: Draws the pairs, and the order in which they are learned.
-        progress: Called as the work goes on.
-    """
+    """Return the best dev score, in points, of one linear map per layer over the frozen states."""
     layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)
     texts, count = pairs[0].texts(), len(pairs[0])
     drawn = count > PROBE_PAIRS
     kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS] if drawn else torch.arange(count)
     both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
-    # The states are computed once; the maps (out × out, from the identity) and the heads are trained on them together.
+    # The maps (out × out, from the identity) and heads are trained together on states computed once.
     train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
     dev = exit_vectors_of(encoder, evaluators[0].texts(), layers)
-    centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1
+    centre = train.mean(dim=1, keepdim=True)  # a large common mean makes every cosine near 1
     train, dev = train - centre, dev - centre
     heads = [head.cpu() for head in (part.head for part in pairs) if head is not None]
     maps = nn.Parameter(torch.eye(train.shape[-1]).repeat(len(layers), 1, 1))
@@ -169,7 +158,7 @@ def rank(
     """
     encoder = full if name == "probe" else truncate(full, max(layers))
     examples, dev = dict[int, Pairs](), dict[int, VectorEvaluator]()
-    for layer in layers:  # each has a head of its own if the objective has one
+    for layer in layers:  # each has its own head
         pairs, evaluator, _ = task.trial(encoder, seed)
         if not isinstance(pairs, Pairs):
             raise UsageError(
@@ -192,16 +181,16 @@ class TrialOrder:
     layer: int
     seed: int
     epochs: int  # of the whole trial
-    stop_after: int | None  # epochs after which its checkpoint waits, by default all
-    searching: bool  # without a score on the test set
-    keep_weights: bool  # return weights with the scores
+    stop_after: int | None  # epochs after which the checkpoint waits; None for all
+    searching: bool  # without a test score
+    keep_weights: bool
 
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"
 
     @property
     def name(self) -> str:
-        """Name the whole trial, which its checkpoint is of."""
+        """Name the whole trial and its checkpoint."""
         return trial_name(self.layer, self.seed, self.epochs)
 
     @property
@@ -215,7 +204,7 @@ RankingOrder = tuple[Ranked, tuple[int, ...], int]
 
 
 class TrialWork:
-    """The state shared by the trials and rankings of one model on one task; it is sent to workers."""
+    """Shared state of trials and rankings, sent to workers."""
 
     def __init__(
         self, full: Encoder, task: Task, settings: TrainingSettings, prior: "WordPrior | None", checkpoints: Checkpoints
@@ -223,15 +212,14 @@ class TrialWork:
         self.full, self.task, self.settings, self.prior, self.checkpoints = full, task, settings, prior, checkpoints
 
     def move(self, device: str) -> None:
-        """Move to another device; task and prior hold no tensors there."""
+        """Move the model; task and prior hold no tensors on a device."""
         self.full.to(device)
 
     def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
-        """Run one trial, or rank; sends `Steps` and, after each epoch of a trial, a `TrialEvent`.
+        """Run one trial, or rank; sends `Steps` and `TrialEvent`s.
 
         Returns:
-            For a ranking its scores. For a trial its record, or the error if it diverged, and its weights as
-            `torch.save` writes them if they were asked for.
+            Scores of a ranking; of a trial its record, or the error if it diverged, and weights as bytes if ordered.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -280,17 +268,9 @@ class TrialWork:
 
 
 class TrialRunner:
-    """Runs trials of one model on one task with one set of training settings, and alone writes their store.
+    """Runs trials of one model on one task, and alone writes their store.
 
-    Args:
-        full: The model that trials cut at a layer.
-        task: Its examples and evaluators.
-        settings: Of every trial.
-        store: Gets records, checkpoints and weights.
-        prior: Training before the task.
-        watcher: Hears of every epoch and trial.
-        engine: By default runs one trial after another here.
-        keeps_weights: Keep those of every trial with the full budget.
+    The engine runs one trial after another here by default; `keeps_weights` keeps those of every full trial.
     """
 
     def __init__(
@@ -314,11 +294,11 @@ class TrialRunner:
         self._work = TrialWork(full, task, settings, prior, store.checkpoints)
 
     def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
-        """Return the trial of this layer and seed, see `as_finished`."""
+        """Return one trial, see `as_finished`."""
         return self.run_all([(layer, seed)], keep_weights=keep_weights)[0]
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
-        """Return the trials of these layers and seeds, in this order, see `as_finished`."""
+        """Return trials by layer and seed, in this order, see `as_finished`."""
         places = tuple(places)
         done = {(trial.layer, trial.seed): trial for trial in self.as_finished(places, **options)}
         return tuple(done[place] for place in places)
@@ -331,15 +311,14 @@ class TrialRunner:
         stop_after: int | None = None,
         keep_weights: bool = False,
     ) -> Iterator[Trial]:
-        """Yield each of these trials once: first those that are in the store, then the others as they finish.
+        """Yield each trial once: first those in the store, then the others as they finish.
 
-        Missing trials go to the engine as one batch, and are stored before they are yielded. If trials diverge the
-        others are run and kept; then `DivergedError` names the first.
+        Raises `DivergedError` after all others were kept.
 
         Args:
-            places: Layers and seeds; repeats count once.
-            epochs: Of shorter search runs, without a score on the test set; by default the full budget.
-            stop_after: Epochs of each trial that are run, without the test set; it may go on later.
+            places: Layers and seeds.
+            epochs: Of search runs, without a test score; by default the full budget.
+            stop_after: Epochs to run now, without a test score.
             keep_weights: Run a finished trial again if its weights are gone; its first record stays.
         """
         budget, orders = epochs or self.settings.epochs, list[TrialOrder]()
@@ -351,7 +330,7 @@ class TrialRunner:
                 yield self._told(known)
                 continue
             orders.append(TrialOrder(layer, seed, budget, stop_after, searching, keep))
-        # Deep layers take longest and begin first: else one worker ends with the last of them while the others wait.
+        # Deep layers take longest: last, they would keep other workers waiting.
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned({one.task: max(1, one.layer) for one in orders})
@@ -372,7 +351,7 @@ class TrialRunner:
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
     ) -> Trial | None:
-        """Return the kept trial, or its first epochs if it ended there; None if it is missing."""
+        """Return the stored trial or its first epochs; None if it is missing."""
         budget = epochs or self.settings.epochs
         whole = self.store.read(trial_name(layer, seed, budget), Trial)
         if stop_after is None:
@@ -380,7 +359,7 @@ class TrialRunner:
         return whole.first(stop_after) if whole else self.store.read(trial_name(layer, seed, budget, stop_after), Trial)
 
     def finished(self) -> list[Trial]:
-        """Return the trials in the store that had the full budget, by layer and seed."""
+        """Return stored trials with the full budget, by layer and seed."""
         whole = (
             trial for name, trial in self.store.all(Trial).items() if name == trial.name and not trial.stopped_after
         )
@@ -394,7 +373,6 @@ class TrialRunner:
         return trial
 
     def _pass_on(self, message: Any) -> None:
-        """Hand messages of running trials and of the engine to the watcher."""
         match message:
             case Steps(name, done, total):
                 self.watcher.progress(name, done, total)
@@ -406,9 +384,9 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """Score the models trained at their last layer at each of `layers`, untrained there, by seed.
+        """Score models trained at the last layer at each of `layers`, untrained there, by seed.
 
-        Raises `UsageError` for an objective with a classifier, which would be the last layer's.
+        Raises `UsageError` for an objective with a classifier, which fits the last layer only.
         """
         if self.task.trial(self.full, seeds[0])[0].head is not None:
             hint = "Read earlier layers with another objective."
@@ -434,7 +412,7 @@ class TrialRunner:
         return tuple(filter(None, (read(*place) for place in places)))
 
     def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
-        """Return the rankings of these names, from the store or run as one batch: a score of every layer, in points."""
+        """Return the rankings of these names, stored or run as one batch: points by layer."""
 
         def kept(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
@@ -470,7 +448,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
 
 
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Keep these blocks only, to be trained. Raises as `keep`, and `UsageError` if the others are needed."""
+    """Keep these blocks only, to be trained. Raises as `keep`, and `UsageError` if all are needed."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
             f"The vectors of {encoder.name} are made of the states of all its layers: no blocks can be left out.",
@@ -480,8 +458,8 @@ def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
-    """Return all layers that can be held; without layer 0 if every text has the same state there."""
-    # Vectors made of several layers: cut below the last one, it would be trained as another model.
+    """Return the layers that can be held and trained."""
+    # Vectors of several layers need all of them.
     if encoder.pools_over_layers:
         return (encoder.depth,)
     lowest = 1 if _alike_at_0(encoder) else 0
@@ -489,7 +467,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether the pooled token is the same for every text at layer 0: the first, or an end without a place."""
+    """Return whether every text has the same state at layer 0: the first token, or an end without a position."""
     if encoder.pooling == "cls":
         return not isinstance(encoder.pooler, ConcatPooling)
     if encoder.pooling != "last" or encoder.tokenizer is None:
