@@ -1,4 +1,4 @@
-"""A text encoder: texts to token ids, ids to states, pooling and what follows it."""
+"""Turn texts into token ids, states and sentence vectors."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
 from truncate_kit.models.model_folder import quiet_transformers
 
-_MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
+_MOST_SPECIAL = 8  # special tokens around a text, at most
 _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -32,23 +32,22 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
-    """A tokenizer and what a model does to texts before it."""
+    """A tokenizer and what a model does to texts first."""
 
     tokenizer: PreTrainedTokenizerBase
-    max_length: int  # tokens per text, special tokens included
+    max_length: int  # tokens, special ones included
     lower_case: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)  # of sentence-transformers; has the prompts
+    settings: dict[str, Any] = field(default_factory=dict)  # of sentence-transformers, with the prompts
 
     @property
     def padding_id(self) -> int:
-        """Return the id that fills up shorter texts; masked out everywhere."""
+        """Return the id that fills up shorter texts."""
         return int(cast(int, self.tokenizer.pad_token_id) or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
-        """Return the ids of each text, special tokens included, cut at `max_length`, not padded.
+        """Return the ids of each text, with special tokens, cut at `max_length`, not padded.
 
-        prompt: Put the model's default prompt before each text, as sentence-transformers does. Raises `UsageError` for
-        other things than texts.
+        prompt: Put the model's default prompt before each text. Raises `UsageError` unless all are texts.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -63,31 +62,27 @@ class TextReader:
 
     @property
     def _default_prompt(self) -> str:
-        """Return the default prompt, empty if the model has none or it is null."""
         default = self.settings.get("default_prompt_name")
         return (self.settings.get("prompts", {}).get(default) or "") if default else ""
 
     def num_cut(self, texts: Sequence[str]) -> int:
-        """Count the texts of more than `max_length` tokens; only texts with at least as many bytes are tokenised."""
+        """Count the texts of more than `max_length` tokens; only those with as many bytes are tokenised."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
     def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
-        """Count the texts of more than `max_length` tokens; prompt as in `token_ids`."""
+        """Count the texts of more than `max_length` tokens."""
         one_more = replace(self, max_length=self.max_length + 1)
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Cut the ids of a text to a number of tokens as the tokenizer would, keeping a closing special token."""
+        """Cut the ids of a text as the tokenizer would, keeping a closing special token."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t), named as a model's inputs; by default t is the longest row.
-
-    Models need at least one position, also for a text without tokens.
-    """
+    """Return right-padded ids and their mask, each (b, t); t is at least 1, by default the longest row."""
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
@@ -97,13 +92,13 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 
 def usable_length(*limits: int | None) -> int:
-    """Return the smallest of the limits, 512 without any; tokenizers write 10³⁰ for no limit."""
+    """Return the smallest limit, by default 512; tokenizers write 10³⁰ for no limit."""
     real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return the number of tokens that the position table can hold; None if positions are relative only."""
+    """Return the number of tokens with a position; None if positions are relative only."""
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)
@@ -112,9 +107,9 @@ def position_limit(config: PretrainedConfig) -> int | None:
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder` for a model of `vocab_size` embeddings, padding on the right.
+    """Load a tokenizer that pads on the right.
 
-    Raises `ModelError` if it is missing, broken, or of another model.
+    Raises `ModelError` if it is missing, broken, or has ids beyond `vocab_size`.
     """
     if not any((folder / file).exists() for file in _TOKENIZER_FILES):
         hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
@@ -122,7 +117,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
     try:
         with quiet_transformers():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # anything from KeyError to what the Rust side raises
+    except Exception as error:  # KeyError to Rust panics
         raise ModelError(
             f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
             hint="Download or save it again; it has to be one of transformers' own, as no code of a model is run.",
@@ -134,7 +129,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
     tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere: its value never matters
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere
     if tokenizer.pad_token is None:
         problem = f"The tokenizer in {folder} has neither a padding nor an end token."
         raise ModelError(problem, hint="Give it a pad_token.")
@@ -149,24 +144,24 @@ POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
 def check_pooling(mode: str) -> PoolingMode:
-    """Return `mode`. Raises `UsageError` unless it is one of `POOLING_MODES`."""
+    """Return `mode`. Raises `UsageError` unless it is in `POOLING_MODES`."""
     return known_name("pooling", mode, POOLING_MODES)
 
 
 class Encoder(nn.Module):
-    """Texts in, sentence vectors or the states of all layers out.
+    """Turn texts into sentence vectors or the states of all layers.
 
     Args:
         name: For messages and reports.
         backbone: The base model without pooler head.
-        tokenizer: Random weights have none and take ids only.
-        pooling: How the tokens of a layer become its state.
+        tokenizer: None for random weights, which take ids only.
+        pooling: Of the tokens of a layer.
         tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
-        max_length: Tokens per text, special tokens included.
+        max_length: Tokens per text, special ones included.
         lower_case: Lower-case each text first.
         settings: Of sentence-transformers (prompts, default prompt, similarity).
         pooler: Replaces `pooling` for the sentence vector.
-        heads: Make the vectors from the pooled states of all blocks instead, and score two of them.
+        heads: Make vectors from the pooled states of all blocks, and score pairs of them.
     """
 
     def __init__(
@@ -196,29 +191,28 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.heads = heads
-        self.seen: Keys = NO_KEYS  # pairs that it learned from or was chosen by
-        self.trained: bool | None = None  # whether it was fine-tuned, None if unknown
+        self.seen: Keys = NO_KEYS  # pairs that taught or chose it
+        self.trained: bool | None = None  # None if unknown
         self.pooler: Pooler | None
         self.pool_with(pooler)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for copies and other processes."""
+        """Return the picklable attributes."""
         forget_capturing(self.backbone)
         return self.__dict__
 
     def pool_with(self, pooler: Pooler | None) -> None:
-        """Make sentence vectors by this module from now on, or by `pooling` of the last layer."""
+        """Make sentence vectors by this module, or by `pooling` of the last layer."""
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
-            self.pooling = pooler.state_pooling  # of a single layer, as after saving and loading
+            self.pooling = pooler.state_pooling  # of a single layer, as after a reload
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers from now on, without a pooler, or the last layer alone.
+        """Pool the mean over these layers, or the last layer alone.
 
-        Raises `ModelError` if the family ends in a norm: no ordinary folder applies it to the layers below the last,
-        but `LayerPooling` does.
+        Raises `ModelError` if the family ends in a norm: no ordinary folder applies it below the last layer.
         """
         if layers is not None and self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
@@ -228,7 +222,7 @@ class Encoder(nn.Module):
             )
         self.combination: tuple[int, ...] | None = None if layers is None else tuple(layers)
         self.pooler = None
-        # sentence-transformers reads the lower layers only if the saved configuration says so.
+        # sentence-transformers reads lower layers only with this setting.
         self.backbone.config.output_hidden_states = layers is not None
 
     @property
@@ -243,7 +237,7 @@ class Encoder(nn.Module):
 
     @property
     def vector_width(self) -> int:
-        """Return out, the size of a sentence vector."""
+        """Return the size of a sentence vector."""
         width = 2 * self.width if self.pooler is not None and self.pooler.doubled else self.width
         for module in (self.heads, *self.tail):
             width = getattr(module, "out_features", width)
@@ -251,17 +245,17 @@ class Encoder(nn.Module):
 
     @property
     def pooling_name(self) -> str:
-        """Return the pooling in a word."""
+        """Name the pooling in a word."""
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
     def pools_over_layers(self) -> bool:
-        """Return whether vectors are made of the states of several layers."""
+        """Return whether vectors need the states of several layers."""
         return self.combination is not None or isinstance(self.pooler, LayerPooler)
 
     @property
     def pools_tokens(self) -> bool:
-        """Return whether `token_states` alone make a sentence vector."""
+        """Return whether vectors need `token_states` only."""
         return self.heads is None and not isinstance(self.pooler, LayerPooler)
 
     @property
@@ -276,53 +270,49 @@ class Encoder(nn.Module):
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """Return the norm after the last block, if the family has one."""
+        """Return the norm after the last block, if any."""
         return self.backbone.get_submodule(self.family.final_norm) if self.family.final_norm else None
 
     @property
     def reader(self) -> TextReader:
-        """Return the part that turns texts into ids. Raises `ModelError` without a tokenizer."""
+        """Return the tokenizing part. Raises `ModelError` without a tokenizer."""
         if self.tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
         return TextReader(
             tokenizer=self.tokenizer, max_length=self.max_length, lower_case=self.lower_case, settings=self.settings
         )
 
-    # Texts to ids
-
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """See `TextReader.token_ids`."""
         return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Return right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
+        """Pad to the right as (b, t) on the encoder's device."""
         return self.moved(self.padded(ids))
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Pad as `pad` does, on the CPU."""
+        """Pad as `pad`, on the CPU."""
         filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
         return {name: torch.from_numpy(part) for name, part in filled.items()}
 
     def moved(self, batch: Batch) -> Batch:
-        """Move a batch to the encoder's device, without waiting for what a GPU still computes."""
+        """Move a batch to the encoder's device without waiting for a GPU."""
         if self.device.type == "cuda":
             return {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in batch.items()}
         return {name: part.to(self.device) for name, part in batch.items()}
 
     def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
-        """Make a batch for `forward` and `hidden_states` from texts."""
+        """Return the padded batch of these texts."""
         return self.pad(self.token_ids(texts, prompt=prompt))
-
-    # Ids to states
 
     def _run(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
         if self.family.decoder:
-            # Positions follow the mask, so that left padding does not shift them; no cache is kept.
+            # Positions follow the mask, so left padding does not shift them.
             options |= {"position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0), "use_cache": False}
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the output of the last layer for each token, or the mean over the combined layers: (b, t, d)."""
+        """Return the states of the last layer, or the mean of the combined layers: (b, t, d)."""
         if self.combination is None:
             return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
         states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -332,15 +322,15 @@ class Encoder(nn.Module):
         return total / len(self.combination)
 
     def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
-        """Return the token states of all layers 0 … L from one pass: L + 1 tensors (b, t, d).
+        """Return the token states of layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
-        If the family ends in a final norm, it is applied at every layer, because that is what an ordinary reload of a
-        model truncated there computes. raw: leave it out below the last layer, or everywhere (`all`).
+        A final norm is applied at every layer, as an ordinary reload of a model cut there does. raw: leave it out
+        below the last layer, or everywhere (`all`).
         """
         norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
 
         def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if threading.get_ident() == here:  # other threads may run the model meanwhile
+            if threading.get_ident() == here:  # other threads may run the model
                 entered.append(inputs[0])
 
         with contextlib.ExitStack() as hooks:
@@ -352,16 +342,14 @@ class Encoder(nn.Module):
             return (*below, *(entered or [output.last_hidden_state]))
         return (*(norm(state) for state in below), output.last_hidden_state)
 
-    # States to vectors
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return sentence vectors (b, out): from the pooled last layer, the pooler or the heads, then the tail."""
+        """Return sentence vectors (b, out)."""
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.heads is not None:
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
             pooled = torch.stack([pool(state, attention_mask, self.pooling) for state in states])
             return self._through_tail(self.heads(pooled))
-        if isinstance(self.pooler, LayerPooler):  # has only what an ordinary reload hands over: raw states
+        if isinstance(self.pooler, LayerPooler):  # as after an ordinary reload: raw states
             return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
 
@@ -370,7 +358,7 @@ class Encoder(nn.Module):
         return self._through_tail(self.pooled(states, attention_mask))
 
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Pool the token states of one layer (b, t, d) for the tail: (b, d), twice as wide for `ConcatPooling`."""
+        """Pool the tokens of one layer (b, t, d) for the tail: (b, d), or (b, 2d) for `ConcatPooling`."""
         if isinstance(self.pooler, ConcatPooling):
             return cast(Tensor, self.pooler(state, mask))
         return pool(state, mask, self.pooling)
@@ -380,19 +368,14 @@ class Encoder(nn.Module):
             vectors = module(vectors)
         return vectors
 
-    # Texts to vectors
-
     def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:
-        """Return sentence vectors (n, out) in the order of `texts`, without gradients and dropout.
-
-        A single text gives one vector, (out,). `vectors` gives them as a tensor.
-        """
+        """Return sentence vectors (n, out), or (out,) for a single text, without gradients and dropout."""
         several = [texts] if isinstance(texts, str) else texts
         vectors: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
         return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Encode as `encode` does, into a tensor on the CPU."""
+        """Encode as `encode`, into a CPU tensor."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
@@ -408,7 +391,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return the similarity of each row, (n,), of vectors (n, out): the heads' score, else the cosine.
+        """Score the rows of vectors (n, out) by the heads, else by cosine: (n,).
 
         Raises `UsageError` for unequal numbers of rows.
         """
@@ -420,8 +403,8 @@ class Encoder(nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block, then restore the mode."""
-    if not any(part.training for part in module.modules()):  # the usual case; switching every part twice takes longer
+    """Switch dropout off, then restore the mode."""
+    if not any(part.training for part in module.modules()):  # switching every part twice is slow
         yield
         return
     training = module.training
@@ -433,7 +416,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return the places of the texts in batches of like length, longest first: a lack of memory shows at once.
+    """Group the places of texts of like length, longest first: a lack of memory shows at once.
 
     Raises `UsageError` for an impossible size.
     """
@@ -443,38 +426,35 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
-    """Return the index (n,) that puts the rows of all batches, one after another, in the order of the texts."""
+    """Return the index (n,) that restores the order of the texts from the rows of all batches."""
     return torch.tensor([place for batch in batches for place in batch]).argsort()
 
 
 def forget_capturing(model: nn.Module) -> None:
-    """Remove the hooks that a call for hidden states left in a model; the next such call installs them again.
-
-    They are local functions of transformers, which cannot be pickled for another process.
-    """
+    """Remove the hooks that a call for hidden states left: they cannot be pickled, and come back when needed."""
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
                 del module._forward_hooks[number]
         if getattr(module, "_output_capturing_hooks_installed", False):
-            setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # typed as a tensor
+            setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010
 
 
 class BlockRunner:
-    """The blocks of an encoder over one batch, each called as the whole model calls it.
+    """Run the blocks of an encoder over one batch, each called as the whole model calls it.
 
-    Subsets of blocks share their beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3
-    first. Equals `keep(encoder, blocks)` over the same batch.
+    Subsets share their beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first. Equals
+    `keep(encoder, blocks)`.
 
     Attributes:
         embedded: Token states before block 1, (b, t, d).
         mask: Of the batch.
-        calls: Module and arguments of each block, without states, to save memory.
+        calls: Module and arguments of each block, without states.
     """
 
     @torch.inference_mode()
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        """Run the whole model once over `batch` and record the calls of its blocks."""
+        """Run the whole model once and record the calls of its blocks."""
         blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
         first_only = next(
             (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
@@ -482,7 +462,7 @@ class BlockRunner:
         self.calls, self._first_only, self.embedded = list[Call](), list[Call](), torch.empty(0)
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            state, *others = args or (kwargs["hidden_states"],)  # the first argument of every block
+            state, *others = args or (kwargs["hidden_states"],)
             if not self.calls:
                 self.embedded = state
             kwargs = {name: value for name, value in kwargs.items() if name != "hidden_states"}
@@ -496,42 +476,42 @@ class BlockRunner:
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:
-        """Return the token states (b, t, d) behind `block` (from 1 on), from those before it."""
+        """Return the token states (b, t, d) behind `block` (from 1)."""
         module, args, kwargs = self.calls[block - 1]
         output = module(states, *args, **kwargs)
         after: Tensor = output if isinstance(output, Tensor) else output[0]
-        if block == 1 and self._first_only:  # takes what came into block 1 and what left it
+        if block == 1 and self._first_only:  # takes the input and output of block 1
             module, args, kwargs = self._first_only[0]
             after = module(states, after, *args[1:], **kwargs)
         return after
 
     @torch.inference_mode()
     def vectors(self, states: Tensor) -> Tensor:
-        """Return sentence vectors (b, out) of the token states behind the last kept block."""
+        """Return sentence vectors (b, out) of the states behind the last kept block."""
         norm = self._encoder.final_norm
         return self._encoder.from_states(states if norm is None else norm(states), self.mask)
 
 
-# Names of a model's prompts for each side, as in sentence-transformers. It takes the first that exists, and writes an
-# empty "document" into every folder that it saves; here empty ones are skipped, so that a prompt for passages is used.
+# Prompt names per side, as in sentence-transformers, which writes an empty "document" into every folder: empty ones are
+# skipped.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return token ids of the texts after this prompt, by default the model's own."""
+    """Return token ids after this prompt, by default the model's own."""
     if prompt is None:
         return encoder.token_ids(texts)
     return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """Return the first prompt of these names that is not empty, else ""; None for a model without prompts."""
+    """Return the first non-empty prompt of these names, else ""; None for a model without prompts."""
     prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings of an encoder, in torch or as a graph; empty for any other encoder."""
+    """Return the sentence-transformers settings of a torch or ONNX encoder, else an empty mapping."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings

@@ -1,8 +1,4 @@
-"""One row per architecture: its blocks, its end, and what else depends on its depth.
-
-No other module branches on the architecture. Depth, width and heads need no column: every configuration of transformers
-has `num_hidden_layers`, `hidden_size` and `num_attention_heads`.
-"""
+"""Describe each architecture in one row; no other module branches on the architecture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,82 +19,79 @@ class Family:
     """How one architecture is read, cut and exported."""
 
     name: str  # `model_type` of its configurations
-    blocks: str = "encoder.layer"  # dotted path of the list of blocks inside the base model
-    num_items: str = "num_hidden_layers"  # field of the configuration with the length of that list
-    # Returns the item of that list for each block; by default each block has its own.
+    blocks: str = "encoder.layer"  # path of the list of blocks in the base model
+    num_items: str = "num_hidden_layers"  # configuration field with its length
+    # Returns the list item of each block, if blocks share items.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
-    # Dotted path of the norm after the last block. An ordinary reload of a truncated model applies it, so a state at
-    # any layer has it applied.
+    # Path of the norm after the last block, applied at every layer as a reload of a cut model does.
     final_norm: str | None = None
-    # Modules, separated by commas, that the TMFT paper counts beside the blocks.
+    # Modules, comma-separated, that the TMFT paper counts beside the blocks.
     embeddings: str = "embeddings"
-    # Attribute of the head over CLS, which no sentence embedding uses.
+    # Head over CLS, unused by sentence embeddings.
     pooler: str | None = None
-    # Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
+    # Positions follow the mask, and inference keeps no key-value cache.
     decoder: bool = False
-    # Returns the number of positions in the table that no token can use.
+    # Returns the number of unusable positions.
     position_offset: Callable[[PretrainedConfig], int] | None = None
-    recipe: str = "bert"  # its row in Table 4 of the layer-wise attention pooling paper: also `roberta`
-    lowest_layer: int = 0  # smallest layer at which the ordinary classes can hold a truncated model
-    # Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
+    recipe: str = "bert"  # row in Table 4 of the layer-wise attention pooling paper, or `roberta`
+    lowest_layer: int = 0  # smallest layer that the ordinary classes hold
+    # Whether ONNX Runtime fuses this attention, one node per layer.
     fused_attention: bool = True
-    float32_scores: bool = False  # whether attention scores have to stay in float32 in a float16 graph
-    only_first: str | None = None  # dotted path of a module that runs in block 1 only, and is dropped with it
-    # Changes the configuration further when only the given blocks (from 1 on, rising) are kept. Raises
-    # `LayerNotHeldError` if they would compute something else.
+    float32_scores: bool = False  # attention scores stay float32 in a float16 graph
+    only_first: str | None = None  # path of a module that runs in block 1 only
+    # Adapts the configuration to the kept blocks (from 1, rising). Raises `LayerNotHeldError` if they would compute
+    # something else.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
-    # Lets a loaded model compute the same with less work, in place.
+    # Speeds up a loaded model in place, with the same results.
     quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
-        """Return the item of the list of blocks for each block, L numbers from 0 on."""
+        """Return the list item of each block, L numbers from 0."""
         return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 
 def _albert_groups(config: PretrainedConfig) -> list[int]:
-    """Return the group of each layer, by the arithmetic of ALBERT's own forward pass."""
+    """Return each layer's group, by the arithmetic of ALBERT's forward pass."""
     depth = config.num_hidden_layers
     return [int(index / (depth / config.num_hidden_groups)) for index in range(depth)]
 
 
 def _after_padding(config: PretrainedConfig) -> int:
-    """Return where RoBERTa and its kin begin to count positions: at the padding id + 1."""
     return (config.pad_token_id or 0) + 1
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Count the blocks before the first one with a sliding window anew: older classes read no `layer_types`."""
+    """Recount the blocks before the first sliding window: older classes read no `layer_types`."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
 
 class NearAttention(DisentangledSelfAttention):
-    """The attention of DeBERTa-v2 and DeBERTaV3, computed for the distances that occur in a text.
+    """Compute DeBERTa-v2's attention for the distances that occur in a text.
 
-    Its parameters are the same. transformers multiplies every query and key by all positions of the table, 512 for
-    DeBERTaV3, and then picks for each pair of tokens the one at their distance. A text of t tokens has no distance of t
-    or more: it needs 2t rows.
+    transformers multiplies queries and keys by all positions of the table (512 for DeBERTaV3); a text of t tokens
+    needs 2t rows.
     """
 
     def disentangled_attention_bias(
         self, query_layer: Tensor, key_layer: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
     ) -> Tensor:
-        """Return what distances add to the attention scores, (b * heads, t, t); the DeBERTa paper's equation 4.
+        """Return the positional part of the attention scores, (b * heads, t, t); DeBERTa paper, equation 4.
 
         Args:
             query_layer: (b * heads, t, d).
-            key_layer: Likewise.
-            relative_pos: (1, t, t), row of the table for a query at i and a key at j, counted from its middle.
+            key_layer: (b * heads, t, d).
+            relative_pos: (1, t, t), table row for query i and key j, counted from its middle.
             rel_embeddings: The table, (2 * span, width).
             scale_factor: One more than there are kinds of scores.
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
-        # From mid on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid. That is at most d
-        # if the last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x; tables for short texts have others.
+        # From mid on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid: at most d if the
+        # last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x. Tables for short texts have others.
         mid, most = self.position_buckets // 2, self.max_relative_positions
         within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
-        reach = torch.sym_min(length, span) if within else span  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        # Sizes enter as ranges: a number that the CPU adds to a GPU's tensor is a copy, which no CUDA graph records.
+        reach = torch.sym_min(length, span) if within else span  # type: ignore[no-untyped-call]
+        # Sizes enter as ranges: no CUDA graph records a CPU number added to a GPU tensor.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
 
@@ -108,12 +101,12 @@ class NearAttention(DisentangledSelfAttention):
             return projected
 
         def picked(states: Tensor, project: nn.Module, distances: Tensor) -> Tensor:
-            if torch.compiler.is_exporting():  # the product of all rows is a constant of the graph: rows of that
+            if torch.compiler.is_exporting():  # the product of all rows becomes a constant
                 rows = placed(project, rel_embeddings[None, : 2 * span]).index_select(0, near)
             else:
                 rows = placed(project, rel_embeddings.index_select(0, near))
             columns = rows.permute(1, 2, 0)  # (heads, d, 2 * reach)
-            # Repeated for each text: of unlike shapes CUDA's product takes addresses in lists, which no graph keeps.
+            # Repeated for each text: CUDA's product of unlike shapes takes address lists, which no graph keeps.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
             return torch.gather(products, 2, places.expand(states.size(0), length, length))
@@ -128,14 +121,13 @@ class NearAttention(DisentangledSelfAttention):
 
 
 def _near_positions(backbone: nn.Module) -> None:
-    """Let every attention of a DeBERTa-v2 be a `NearAttention`, in place."""
     for module in backbone.modules():
         if type(module) is DisentangledSelfAttention:
             module.__class__ = NearAttention
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Switch the convolution off without block 1: the class would convolve whatever block comes first."""
+    """Switch the convolution off without block 1: the class would convolve any first block."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 
@@ -151,7 +143,7 @@ def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 
 
 def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Require the first blocks if attention scores of block l are divided by l: no field holds the former place."""
+    """Require the first blocks if scores of block l are divided by l."""
     moved = [block for place, block in enumerate(blocks, 1) if block != place]
     if config.scale_attn_by_inverse_layer_idx and moved:
         raise LayerNotHeldError(
@@ -162,7 +154,7 @@ def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 
 
 _ROBERTA: dict[str, Any] = {"pooler": "pooler", "position_offset": _after_padding, "recipe": "roberta"}
-# What the decoders with rotary positions have in common.
+# Shared by the decoders with rotary positions.
 _ROTARY: dict[str, Any] = {
     "blocks": "layers",
     "final_norm": "norm",
@@ -178,14 +170,13 @@ _ROWS = (
     Family(name="xlm-roberta", **_ROBERTA),
     Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
-    # Its class takes 1 for the padding id and ignores the configuration.
+    # Its class takes 1 for the padding id.
     Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),
-    # Layer 0 has no home in three families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
-    # ModernBERT's initialisation divides by the depth, and Gemma 3 reads its rotary parameters, one set for each type
-    # of attention, as one set if no layer has a type.
+    # Layer 0 fails in three families: DeBERTa-v2 returns an unassigned variable, ModernBERT divides by the depth, and
+    # Gemma 3 misreads its rotary parameters.
     Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True, only_first="encoder.conv",
            keep_blocks=_keep_convolution, quicken=_near_positions),
     Family(name="modernbert", blocks="layers", final_norm="final_norm", lowest_layer=1, fused_attention=False,
@@ -205,7 +196,7 @@ FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def family_of(config: PretrainedConfig | str) -> Family:
-    """Return the row of a configuration or of its `model_type`. Raises `ModelError` naming what is missing."""
+    """Return the row of a configuration or `model_type`. Raises `ModelError` naming what is missing."""
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Heads over the frozen states of all blocks: a network per block gives codes, an MLP over their distances a score."""
+"""Score pairs of texts from the frozen states of all blocks: a network per block, an MLP over their distances."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 
 
 class BlockLinear(nn.Module):
-    """A linear layer from codes to codes of the same width for each block; runs: code width and number of blocks."""
+    """Apply one linear layer per block to codes; runs: code width and number of blocks."""
 
     def __init__(self, runs: Sequence[tuple[int, int]], generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -24,18 +24,18 @@ class BlockLinear(nn.Module):
         self.biases = nn.ParameterList(_uniform((count * code,), code**-0.5, generator) for code, count in runs)
 
     def forward(self, codes: Sequence[Tensor]) -> list[Tensor]:
-        """Map the codes (blocks, b, code) of each run to as many."""
+        """Map the codes (blocks, b, code) of each run."""
         rows = zip(codes, self.weights, self.biases, strict=True)
         return [torch.baddbmm(bias.view(len(code), 1, -1), code, weight) for code, weight, bias in rows]
 
 
 class BlockNetworks(nn.Module):
-    """Per block tanh(W_l (h_l − mean_l) / scale_l + b_l), and `depth` − 1 more such layers from code to code.
+    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 such layers from code to code.
 
-    code_widths: of each block. Weights are drawn like those of `nn.Linear`, from `generator`.
+    Weights are drawn like those of `nn.Linear`.
     """
 
-    # (L, 1, d), of the states, so that a few huge dimensions do not drown the others; 0 and 1 before `fit`.
+    # (L, 1, d), so that a few huge dimensions do not drown the others.
     mean: Tensor
     scale: Tensor
 
@@ -44,11 +44,11 @@ class BlockNetworks(nn.Module):
     ) -> None:
         super().__init__()
         self.width, self.code_widths = width, tuple(code_widths)
-        # Neighbouring blocks with codes of the same width go through one batched product.
+        # Neighbouring blocks of equal code width share one batched product.
         self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
         bound = width**-0.5
         shapes = [((count, width, code), count * code) for code, count in self.runs]
-        # Biases are kept flat: the optimiser takes what has one dimension for a bias.
+        # Flat, because the optimiser takes one dimension for a bias.
         self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
         self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
         self.deeper = nn.ModuleList(BlockLinear(self.runs, generator) for _ in range(depth - 1))
@@ -56,16 +56,16 @@ class BlockNetworks(nn.Module):
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
     def fit(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take mean and standard deviation of the states, (L, d) each; constant dimensions are not scaled."""
+        """Take mean and standard deviation of the states, (L, d) each; constant dimensions stay unscaled."""
         self.mean.copy_(mean[:, None])
         self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
 
     def standardized(self, states: Tensor) -> Tensor:
-        """Standardize states, (L, b, d) to (L, b, d)."""
+        """Standardize states (L, b, d)."""
         return (states - self.mean) / self.scale
 
     def forward(self, states: Tensor) -> list[Tensor]:
-        """Map states (L, b, d) to codes: one tensor (blocks, b, code) per run of blocks of one code width."""
+        """Map states (L, b, d) to codes (blocks, b, code), one tensor per run of equal width."""
         codes, start, states = [], 0, self.standardized(states)
         for (code, count), weight, bias in zip(self.runs, self.weights, self.biases, strict=True):
             shift = bias.view(count, 1, code)
@@ -77,11 +77,10 @@ class BlockNetworks(nn.Module):
 
 
 class PairScore(nn.Module):
-    """The similarity of two texts, from 0 to 1, from their distances at each block: (b, L) to (b,).
+    """Score two texts from 0 to 1 from their distances 1 − cos at each block: (b, L) to (b,).
 
-    `exp`: exp(−f(x)) with f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|, so that f ≥ 0 and f(0) = 0: a text
-    has the score 1 with itself whatever was learnt. `sigmoid`: σ(v·tanh(W x + c) + a), as the paper has it. x are the
-    distances 1 − cos in units of `scale` (L,), their mean over training pairs.
+    `exp`: exp(−f(x)), f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|: equal texts always score 1. `sigmoid`:
+    σ(v·tanh(W x + c) + a), as in the paper. x is in units of `scale` (L,), the mean over training pairs.
     """
 
     scale: Tensor
@@ -90,7 +89,7 @@ class PairScore(nn.Module):
         super().__init__()
         self.kind: ScoreKind = kind
         self.hidden = hidden
-        # From 0 on, so that training starts from a score that falls with every distance.
+        # Not negative: the first score falls with every distance.
         self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
         self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
         start = torch.full((hidden,), 1 / hidden)
@@ -110,12 +109,11 @@ class PairScore(nn.Module):
 class LayerHeads(nn.Module):
     """Codes of all blocks, and the score of two texts from their codes.
 
-    networks: Without them the states are the codes. A text's vector holds the codes of its blocks side by side, each
-    scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines. raw: Take the states without the
-    final norm.
+    networks: Without them the states are the codes. A vector holds the codes side by side, each of length 1/√L: the
+    cosine of two vectors is the mean of L cosines. raw: Take states without the final norm.
     """
 
-    raw = False  # set on the instance only if True, so that the digests of others stay
+    raw = False  # instances set True only, so that digests of others stay
 
     def __init__(
         self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore, *, raw: bool = False
@@ -148,18 +146,18 @@ class LayerHeads(nn.Module):
 
     @property
     def out_features(self) -> int:
-        """Return the size of a text's vector."""
+        """Return the size of a vector."""
         return sum(code * count for code, count in self.runs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        """Map pooled states of blocks 1 … L, (L, b, d), to vectors (b, out)."""
         codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
         rows = [_unit(code).transpose(0, 1).flatten(1) for code in codes]
         vectors: Tensor = torch.cat(rows, dim=1) / float(self.blocks**0.5)
         return vectors
 
     def distances(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return 1 − cos of each block, (b, L), of vectors (b, out), as ½‖û − v̂‖²: exactly 0 for equal vectors.
+        """Return 1 − cos per block, (b, L), as ½‖û − v̂‖²: exactly 0 for equal vectors.
 
         Raises `ModelError` for vectors of another size.
         """
@@ -179,13 +177,13 @@ class LayerHeads(nn.Module):
         return torch.cat(distances, dim=1)
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Score each pair of vectors (b, out) from 0 to 1: (b,)."""
+        """Score pairs of vectors (b, out) from 0 to 1: (b,)."""
         scores: Tensor = self.score(self.distances(first, second).to(self.score.weight.dtype))
         return scores
 
 
 def read_layer_heads(place: Path) -> LayerHeads:
-    """Read heads from their settings and weights. Raises `ModelError` if they are damaged."""
+    """Read heads from settings and weights. Raises `ModelError` if damaged."""
 
     def build(values: dict[str, Any]) -> LayerHeads:
         width, blocks, codes = values["width"], values["blocks"], values["code_widths"]

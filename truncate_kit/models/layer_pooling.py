@@ -1,7 +1,7 @@
-"""Pool the tokens of a layer, and pool over layers: by maximum, mean or attention.
+"""Pool the tokens of a layer, and pool over layers.
 
-This file stands alone on torch and safetensors. Every saved model that pools over layers carries a copy of it, which
-sentence-transformers loads with `trust_remote_code=True`, without truncate-kit.
+Stands alone on torch and safetensors: models that pool over layers carry a copy, which sentence-transformers loads
+with `trust_remote_code=True`.
 """
 
 import json
@@ -18,15 +18,11 @@ PoolingMode = Literal["mean", "cls", "max", "last"]
 Over = Literal["max", "mean"]
 NormKind = Literal["layer", "rms"]
 AttentionOver = Literal["both", "cls", "mean"]
-LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0: drawn in training, their mean otherwise
+LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0
 
 
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
-    """Pool token states (b, t, d) under an attention mask (b, t) of 0 and 1 into (b, d).
-
-    mean: over real tokens; cls: the first real token; max: elementwise over real tokens; last: the last real token.
-    Padding may stand on either side.
-    """
+    """Pool token states (b, t, d) under a 0/1 mask (b, t) into (b, d); padding may stand on either side."""
     if mode == "mean":
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
@@ -38,26 +34,26 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
 
 
 def _token_place(mask: Tensor, *, last: bool) -> Tensor:
-    """Return the position of the first or last real token of each text, (b,)."""
-    # Running counts, not argmax over positions: this exports to ONNX without a special case.
+    """Return the position of the first or last real token, (b,)."""
+    # Running counts export to ONNX without a special case, argmax does not.
     real = mask.to(torch.long)
     return (real.cumsum(dim=1) * real).argmax(dim=1) if last else real.argmax(dim=1)
 
 
 class ConcatPooling(nn.Module):
-    """The CLS state and the mean state of the last layer, one after the other."""
+    """Concatenate the CLS state and the mean state of the last layer."""
 
     word = "concat"
     state_pooling: PoolingMode = "cls"
     doubled = True
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Token states (b, t, d) under a mask (b, t) to (b, 2d)."""
+        """Pool (b, t, d) under a mask (b, t) to (b, 2d)."""
         return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
 
 
 class LayerPooler(nn.Module):
-    """Base of the poolings over layers: what sentence-transformers calls, and the files of a saved module."""
+    """Pool over layers: the interface of sentence-transformers, and the saved files."""
 
     settings: dict[str, Any]
 
@@ -68,29 +64,29 @@ class LayerPooler(nn.Module):
 
     @property
     def state_pooling(self) -> PoolingMode:
-        """Return how the state of a single layer is pooled."""
+        """Return the pooling of a single layer."""
         mode: PoolingMode = self.settings.get("tokens") or self.settings["token"]
         return mode
 
     @property
     def doubled(self) -> bool:
-        """Return whether a vector is 2d wide, with the state of the last layer first."""
+        """Return whether vectors are 2d wide, the last layer's state first."""
         first = self.settings.get("last_cls") and not self.settings.get("mlp", True)
         return bool(self.settings.get("last") or first)
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into vectors (b, out).
+        """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into (b, out).
 
-        states: as a transformer hands them over, with a final norm applied to the last layer only.
+        states: with a final norm applied to the last layer only, as transformers return them.
         """
         raise NotImplementedError
 
     def fits(self, width: int, depth: int) -> bool:
-        """Return whether a model of this width and depth has the layers that are pooled."""
+        """Return whether such a model has the pooled layers."""
         return bool(self.settings["width"] == width and max(self.settings.get("layers", [0])) <= depth)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Add `sentence_embedding` (b, out) to the output of a Transformer module."""
+        """Add `sentence_embedding` (b, out) to the features."""
         layers = features.get("all_layer_embeddings")
         if layers is None:
             raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
@@ -99,14 +95,14 @@ class LayerPooler(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return d, or 2d with the state of the last layer put first."""
+        """Return d, or 2d if doubled."""
         width: int = self.settings["width"]
         return 2 * width if self.doubled else width
 
-    get_sentence_embedding_dimension = get_embedding_dimension  # the older name
+    get_sentence_embedding_dimension = get_embedding_dimension  # older name
 
     def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Write config.json and, if there are weights, model.safetensors."""
+        """Write config.json and any weights."""
         folder = Path(output_path)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
@@ -125,16 +121,17 @@ class LayerPooler(nn.Module):
 
 
 class LayerPooling(LayerPooler):
-    """The elementwise maximum, or the mean, over chosen layers, each pooled over its tokens first.
+    """Take the elementwise maximum or mean over layers, each pooled over its tokens first.
 
     Args:
         width: d.
         layers: Rising; 0 = embeddings.
-        over: `max` or `mean` over the layers.
-        tokens: How the tokens of each layer are pooled.
-        norm: `layer` or `rms` for a model that ends in a norm. The module then has a copy of it, with `eps` and, if
-            it has one, `bias`, and applies it to the layers below the last, which come without it.
-        last: Put the pooled state of the last layer first; a vector is then 2d wide.
+        over: `max` or `mean`.
+        tokens: Pooling of each layer.
+        norm: `layer` or `rms`: the model's final norm, copied and applied below the last layer.
+        eps: Of that norm.
+        bias: Whether that norm has one.
+        last: Put the last layer's pooled state first, for 2d in all.
     """
 
     def __init__(
@@ -153,7 +150,7 @@ class LayerPooling(LayerPooler):
         self.layers = list(layers)
         self.over, self.tokens = over, tokens
         self.settings = {"width": width, "layers": self.layers, "over": over, "tokens": tokens}
-        if last:  # named only if set, so that the digests of models without it stay
+        if last:  # only if set, so that other digests stay
             self.settings["last"] = True
         self.norm: nn.Module | None = None
         if norm is not None:
@@ -181,25 +178,22 @@ class LayerPooling(LayerPooler):
 
 
 class LayerAttentionPooling(LayerPooler):
-    """Attention over the states of all layers, embeddings included, and a tanh layer that brings it to width d.
+    """Attend over the states of all layers, embeddings included; a tanh layer brings the result to width d.
 
-    As the authors of "Don't Judge a Language Model by Its Last Layer" (COLING 2022) run it: query, key and value are
-    linear maps without bias under RReLU; the scores q_i · k_j of every layer i with every layer j are divided by the
-    number of layers N and softmaxed over j; the values under these weights are averaged over i.
+    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as the authors run it: query, key and value are
+    linear maps without bias under RReLU; scores q_i · k_j are divided by the number of layers N, softmaxed over j, and
+    the weighted values averaged over i.
 
-    As equations 1 to 3 of the paper print it (`literal`): α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
-    query and key of the same layer, so one weight for each layer; h^L = Σ_j α_j W_v h_j^a. No RReLU, no exponential:
-    weights may be negative, and grow without bound if the scores of a text add up to almost 0.
-
-    Either way the last CLS state is put before the result (equation 4); d or 2d → d, tanh, is the MLP of equation 5.
+    `literal`, equations 1 to 3 as printed: α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a), h^L = Σ_j α_j
+    W_v h_j^a. Weights may be negative, and grow without bound if scores add up to almost 0.
 
     Args:
         width: d.
-        over: Which states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean`.
-        last_cls: Put the CLS state of the last layer before the attended states.
-        literal: The equations as printed instead of the authors' code.
-        token: The token that sums a text up, `cls` (the first one) or, for causal models, `last`.
-        mlp: Whether there is a tanh layer; without it a vector is the attended state, with `last_cls` 2d wide.
+        over: `both` (queries from CLS, keys and values from means), `cls` or `mean`.
+        last_cls: Put the last CLS state before the result (equation 4).
+        literal: Follow the printed equations.
+        token: `cls` (the first) or, for causal models, `last`.
+        mlp: Add the tanh layer (equation 5).
     """
 
     word = "layer-attention"
@@ -216,7 +210,7 @@ class LayerAttentionPooling(LayerPooler):
     ) -> None:
         super().__init__()
         self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
-        if not mlp:  # named only if left out, so that the digests of models with it stay
+        if not mlp:  # only if left out, so that other digests stay
             self.settings["mlp"] = False
         self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
         self.query = nn.Linear(width, width, bias=False)
@@ -230,7 +224,7 @@ class LayerAttentionPooling(LayerPooler):
             nn.init.zeros_(self.dense.bias)
 
     def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the CLS states (the last token's in a causal model) and mean states of all layers, (b, N, d) each."""
+        """Return the summary-token states and mean states of all layers, (b, N, d) each."""
         place = _token_place(mask, last=self.token == "last")
         rows = torch.arange(mask.shape[0], device=mask.device)
         weights = mask.unsqueeze(-1).to(states[0].dtype)
@@ -241,12 +235,7 @@ class LayerAttentionPooling(LayerPooler):
         )
 
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return how much of each layer's value goes into the vector: (b, N), rows sum to 1; see the class.
-
-        Args:
-            summaries: CLS states of all layers, (b, N, d).
-            means: Their mean states, (b, N, d).
-        """
+        """Return each layer's weight in the vector from (b, N, d) each: (b, N), rows sum to 1."""
         asking = means if self.over == "mean" else summaries
         asked = summaries if self.over == "cls" else means
         if self.literal:
@@ -257,12 +246,12 @@ class LayerAttentionPooling(LayerPooler):
         return scores.softmax(dim=-1).mean(dim=1)
 
     def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return sentence vectors (b, out) from the CLS states and the mean states of all layers, (b, N, d) each."""
+        """Return vectors (b, out) from the CLS and mean states, (b, N, d) each."""
         weights = self.layer_weights(summaries, means)
         values = self.value(summaries if self.over == "cls" else means)
         if not self.literal:
             values = self._slope(values)
-        # The mean over queries of weighted sums is the weighted sum under the mean weights.
+        # The mean of weighted sums is the sum under mean weights.
         pooled: Tensor = (weights.unsqueeze(-1) * values).sum(dim=1)
         if self.last_cls:
             pooled = torch.cat([summaries[:, -1], pooled], dim=-1)
@@ -273,7 +262,7 @@ class LayerAttentionPooling(LayerPooler):
         return self.attend(*self.summaries_and_means(states, mask))
 
     def _slope(self, values: Tensor) -> Tensor:
-        """Apply RReLU; outside training the leaky form, the only one that exporters know."""
+        """Apply RReLU; outside training the leaky form, which exporters know."""
         if self.training:
             return functional.rrelu(values, LOWEST_SLOPE, HIGHEST_SLOPE, training=True)
         return functional.leaky_relu(values, (LOWEST_SLOPE + HIGHEST_SLOPE) / 2)

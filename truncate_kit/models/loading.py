@@ -1,4 +1,4 @@
-"""From a name or folder to an `Encoder`: every weight present and finite, no code of the folder run."""
+"""Load an `Encoder` from a name or folder: every weight present and finite, no foreign code run."""
 
 import copy
 import logging
@@ -33,13 +33,13 @@ from truncate_kit.models.model_folder import (
 )
 from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
 
-# Settings of the call and its implementation, not of the model.
+# Settings of the call, not of the model.
 _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
     "torchscript", "use_return_dict",
 )  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
-# Inside blocks: buffers of earlier versions, and cross-attention.
+# Buffers of earlier versions, and cross-attention.
 _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
@@ -54,19 +54,19 @@ def load_encoder(
     attention: str | None = None,
     device: str | None = None,
 ) -> Encoder:
-    """Load a transformer or sentence-transformers model for reading states, cutting and fine-tuning, in float32.
+    """Load a transformer or sentence-transformers model in float32.
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; by default the model's own, else as sentence-transformers pools it.
-        max_length: Tokens per text, special tokens included; by default the model's limit.
-        attention: `sdpa`, `eager` or another of transformers; by default its choice.
+        pooling: One of `POOLING_MODES`; by default as sentence-transformers pools it.
+        max_length: Tokens per text, special ones included; by default the model's limit.
+        attention: `sdpa`, `eager` or another of transformers.
         device: See `select_device`.
 
     Raises:
         ModelError: The model cannot be used.
         DeviceError: The device is not active.
-        UsageError: `pooling` or `max_length` does not suit the model, or there is no such `attention`.
+        UsageError: An option does not suit the model.
     """
     if attention is not None:
         known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
@@ -77,7 +77,7 @@ def load_encoder(
     config = load_config(pipeline.transformer)
     _check_pooling(pipeline, config, pooling)
     reader = _reader_of(pipeline, config, max_length)
-    # Models made to continue texts are pooled as sentence-transformers does.
+    # As sentence-transformers does for models made to continue texts.
     causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
     encoder = Encoder(
         name=str(name),
@@ -98,15 +98,15 @@ def load_encoder(
 
 
 def load_reader(folder: Path) -> TextReader:
-    """Load tokenizer and text settings of a model folder without its weights. Raises `ModelError`."""
+    """Load tokenizer and text settings without weights. Raises `ModelError`."""
     pipeline = read_pipeline(folder)
     return _reader_of(pipeline, load_config(pipeline.transformer))
 
 
 def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Load the tokenizer of a model, with the maximum length asked for. Raises `UsageError` if that does not fit."""
+    """Load the tokenizer. Raises `UsageError` if the maximum length asked for does not fit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
-    # sentence-transformers puts its own limit in place of the tokenizer's.
+    # sentence-transformers' own limit replaces the tokenizer's.
     length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
     if not 2 <= length <= (positions or length):
         most = f" to {positions}, the model's positions" if positions else ""
@@ -117,19 +117,18 @@ def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None =
 
 
 def _made_as(config: PretrainedConfig) -> str:
-    """Return the class that a checkpoint was saved from."""
     return str((config.architectures or [""])[0])
 
 
 def dropped_head(encoder: Encoder) -> str | None:
-    """Return a note for a model that was made to classify texts, such as a cross-encoder."""
+    """Return a note for a model made to classify texts, such as a cross-encoder."""
     if not (made_as := _made_as(encoder.backbone.config)).endswith("ForSequenceClassification"):
         return None
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
-    """Make an encoder of the given shape with random weights and no tokenizer, to time it."""
+    """Make an encoder of this shape with random weights and no tokenizer."""
     backbone = AutoModel.from_config(config)
     if (pooler := family_of(config).pooler) is not None:
         setattr(backbone, pooler, None)
@@ -138,7 +137,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 
 def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | None:
-    """Return the trained pooler of a model, if it has one: a linear layer and tanh over a state, (b, d) to (b, d).
+    """Return the trained pooler of a model, if any: a linear layer and tanh, (b, d) to (b, d).
 
     Raises `ModelError` if it is required and missing.
     """
@@ -159,7 +158,7 @@ def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | Non
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    """Check that the modules over the layers fit the model, and that `pooling`, if given, may replace them."""
+    """Check that the modules over the layers fit the model, and that `pooling` may replace them."""
     pooler, heads, depth, width = pipeline.pooler, pipeline.heads, config.num_hidden_layers, config.hidden_size
     if pooling is not None and (pooler is not None or (heads is not None and pooling != pipeline.pooling)):
         own = "layer heads" if pooler is None else pooler.word
@@ -168,7 +167,7 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
             hint="Leave out `pooling`, or name another model.",
         )
     fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
-    # sentence-transformers reads layers below the last only if config.json says so.
+    # sentence-transformers reads lower layers only with this setting.
     if pipeline.combination is not None:
         fits = pipeline.combined_depth == depth and config.output_hidden_states
     elif isinstance(pooler, LayerPooler):
@@ -181,11 +180,8 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
         )
 
 
-# Configuration
-
-
 def load_config(name: str | Path) -> PretrainedConfig:
-    """Load the configuration in a model folder, in a JSON file, or of a hub name. Raises `ModelError`."""
+    """Load the configuration from a model folder, JSON file or hub name. Raises `ModelError`."""
     path = local_path(name)
     if not path.is_file():
         path = read_pipeline(resolve(name)).transformer / "config.json"
@@ -208,7 +204,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     kind = values.get("position_embedding_type")
     try:
         config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
-    except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
+    except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
     if kind not in (None, "absolute", *(("rope", "rotary") if hasattr(config, "rope_parameters") else ())):
         raise ModelError(  # the class would use absolute ones
@@ -218,13 +214,10 @@ def load_config(name: str | Path) -> PretrainedConfig:
     return config
 
 
-# Weights
-
-
 def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
-    """Load the base model in float32, by default without its pooler head. Raises `ModelError`."""
+    """Load the base model in float32. Raises `ModelError`."""
     _check_size(folder, config)
     pooler = family_of(config).pooler
     try:
@@ -234,11 +227,11 @@ def load_backbone(
                 config=config,
                 dtype=torch.float32,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are named below, not by a report in the log
+                ignore_mismatched_sizes=True,  # named below
                 trust_remote_code=False,
                 **({"attn_implementation": attention} if attention else {}),
             )
-    except Exception as error:  # each architecture checks, or does not, in its own way
+    except Exception as error:  # each architecture checks in its own way
         raise unreadable(folder, error) from error
     headless = {key for key in report["missing_keys"] if key.startswith(f"{pooler}.")}
     if pooler is not None and (headless or not keep_pooler):
@@ -251,7 +244,7 @@ def load_backbone(
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raise `ModelError` for weights that are missing, of another shape, or of further blocks."""
+    """Raise `ModelError` for weights that are missing, misshapen, or of further blocks."""
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
     block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads, poolers and old buffers may be left over
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
@@ -266,9 +259,9 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
-    """Raise `ModelError` before building a model if its configuration describes more weights than the files have bytes.
+    """Raise `ModelError` if the configuration describes more weights than the files have bytes.
 
-    A weight takes a byte or more, so at most four times the size of the files is allocated.
+    This bounds the memory that a model takes: at most four times the size of its files.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
@@ -279,7 +272,7 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
     try:
         with quiet_transformers(), torch.device("meta"):
             described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
-    except Exception as error:  # sizes that do not fit together are found by each layer in its own way
+    except Exception as error:  # each layer fails in its own way
         raise ModelError(
             f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
         ) from error

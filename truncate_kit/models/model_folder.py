@@ -1,7 +1,4 @@
-"""The files of a model folder: found by a name, read without running code, never outside the folder.
-
-A model folder comes from outside. The paths it names and the links in it have to stay inside.
-"""
+"""Find and read the files of a model folder without running code or leaving the folder."""
 
 import contextlib
 import pickle
@@ -32,13 +29,10 @@ _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.o
 _WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
 
 
-# From a name to a folder
-
-
 def resolve(name: str | Path) -> Path:
-    """Return the local folder of a model: a folder, a bundled miniature, or a hub name (downloaded and cached).
+    """Return the local folder of a model: a path, a bundled miniature, or else a hub name (downloaded).
 
-    The hub is asked only if the name is neither a path nor a miniature. Raises `ModelError`.
+    Raises `ModelError`.
     """
     text, path = str(name), local_path(name)
     if is_there(path):
@@ -54,7 +48,7 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download configurations and weights, pickled ones only if there are no others."""
+    """Download configurations and weights, pickled ones only as a last resort."""
     hint = f"Hub names look like owner/name; the bundled miniatures are called {', '.join(miniature_names())}."
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
@@ -77,16 +71,13 @@ def _download(name: str) -> Path:
         raise ModelError(problem, hint=f"Check the path or the connection. {hint}") from error
 
 
-# Confinement
-
-
 def check_links(folder: Path, place: Path) -> None:
-    """Check the files of the module in `place`, and of weights that it names, links followed.
+    """Check that the files of a module, and the weights they name, lie in `folder` or the hub's cache of it.
 
-    Raises `ModelError` if one lies neither in the model's `folder` nor in the hub's cache of it.
+    Raises `ModelError`.
     """
     root = real_path(folder)
-    # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
+    # In the cache, snapshots/REVISION and module folders in it link into blobs.
     blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
     listed = place.glob("*") if place == folder else place.rglob("*")
     files = [place, *(file for file in listed if file.suffix in _READ)]
@@ -100,11 +91,8 @@ def check_links(folder: Path, place: Path) -> None:
             )
 
 
-# Files of a module
-
-
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """Read the weights of a module from safetensors or a .bin file; {} without either. Raises `ModelError`."""
+    """Read weights from safetensors or a .bin file, {} without either. Raises `ModelError`."""
     weights: dict[str, Tensor] = {}
     try:
         if (place / WEIGHTS_FILE).exists():
@@ -117,7 +105,7 @@ def read_weights(place: Path) -> dict[str, Tensor]:
 
 
 def unreadable(place: Path, error: Exception) -> ModelError:
-    """Return the error for a model in `place` that cannot be read."""
+    """Return the error for an unreadable model."""
     if isinstance(error, pickle.UnpicklingError):
         return ModelError(
             f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
@@ -130,9 +118,9 @@ def unreadable(place: Path, error: Exception) -> ModelError:
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
-    """Build a module from its config.json and fill in its weights. Raises `ModelError`.
+    """Build a module from config.json and fill in its weights. Raises `ModelError`.
 
-    It is built on the meta device: sizes in the configuration that do not fit the weights take no memory.
+    It is built on the meta device: wrong sizes take no memory.
     """
     values, weights = read_json(place / "config.json"), read_weights(place)
     try:
@@ -141,14 +129,14 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
         module.load_state_dict(weights, assign=True)
     except ModelError:
         raise
-    except Exception as error:  # each class fails on wrong values in its own way
+    except Exception as error:  # each class fails in its own way
         raise unreadable(place, error) from error
     check_finite(module, place)
     return module.float()
 
 
 def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
-    """Write the configuration and the weights of a module, if it has them, into the folder `place`."""
+    """Write configuration and weights, if any, into `place`."""
     place.mkdir(parents=True, exist_ok=True)
     if values is not None:
         write_json(place / "config.json", values)
@@ -158,7 +146,7 @@ def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, 
 
 
 def check_finite(module: nn.Module, folder: Path) -> None:
-    """Raise `ModelError` if a weight that was read from `folder` is NaN or infinite."""
+    """Raise `ModelError` if a weight is NaN or infinite."""
     for name, weight in module.state_dict().items():
         if not torch.isfinite(weight).all():
             raise ModelError(
@@ -166,29 +154,26 @@ def check_finite(module: nn.Module, folder: Path) -> None:
             )
 
 
-# While a folder is read
-
-
 def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
-    """Return name, inode, size and time of writing of the files that a model is read from, `more` included."""
+    """Return name, inode, size and time of writing of the model's files and `more`."""
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
     found = []
     for file in sorted(files):
-        with contextlib.suppress(OSError):  # gone since it was listed: its absence shows
+        with contextlib.suppress(OSError):  # gone since it was listed
             facts = file.stat()
             found.append((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
     return tuple(found)
 
 
 def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
-    """Raise `ModelError` if a model folder is no longer in the state `before`."""
+    """Raise `ModelError` if a model folder has left the state `before`."""
     if state_of(folder, more) != before:
         raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
 
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the progress bars and warnings of transformers, which reports weights that are left out on purpose."""
+    """Silence transformers, which reports weights left out on purpose."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,7 +1,4 @@
-"""A sentence-transformers folder around a transformer: the modules it names, read and written.
-
-Only known modules are built, by this package's own code; no class is imported by a name found in a file.
-"""
+"""Read and write a sentence-transformers folder: known modules only, no class imported by name."""
 
 import contextlib
 import functools
@@ -44,9 +41,9 @@ from truncate_kit.models.model_folder import (
 )
 
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
-_POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder: sentence-transformers has no such code
+_POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
-_POOLING_FLAGS = {  # the older way to state a pooling, which every version reads
+_POOLING_FLAGS = {  # the older form, which every version reads
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
@@ -55,9 +52,9 @@ _POOLING_FLAGS = {  # the older way to state a pooling, which every version read
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
 _READING_FILE = "sentence_bert_config.json"
-# sentence-transformers reads the first of these that is not empty; older versions named them by architecture.
+# The first non-empty one counts; older versions named them by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# Settings that override configuration, tokenizer and call; names before and since sentence-transformers 5.
+# These override configuration, tokenizer and call; names before and since sentence-transformers 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -65,11 +62,8 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# What may follow the pooling
-
-
 class Dense(nn.Module):
-    """A linear layer and an activation over sentence vectors: (b, d) to (b, out)."""
+    """Apply a linear layer and an activation to sentence vectors: (b, d) to (b, out)."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: str) -> None:
         super().__init__()
@@ -84,7 +78,7 @@ class Dense(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings in its config.json."""
+        """Return the values of its config.json."""
         return {
             "in_features": self.linear.in_features,
             "out_features": self.linear.out_features,
@@ -107,7 +101,7 @@ class Normalize(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """A layer norm over sentence vectors."""
+    """Normalize sentence vectors as torch's layer norm."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -115,7 +109,7 @@ class LayerNorm(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings in its config.json."""
+        """Return the values of its config.json."""
         return {"dimension": self.norm.normalized_shape[0]}
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -124,32 +118,29 @@ class LayerNorm(nn.Module):
         return out
 
 
-# Reading
-
-
 @dataclass(slots=True)
 class Pipeline:
-    """The settings and modules of a sentence-transformers folder around its transformer."""
+    """The settings and modules around a transformer."""
 
     transformer: Path
-    folders: list[Path] = field(default_factory=list)  # of all modules; each lies inside the model's folder
+    folders: list[Path] = field(default_factory=list)  # of all modules
     pooling: PoolingMode | None = None
     tail: list[nn.Module] = field(default_factory=list)
     max_length: int | None = None
     lower_case: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json: prompts, similarity
-    combination: tuple[int, ...] | None = None  # layers that are averaged before pooling
-    combined_depth: int | None = None  # of the model they were stated for
-    pooler: Pooler | None = None  # instead of a single pooling
-    heads: LayerHeads | None = None  # over the states of all blocks
+    settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json
+    combination: tuple[int, ...] | None = None  # layers averaged before pooling
+    combined_depth: int | None = None  # depth they were stated for
+    pooler: Pooler | None = None  # replaces `pooling`
+    heads: LayerHeads | None = None  # over all blocks
     unkept: ModelError | None = None  # why its own pooling has to be replaced
 
 
 def read_pipeline(folder: Path) -> Pipeline:
-    """Read `modules.json` and what it names; a folder without one is a bare transformer.
+    """Read `modules.json` and what it names; without one the folder is a bare transformer.
 
-    Raises `ModelError` for a path or a link that leads out of the folder, for modules or settings that would change
-    the vectors and are not known here, and for damaged files. A pooling that cannot be kept is noted in `unkept`.
+    Raises `ModelError` for paths or links out of the folder, unknown modules or settings that would change the
+    vectors, and damaged files. An unsupported pooling is noted in `unkept`.
     """
     check_links(folder, folder)
     listing, pipeline = folder / "modules.json", Pipeline(transformer=folder)
@@ -179,7 +170,7 @@ def _unkept(problem: str, hint: str) -> ModelError:
 
 
 def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
-    """Raise `ModelError` unless each setting in the file `path` has an allowed value; the first is the default."""
+    """Raise `ModelError` unless each setting has an allowed value, the first by default."""
     for name, known in allowed.items():
         if values.get(name, known[0]) not in known:
             raise _unkept(
@@ -189,7 +180,6 @@ def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) 
 
 
 def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
-    """Add the module of the class `name` in the folder `place` to the pipeline."""
     kind, path = name.rpartition(".")[2], place / "config.json"
     known = (f"{_POOLER_SOURCE.stem}.{kind}",) if kind in LAYER_POOLERS else ("sentence_transformers.", "truncate_kit.")
     if not name.startswith(known):
@@ -213,7 +203,7 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
             pipeline.tail.append(read_module(place, lambda values: LayerNorm(values["dimension"])))
         case "Normalize":
             pipeline.tail.append(Normalize())
-        case "Dropout":  # only acts in training
+        case "Dropout":  # acts in training only
             pass
         case _ if kind in LAYER_POOLERS:
             pooler = read_module(place, lambda values: LAYER_POOLERS[kind](**values))
@@ -227,7 +217,7 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
 
 
 def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    """Read maximum length and casing from the first file that is not empty."""
+    """Read maximum length and casing."""
     for kind in _READERS:
         path = place / f"sentence_{kind}_config.json"
         values = read_json(path) if path.exists() else {}
@@ -238,7 +228,7 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
 
 
 def _read_combination(pipeline: Pipeline, place: Path) -> None:
-    """Read the layers with a weight, and the depth they are counted in."""
+    """Read the layers with a weight, and their depth."""
     values = read_json(place / "config.json")
     depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
     weights = read_weights(place)["layer_weights"]
@@ -251,7 +241,7 @@ def _read_combination(pipeline: Pipeline, place: Path) -> None:
 
 
 def _read_pooling(pipeline: Pipeline, path: Path) -> None:
-    """Read how tokens are pooled, or why that cannot be kept. Raises `ModelError` if no other can replace it."""
+    """Read the pooling, or why it cannot be kept. Raises `ModelError` if no other can replace it."""
     values = read_json(path)
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
@@ -264,7 +254,7 @@ def _read_pooling(pipeline: Pipeline, path: Path) -> None:
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
-    """Build a Dense module. Raises `ModelError` unless it replaces the vector by another."""
+    """Raise `ModelError` unless the module replaces the vector."""
     vector = "sentence_embedding"
     _check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
@@ -275,14 +265,11 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
     return Dense(values["in_features"], values["out_features"], bias=bias, activation=activation)
 
 
-# Writing
-
-
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
-    """Write the files of a sentence-transformers folder around the transformer in it.
+    """Write the files of a sentence-transformers folder around its transformer.
 
-    Names are as in sentence-transformers 2: every later version and text-embeddings-inference read them. It loads the
-    poolings of `LAYER_POOLERS` from the folder with `trust_remote_code=True`, and refuses `LayerHeads`.
+    Names are of sentence-transformers 2, as later versions and text-embeddings-inference read them. `LAYER_POOLERS`
+    load with `trust_remote_code=True`, `LayerHeads` not at all.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
     listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
@@ -292,7 +279,7 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
         listing.append({"idx": number, "name": str(number), "path": f"{number}_{kind}", "type": f"{package}.{kind}"})
         write_module(folder / f"{number}_{kind}", values, weights)
 
-    if encoder.combination is not None:  # weight 1 for each layer and 0 between them, from the lowest one on
+    if encoder.combination is not None:  # weight 1 for each layer, 0 between them
         start = min(encoder.combination)
         weights = torch.zeros(encoder.depth + 1 - start)
         weights[[layer - start for layer in encoder.combination]] = 1
@@ -312,25 +299,21 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
-        reading |= _NO_POOLER  # else sentence-transformers makes a pooler of random weights, and warns of it
+        reading |= _NO_POOLER  # else sentence-transformers makes a random pooler
     write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
 
 
 def load_by_any_runtime(folder: Path) -> None:
-    """Remove a setting of torch's classes from a saved folder.
-
-    Optimum's classes, by which sentence-transformers runs graphs, fail on it; without it torch reports a missing
-    pooler.
-    """
+    """Remove a setting of torch's classes, on which Optimum's classes fail."""
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
-    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # settings of others stay
+    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # others' settings stay
         write_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
 
 
 def loading_words(pooler: nn.Module | None) -> str:
-    """Return the sentence of a model card on loading a model with this pooler."""
+    """Return the model card's sentence on loading."""
     if not isinstance(pooler, LayerPooler):
         return "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
     return (
@@ -339,7 +322,7 @@ def loading_words(pooler: nn.Module | None) -> str:
     )
 
 
-# The record, the graphs, and files of their weights.
+# Record, graphs and files of their weights.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 
@@ -347,12 +330,7 @@ _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data
 def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
     """Return how a model was made of another one.
 
-    Args:
-        method: Of the new model.
-        source: The original model.
-        lean: The new model.
-        data: The `PairSplits` or `PairSet` that taught or chose it, undivided.
-        **values: Further fields of `Origin`, in place of their defaults.
+    data: The undivided pairs that taught or chose it. values: Further fields of `Origin`.
     """
     facts: dict[str, Any] = {
         "method": method,
@@ -378,14 +356,11 @@ def save_encoder(
     origin: Origin | None = None,
     records: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a model folder and return it.
-
-    `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; it has no weight above the last
-    layer. Graphs that were exported from the same model stay.
+    """Write a model folder for `SentenceTransformer` and `AutoModel`; graphs exported from the same model stay.
 
     Args:
-        encoder: The model to save.
-        folder: Replaced as a whole, or left as it was on failure.
+        encoder: The model.
+        folder: Replaced as a whole, or unchanged on failure.
         model_card: Text of README.md.
         origin: Content of origin.json.
         records: Texts of further files by name.
@@ -397,7 +372,7 @@ def save_encoder(
     folder = local_path(folder)
     with replacing(folder) as target:
         target.mkdir()
-        encoder.reader.token_ids(["a"])  # a tokenizer writes down how it was called last
+        encoder.reader.token_ids(["a"])  # a tokenizer saves its last call
         encoder.reader.tokenizer.model_max_length = encoder.max_length
         encoder.reader.tokenizer.save_pretrained(target)
         with quiet_transformers():
@@ -413,7 +388,6 @@ def save_encoder(
 
 
 def _keep_graphs(old: Path, new: Path) -> None:
-    """Keep the graphs that were exported from the same model, if they can be read."""
     with contextlib.suppress(OSError, ValueError, LookupError, TruncateKitError):
         if (old / EXPORT_RECORD).is_file() and model_digests(old) == model_digests(new):
             for file in old.iterdir():
@@ -422,7 +396,7 @@ def _keep_graphs(old: Path, new: Path) -> None:
             load_by_any_runtime(new)
 
 
-# Fields of a tokenizer that neither vectors nor training depend on; its maximum length is the encoder's.
+# Tokenizer fields that change neither vectors nor training.
 _TOKENIZER_BOOKKEEPING = {
     "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
     "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
@@ -430,35 +404,35 @@ _TOKENIZER_BOOKKEEPING = {
 
 
 class Digest:
-    """SHA-256 over parts, each after its size, so that different lists of parts give different bytes."""
+    """Hash parts with SHA-256, each after its size."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
 
     def add(self, *parts: str | bytes | memoryview) -> None:
-        """Add texts or bytes without copying bytes."""
+        """Add texts or bytes."""
         for part in parts:
             data = part.encode() if isinstance(part, str) else part
             self._sha.update(f"{len(data)} ".encode())
             self._sha.update(data)
 
     def add_values(self, values: Any) -> None:
-        """Add JSON values; neither the order of keys counts nor the kind of a sequence."""
+        """Add JSON values; key order and kind of sequence do not count."""
         self.add(_in_order(values))
 
     def add_file(self, file: Path) -> None:
-        """Add the content of a file."""
+        """Add a file's content."""
         with file.open("rb") as stream:
             self.add(hashlib.file_digest(stream, "sha256").digest())
 
     def add_weights(self, weights: dict[str, Tensor]) -> None:
-        """Add names, types, shapes and bytes, in the order of names."""
+        """Add names, types, shapes and bytes, by name."""
         for name, weight in sorted(weights.items()):
             self.add(name, str(weight.dtype), repr(tuple(weight.shape)))
             self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def add_reader(self, reader: TextReader) -> None:
-        """Add everything that token ids depend on, with all prompts."""
+        """Add all that token ids depend on, and the prompts."""
         self.add_values([reader.max_length, reader.lower_case])
         prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
         default = reader.settings.get("default_prompt_name")
@@ -488,25 +462,24 @@ def _in_order(values: Any) -> str:
     return json.dumps(values, sort_keys=True, default=repr)
 
 
-# A command needs the digests of a few models several times, and vocabularies take longer than small weights.
+# Cached: a vocabulary takes longer than small weights.
 @functools.lru_cache(maxsize=8)
 def _serialised(tokenizer: str) -> bytes:
-    """Sort a tokenizer's own JSON by keys, without the settings of its last call."""
     state = json.loads(tokenizer)
-    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # each call sets them
+    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # set by each call
     return _in_order(kept).encode()
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 over everything that an encoder's vectors and training depend on.
+    """Return the SHA-256 over all that vectors and training depend on; saving and loading keep it.
 
-    Names, folders, versions, device and attention implementation do not count. Saving and loading keep it.
+    Names, folders, versions, device and attention implementation do not count.
     """
     digest = Digest()
     digest.add_values(settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
-        # Kinds of all inner modules, and the plain values among their public attributes.
+        # Kinds and plain public values of all inner modules.
         inside = [] if part is None else part.named_modules()
         kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
         digest.add_values(None if part is None else kinds)
@@ -521,7 +494,7 @@ def _public(module: nn.Module) -> dict[str, Any]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of all files in a folder and the folders in it, with their names."""
+    """Return the SHA-256 of all files in a folder, at any depth, with their names."""
     digest = Digest()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.add(str(file.relative_to(folder)))

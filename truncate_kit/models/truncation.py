@@ -1,8 +1,7 @@
-"""Keep some of an encoder's blocks or word pieces exactly, count parameters, and read the states of all layers.
+"""Keep some of an encoder's blocks or word pieces exactly, count parameters, and read all layers.
 
-A text without a dropped word piece keeps its vector. Every tokenizer chooses among fitting pieces: WordPiece takes the
-longest one, Unigram the path of the highest score, BPE the merge of the lowest rank. No choice changes if only other
-candidates are dropped. The rules below list the pieces that have to stay for that, and to keep every text readable.
+WordPiece takes the longest piece, Unigram the path of the highest score, BPE the merge of the lowest rank: dropping
+other candidates changes no choice. So a text without dropped pieces keeps its vector.
 """
 
 import contextlib
@@ -29,29 +28,37 @@ from truncate_kit.models.model_folder import quiet_transformers
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
-    """Return the encoder cut at `layer`: its embeddings and blocks 1 … layer; see `keep`.
+    """Return the encoder cut at `layer`: its embeddings and blocks 1 … layer.
 
-    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32. Raises
-    `LayerOutOfRangeError` and `LayerNotHeldError`.
+    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32.
+
+    Args:
+        encoder: Stays as it is.
+        layer: From 0 (embeddings) to L.
+        copy_weights: False shares memory with `encoder`.
+
+    Raises:
+        LayerOutOfRangeError: The layer does not exist.
+        LayerNotHeldError: The family's class cannot hold it.
     """
     truncated_config(encoder.backbone.config, layer)
     return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
 
 
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
-    """Return the encoder with its embeddings and these blocks only, with pooling, tail, prompts and tokenizer.
+    """Return the encoder with its embeddings and these blocks only.
 
-    Its output equals running the blocks one after the other, bitwise on CPU in float32, then the final norm if the
-    family has one. Combinations, poolings and heads over layers are kept with all blocks only.
+    Its output equals running the blocks in order, bitwise on CPU in float32, then any final norm. Combinations,
+    poolings and heads over layers need all blocks.
 
     Args:
-        encoder: Is copied.
-        blocks: Different numbers from 1 to L, rising.
-        copy_weights: False shares memory with `encoder` (to read states; training either would change both).
+        encoder: Stays as it is.
+        blocks: Rising numbers from 1 to L.
+        copy_weights: False shares memory with `encoder`.
 
     Raises:
         LayerOutOfRangeError: A block does not exist.
-        LayerNotHeldError: No ordinary class of the family would compute the same from these blocks.
+        LayerNotHeldError: The family's class cannot hold these blocks.
         ModelError: They do not rise.
     """
     whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
@@ -73,7 +80,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         encoder.family.quicken(backbone)
     shared: list[Any] = [encoder.family, encoder.tokenizer, encoder.seen]
     shared += [] if copy_weights else [encoder.tail, encoder.pooler]
-    kept = Encoder.__new__(Encoder)  # all but the backbone is copied; other threads may use `encoder` meanwhile
+    kept = Encoder.__new__(Encoder)  # other threads may use `encoder` meanwhile
     kept.__dict__ = copy.deepcopy(vars(encoder), {id(encoder.backbone): backbone} | {id(part): part for part in shared})
     if not whole:
         kept.heads = None
@@ -83,7 +90,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
 
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the layers of 0 … L at which a truncated model can be stored and reloaded exactly."""
+    """Return the layers of 0 … L at which a cut model can be reloaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         with contextlib.suppress(LayerNotHeldError):
@@ -93,14 +100,14 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """Return a copy of `config` for the model cut at `layer`; see `kept_config`."""
+    """Return a copy of `config` for the model cut at `layer`."""
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers, lowest=family_of(config).lowest_layer)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
-    """Return a copy of `config` for the model with these blocks only. Raises as `keep` does."""
+    """Return a copy of `config` with these blocks only. Raises as `keep`."""
     family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
@@ -115,7 +122,7 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
             hint=f"Use a layer from {family.lowest_layer} to {depth}.",
         )
     kept = copy.deepcopy(config)
-    if getattr(config, "layer_types", None) is not None:  # a list of another length is refused at reload
+    if getattr(config, "layer_types", None) is not None:  # reloads refuse another length
         kept.layer_types = [config.layer_types[block - 1] for block in blocks]
     if 0 < len(blocks) < depth and family.keep_blocks is not None:
         family.keep_blocks(kept, blocks)
@@ -132,13 +139,13 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
 
 
 def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
-    """Return the items of the family's list of blocks that these blocks are."""
+    """Return the list items of these blocks."""
     items = family_of(config).items(config)
     return [items[block - 1] for block in blocks]
 
 
 def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
-    """Return the names of the weights that a model with these blocks has, and their names there."""
+    """Map the names of kept weights to their new names."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
@@ -153,12 +160,9 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
-    """Count the parameters of the model cut at each layer 0 … L, pooler excluded; None if it cannot be stored.
+    """Count the parameters at each layer 0 … L, pooler excluded; None if it cannot be stored.
 
-    Computed on the meta device: no weights are made.
-
-    Args:
-        config: Of the backbone, such as `encoder.backbone.config`.
+    config: Of the backbone, such as `encoder.backbone.config`. No weights are made.
     """
     held, pooler = layers_held(config), f"{family_of(config).pooler}."
     named = _meta_model(config).named_parameters()
@@ -175,33 +179,33 @@ def _meta_model(config: PretrainedConfig) -> Any:
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
-    """Count parameters as the TMFT paper does: the embedding module and the first `layer` blocks.
+    """Count parameters as the TMFT paper does (Tables 1 and 2): embeddings and the first blocks.
 
-    ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with its norm and convolution, final norms and poolers
-    are left out (Tables 1 and 2 of "Are ELECTRA's Sentence Embeddings Beyond Repair?", Findings of EMNLP 2024).
+    Left out are ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with norm and convolution, final norms and
+    poolers.
 
     Args:
         config: Of the backbone, such as `encoder.backbone.config`.
-        layer: Number of first blocks that count.
+        layer: Number of first blocks.
     """
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers)
     family, model = family_of(config), _meta_model(config)
-    kept = set(_items(config, range(1, layer + 1)))  # blocks that layers share count once
+    kept = set(_items(config, range(1, layer + 1)))  # shared blocks count once
     parts = [model.get_submodule(path) for path in family.embeddings.split(",")]
     parts += [block for item, block in enumerate(model.get_submodule(family.blocks)) if item in kept]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
-State = dict[str, Any]  # of a tokenizer, as tokenizer.json has it
+State = dict[str, Any]  # of tokenizer.json
 _KEEP = "Leave the vocabulary as it is."
 
 
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
-    """Return a copy of the encoder with the word pieces of these texts only, and those that `kept_pieces` adds.
+    """Return a copy of the encoder with the word pieces that `kept_pieces` keeps for these texts.
 
-    A text with kept pieces only has the same vector, bitwise on a CPU in float32; any other is split into kept pieces.
-    Raises `ModelError` for a tokenizer that does not allow this.
+    Texts of kept pieces keep their vectors, bitwise on CPU in float32; others are split into kept pieces. Raises
+    `ModelError` if the tokenizer does not allow this.
     """
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
@@ -215,15 +219,15 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
 
 
 def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of all pieces of each text under the default prompt, special tokens included, uncut."""
+    """Return the piece ids of each text with prompt and special tokens, uncut."""
     return replace(encoder.reader, max_length=10**9).token_ids(texts)
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     """Return the rising ids of the pieces to keep: those used, and those that these or any text need.
 
-    These are added and special tokens, the prompts' pieces, every single character or byte, the parts of kept merges,
-    and the piece that sets the score of unknown characters. Raises as `keep_words`.
+    These are added and special tokens, prompts, every character or byte, the parts of kept merges, and the piece that
+    scores unknown characters. Raises as `keep_words`.
     """
     tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
     if not tokenizer.is_fast:
@@ -238,7 +242,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     prompts = [prompt for prompt in (encoder.settings.get("prompts") or {}).values() if prompt]
     kept = set(used).union(tokenizer.all_special_ids, *replace(encoder.reader, settings={}).token_ids(prompts))
     kept.update(holder[place] for holder, place in _places(state))
-    if encoder.family.position_offset:  # positions count from the padding id, which has to stay what it is
+    if encoder.family.position_offset:  # positions count from the padding id
         kept.update(range(config.pad_token_id + 1))
     pieces = {piece: name for name, piece in tokenizer.get_vocab().items()}
     words = {pieces[piece] for piece in kept.intersection(pieces)}
@@ -247,12 +251,12 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
 
 
 def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
-    """Return a copy of the encoder with these pieces only, numbered from 0 in this order; see `keep_words`."""
+    """Return a copy with these pieces only, numbered from 0."""
     new = {piece: place for place, piece in enumerate(pieces)}
     kept = keep(encoder, range(1, encoder.depth + 1))
     kept.tokenizer = _renumbered(encoder, new)
     table, config = kept.backbone.get_input_embeddings(), kept.backbone.config
-    assert isinstance(table, nn.Embedding)  # true for every family of the table
+    assert isinstance(table, nn.Embedding)  # true for every family
     table.weight = nn.Parameter(table.weight.detach()[list(pieces)])
     table.num_embeddings = config.vocab_size = len(pieces)
     table.padding_idx = new.get(cast(int, table.padding_idx))
@@ -268,26 +272,20 @@ def _state(tokenizer: PreTrainedTokenizerBase) -> State:
 
 
 def _vocabulary(state: State) -> dict[str, int]:
-    """Return the ids of the pieces by name, without added tokens."""
+    """Return piece ids by name, without added tokens."""
     vocabulary = state["model"]["vocab"]
     if isinstance(vocabulary, list):
         return {name: piece for piece, (name, _) in enumerate(vocabulary)}
     return cast("dict[str, int]", vocabulary)
 
 
-# What each kind of tokenizer needs beside the pieces that texts use
-
-
 def _is_single(name: str) -> bool:
-    """Return whether a piece is one character or one byte."""
+    """Return whether a piece is one character or byte."""
     return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
 
 
 def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters at the start of a word and inside one: a word of known characters is never unknown.
-
-    A piece stays, too, if its first character is no piece: it alone can begin a word with that.
-    """
+    """Yield characters at and after the start of a word, and pieces with an unknown first character."""
     prefix, vocabulary = model["continuing_subword_prefix"], model["vocab"]
     for name in vocabulary:
         inside = name.startswith(prefix) and name != prefix
@@ -298,7 +296,7 @@ def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> I
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters, pieces with other characters, and the piece that sets the score of unknown characters."""
+    """Yield characters, pieces with other characters, and the piece that scores unknown characters."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -308,9 +306,9 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 
 
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
-    """Yield characters, bytes, and the intermediate merges of each piece.
+    """Yield characters, bytes, and each piece's intermediate merges.
 
-    Merges are never undone and never cross the ends of a final piece, so within a text a piece is merged as alone.
+    Merges are never undone and never cross a final piece, so a piece is merged as alone.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise ModelError("This BPE tokenizer marks the inside or the end of words by a prefix or suffix.", hint=_KEEP)
@@ -335,11 +333,8 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 }
 
 
-# The tokenizer with other ids
-
-
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield the places of ids in a tokenizer's state beside the vocabulary: container, and key or index."""
+    """Yield where a tokenizer's state has ids beside the vocabulary: container, and key or index."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"
@@ -352,7 +347,7 @@ def _places(state: State) -> Iterator[tuple[Any, Any]]:
 
 
 def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBase:
-    """Return a copy of the tokenizer with the pieces in `new` alone, under their new ids."""
+    """Return a copy of the tokenizer with the pieces in `new` under their new ids."""
     tokenizer: Any = copy.deepcopy(encoder.reader.tokenizer)
     state = _state(tokenizer)
     for holder, place in _places(state):
@@ -374,9 +369,9 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-# Texts tokenised and sorted by length at a time: enough for batches of like length in constant memory.
+# Texts tokenised and sorted by length at a time.
 WINDOW_TEXTS = 16_384
-# Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states.
+# Per batch with padding: 13 layers of width 768 take 330 MB.
 BATCH_TOKENS = 8_192
 
 
@@ -384,14 +379,14 @@ BATCH_TOKENS = 8_192
 class StateBatch:
     """The states from one forward pass."""
 
-    places: list[int]  # of this batch's texts among all
+    places: list[int]  # of its texts among all
     states: Tensor  # pooled, (L', b, d) float32 on the CPU
-    hidden_states: tuple[Tensor, ...]  # of tokens, L' inference tensors (b, t, d) on the encoder's device
-    attention_mask: Tensor  # (b, t), 1 for real tokens, on the encoder's device
+    hidden_states: tuple[Tensor, ...]  # of tokens, L' tensors (b, t, d) on the device
+    attention_mask: Tensor  # (b, t), on the device
 
 
 def iter_states(encoder: Encoder, texts: Sequence[str], **options: Any) -> Iterator[StateBatch]:
-    """Yield the states of all layers 0 … L, each text once, not in the order of `texts`; see `iter_states_together`."""
+    """Yield the states of all layers 0 … L, not in the order of `texts`."""
     for (batch,) in iter_states_together((encoder,), texts, **options):
         yield batch
 
@@ -406,19 +401,10 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield the states of several encoders over the same texts in the same batches, whatever their tokenizers.
+    """Yield the states of several encoders over the same texts in the same batches, with any tokenizers.
 
-    Args:
-        encoders: The models.
-        texts: The texts.
-        pooling: By default the encoder's own.
-        raw: Leave out the final norm, see `Encoder.hidden_states`.
-        prompt: Put the model's default prompt before each text.
-        batch_size: Texts in a batch at most; see also `BATCH_TOKENS`.
-        progress: Called after each batch.
-
-    Raises:
-        UsageError: For a wrong pooling, batch size or text.
+    batch_size: Texts at most; see also `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError` for a
+    wrong pooling, size or text.
     """
     if pooling is not None:
         check_pooling(pooling)
@@ -429,19 +415,19 @@ def iter_states_together(
         ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
         lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
         batches = []
-        for alike in length_batches(lengths, batch_size):  # split if long texts would make one too large
+        for alike in length_batches(lengths, batch_size):  # split if too large
             fitting = max(1, BATCH_TOKENS // max(1, lengths[alike[0]]))
             batches += [alike[first : first + fitting] for first in range(0, len(alike), fitting)]
         for chunk in batches:
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
-                results, places = [], [start + place for place in part]  # noqa: B023  # is called in this turn
-                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023  # likewise
+                results, places = [], [start + place for place in part]  # noqa: B023
+                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
                         mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)
                         pooled = [pool(layer, mask, pooling or encoder.pooling).float().cpu() for layer in hidden]
-                    # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
+                    # Outside inference mode, so that callers may change it in place.
                     states = torch.stack(pooled)
                     results.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
                 return tuple(results)
@@ -464,13 +450,25 @@ def layer_states(
 ) -> Tensor:
     """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU.
 
-    up_to: Highest layer; blocks above it are not run. Other options and errors are as in `iter_states_together`.
-    Raises `LayerOutOfRangeError` and `LayerNotHeldError` as `truncate`.
+    Args:
+        encoder: The model.
+        texts: To read.
+        pooling: By default the encoder's own.
+        raw: Leave out the final norm, see `Encoder.hidden_states`.
+        up_to: Highest layer to run.
+        prompt: Put the model's default prompt first.
+        batch_size: Texts per batch at most.
+        progress: See `ProgressOption`.
+
+    Raises:
+        UsageError: For a wrong pooling, batch size or text.
+        LayerOutOfRangeError: `up_to` does not exist.
+        LayerNotHeldError: The model cannot be cut there.
     """
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         full, encoder = encoder, truncate(encoder, up_to, copy_weights=False)
-        # Below the last layer raw `hidden_states` have no final norm either.
+        # Below the last layer raw `hidden_states` have no final norm.
         if raw and up_to < full.depth and encoder.family.final_norm is not None:
             encoder.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
