@@ -1,1 +1,1 @@
-"""TMFT: configuration, objectives and the lean loop."""
+"""Train encoders."""

@@ -1,4 +1,4 @@
-"""Cutting without training: a saved folder with its card."""
+"""Cut without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyCut(Result):
-    """A vocabulary without the word pieces that texts never use."""
+    """A vocabulary cut to the pieces of some texts."""
 
-    texts: int  # that decided which pieces are kept
+    texts: int  # they decide
     pieces: int  # kept
     full_pieces: int
-    model_bytes: int  # of all weights in float32
-    full_model_bytes: int  # likewise, with the whole vocabulary
-    held_out: int  # every tenth text, to measure what the pieces of the others cover
-    covered_pieces: float | None  # share of the pieces in the held-out texts
-    covered_texts: float | None  # share of fully covered held-out texts
+    model_bytes: int  # all weights in float32
+    full_model_bytes: int  # with the whole vocabulary
+    held_out: int  # every tenth, to measure coverage
+    covered_pieces: float | None  # share of the pieces in held-out texts
+    covered_texts: float | None  # share of fully covered ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,18 @@ class CutResult(Result):
     """A cut."""
 
     model: str
-    layer: int  # the new last layer: the number of kept blocks
-    depth: int  # number of the model's last layer
+    layer: int  # number of kept blocks
+    depth: int  # number of blocks before
     parameters: int  # kept, pooler excluded
-    full_parameters: int  # of the whole model, likewise
-    vocabulary: VocabularyCut | None = None  # if it was cut as well
-    blocks: tuple[int, ...] | None = None  # if named; by default the first ones, up to `layer`
+    full_parameters: int  # before, pooler excluded
+    vocabulary: VocabularyCut | None = None  # if cut as well
+    blocks: tuple[int, ...] | None = None  # if chosen, else the first ones
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """Keep the word pieces of these texts only (see `keep_words`), in a copy of `encoder`.
+    """Keep the word pieces of these distinct texts in a copy of `encoder`.
 
-    Args:
-        encoder: Is copied.
-        texts: Distinct; the coverage is that of every tenth text by the pieces of the others.
-
-    Raises:
-        ModelError: The vocabulary cannot be cut.
+    The coverage is of every tenth text by the others' pieces. Raises `ModelError` if the vocabulary cannot be cut.
     """
     from truncate_kit.models.truncation import keep_words, kept_pieces, piece_ids
 
@@ -77,18 +72,18 @@ def cut(
     out: Path,
     texts: Sequence[str] | None = None,
 ) -> CutResult:
-    """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
+    """Save `encoder` with fewer layers, blocks or word pieces as `out`/lean, with a card.
 
     Args:
         encoder: The full model.
         kept: The last layer, or the blocks as in `keep`; by default all.
         out: Gets `lean/`.
-        texts: Keep only their word pieces, by `cut_vocabulary`.
+        texts: Keep only their word pieces.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
         LayerNotHeldError: A model cut there cannot be saved exactly.
-        FileProblemError: `out` cannot be written, or another process works there.
+        FileProblemError: `out` is locked or unwritable.
         ModelError: Blocks do not rise, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from `out`/lean.
     """

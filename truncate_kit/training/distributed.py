@@ -1,4 +1,4 @@
-"""Several processes that train one model: each embeds its share of a batch, all see the vectors of the whole batch."""
+"""Train one model in several processes: each embeds its share of a batch, all see all vectors."""
 
 import os
 import threading
@@ -19,10 +19,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one run; with one process every method returns its argument."""
+    """The processes of one run; alone, every method returns its argument."""
 
-    rank: int = 0  # number of this process, from 0
-    size: int = 1  # how many there are
+    rank: int = 0  # number of this process
+    size: int = 1  # number of processes
 
     @property
     def leads(self) -> bool:
@@ -30,11 +30,11 @@ class Group:
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
-        """Take the items of this process: every `size`-th one."""
+        """Take every `size`-th item."""
         return list(items[self.rank :: self.size])
 
     def gather(self, own: Tensor, total: int) -> Tensor:
-        """Put the shares of all processes together: (c, share, d) to (c, total, d), share after share."""
+        """Join the shares of all processes: (c, share, d) to (c, total, d)."""
         if self.size == 1:
             return own
         sizes = [len(range(rank, total, self.size)) for rank in range(self.size)]
@@ -42,13 +42,13 @@ class Group:
         shares = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(shares, padded)
         cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
-        # Gradients flow into the own share only: all compute the loss of the whole batch, so `sum_gradients` gives the
-        # gradients of one process.
+        # Gradients flow into the own share only: each computes the loss of the whole batch, and `sum_gradients` adds
+        # up.
         cut[self.rank] = own
         return torch.cat(cut, dim=1)
 
     def sum_gradients(self, module: nn.Module) -> None:
-        """Replace each gradient by its sum over the processes; a parameter without one counts as 0."""
+        """Sum each gradient over the processes, a missing one as 0."""
         if self.size == 1:
             return
         for parameter in module.parameters():
@@ -58,7 +58,7 @@ class Group:
                 distributed.all_reduce(parameter.grad)
 
     def agree(self, value: Item) -> Item:
-        """Return the value of the leading process, to all: clocks and roundings differ, decisions must not."""
+        """Return the leader's value to all: clocks and roundings differ, decisions must not."""
         return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
@@ -73,16 +73,16 @@ class Group:
 ALONE = Group()
 
 PATIENCE = timedelta(days=7)
-"""How long a process waits for another: the leading one may compute alone for hours."""
+"""Longest wait for another process: the leader may compute alone for hours."""
 
 _LOST = "Look for its error in the output of the others; a process killed by the system leaves no message."
 
 
 @contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
-    """Join the processes that `torchrun` started, if it did.
+    """Join the processes started by `torchrun`; yield the group and this process's device.
 
-    Yields the group and the device of this process: each has a GPU of its own on `cuda`. Raises `DeviceError`.
+    Raises `DeviceError`.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
@@ -110,24 +110,22 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Tell whether another process is gone: gloo raises a plain error, NCCL one of its own."""
+    """Tell whether another process is gone: gloo raises a plain error, NCCL its own."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
-_TURN = threading.RLock()  # one that trains calls another: a study calls a sweep
-if hasattr(os, "register_at_fork"):  # a child has no thread that would give it back
-    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # untyped; `logging` does so too
+_TURN = threading.RLock()  # reentrant: a study trains a sweep
+if hasattr(os, "register_at_fork"):  # a child has no thread to release it
+    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as in `logging`
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Allow one training at a time in this process; threads wait for each other.
+    """Allow one training at a time, since dropout draws from the process's generator.
 
-    Dropout draws from the generator of the process, so two trainings at once would change each other's result. The
-    generators are restored afterwards. The caller's `torch.no_grad`, `torch.inference_mode` and `torch.autocast` do not
-    reach the training.
+    Generators are restored afterwards. The caller's `no_grad`, `inference_mode` and `autocast` are suspended.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]  # torch has no types there
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with _TURN, ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         stack.enter_context(torch.inference_mode(mode=False))

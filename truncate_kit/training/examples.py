@@ -1,4 +1,4 @@
-"""What a trial learns from, as token ids with a loss, and what scores it: held-out pairs or queries."""
+"""Build a trial's examples (token ids with a loss) and its evaluators (held-out pairs or queries)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -23,34 +23,34 @@ from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
 
 Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-Scores = tuple[float, float | None]  # main score and Pearson correlation, × 100
+Scores = tuple[float, float | None]  # main score and Pearson, × 100
 TEMPERATURE = 0.05
-# Texts that a CPU encodes at a time. Padded to its longest text, a random batch of 64 rows of SICK and STS Benchmark is
-# padding for two thirds, and a step takes twice as long (benchmarks/training).
+# Texts that a CPU encodes at a time: a random batch of 64 is two thirds padding, which doubles a step
+# (benchmarks/training).
 ALIKE = 32
 
 
 class Examples(Protocol):
     """Examples that the loop draws batches from."""
 
-    head: nn.Module | None  # is trained beside the encoder, and no part of the sentence vector
-    separable: bool  # whether the loss of a batch is the mean over its examples, so that it can be computed in parts
+    head: nn.Module | None  # trained beside the encoder
+    separable: bool  # the batch loss is a mean over examples, computable in parts
 
     def __len__(self) -> int:
         """Count the examples."""
 
     def lengths(self) -> list[int]:
-        """Return the tokens of the longest text of each example."""
+        """Return the tokens of each example's longest text."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts; None if any id of the vocabulary may be used, or no id."""
+        """Return the token ids of all texts; None if any other may be used."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the objective (0-d) on the examples at the given places."""
+        """Return the loss (0-d) of the examples at these places."""
 
 
 class TextRows:
-    """Rows of one or more texts as token ids, by column; subclasses have a loss."""
+    """Rows of texts as token ids, by column."""
 
     head: nn.Module | None = None
     separable = False
@@ -62,7 +62,7 @@ class TextRows:
         return len(self._columns[0])
 
     def lengths(self) -> list[int]:
-        """Return the tokens of the longest text of each row."""
+        """Return the tokens of each row's longest text."""
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> list[Ids] | None:
@@ -70,34 +70,31 @@ class TextRows:
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return the texts of the rows at the given places, column after column."""
+        """Return the texts of these rows, column after column."""
         return [column[place] for column in self._columns for place in batch]
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Return vectors (n, d) in float32; an empty tensor with gradient if a batch has no row for this process."""
+    """Return vectors (n, d) in float32, with gradients also for no rows."""
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
-        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]  # torch leaves calls untyped
-    # A vector depends on no other text, so texts of like length go through the model together.
+        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]
+    # Texts of like length go through the model together.
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
     return vectors.float()[original_order(batches)]
 
 
-# Pairs
-
-
 class Pairs(TextRows):
-    """Pairs of texts; both sentences of a batch go through one forward pass.
+    """Pairs of texts, encoded in one forward pass per batch.
 
     Args:
-        first: Token ids of the first texts.
-        second: Token ids of the second texts.
-        targets: One of each pair.
-        loss: Of vectors (b, d), (b, d) and targets (b,), 0-d; a subclass may override `objective` instead.
-        head: What it trains beside the encoder.
+        first: Token ids.
+        second: Token ids.
+        targets: One per pair.
+        loss: From vectors (b, d), (b, d) and targets (b,), 0-d; None if `objective` is overridden.
+        head: Trained beside the encoder.
     """
 
     separable = True
@@ -120,19 +117,19 @@ class Pairs(TextRows):
         return self.ids(range(len(self)))
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
-        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d): of first texts, then of second ones."""
+        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d), in the order of `texts`."""
         self._taught = vectors, weight
 
     def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
-        """Pad the first texts of the pairs at the given places, then their second texts, as one batch."""
+        """Pad first, then second texts of the pairs at these places."""
         return encoder.pad(self.ids(batch))
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of the pairs at the given places."""
+        """Return the loss (0-d) of the pairs at these places."""
         return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return this loss from vectors (2b, d) in the order of `inputs`."""
+        """Return the loss from vectors (2b, d) in the order of `inputs`."""
         loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
         if self._taught is not None:
             teacher, weight = self._taught
@@ -141,30 +138,30 @@ class Pairs(TextRows):
         return loss
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss without a teacher (0-d) of vectors (b, d) of both sides of the pairs at the given places."""
+        """Return the loss (0-d) without a teacher, from both sides' vectors (b, d)."""
         assert self._loss is not None
         return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
+    """Return the mean squared error of cos(u, v) and the target in [0, 1]; (b, d), (b, d), (b,)."""
     return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
 def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the binary cross entropy, cos(u, v) being the logit; first, second (b, d), target (b,) of 0 and 1."""
+    """Return the binary cross entropy with cos(u, v) as logit; (b, d), (b, d), (b,) of 0 and 1."""
     logits = nn.functional.cosine_similarity(first, second)
     return nn.functional.binary_cross_entropy_with_logits(logits, target)
 
 
 def pair_logits(classifier: nn.Module, first: Tensor, second: Tensor) -> Tensor:
-    """Return class logits (b, k): one linear layer over (u, v, |u − v|) (Reimers and Gurevych 2019, section 3)."""
+    """Return class logits (b, k), linear in (u, v, |u − v|) (Reimers and Gurevych 2019, section 3)."""
     logits: Tensor = classifier(torch.cat([first, second, (first - second).abs()], dim=-1))
     return logits.float()
 
 
 def graded_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return pairs with scores for `cosine_mse`."""
+    """Return scored pairs for `cosine_mse`."""
     return Pairs(first, second, pairs.scores01(), cosine_mse)
 
 
@@ -174,7 +171,7 @@ def labelled_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs:
 
 
 def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return pairs with classes and a classifier drawn from the seed."""
+    """Return pairs with classes and a seeded classifier."""
     torch.manual_seed(seed)
     classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
 
@@ -185,20 +182,13 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
 
 
 class QueriesWithDocuments(Pairs):
-    """Queries, each with a document that answers it, against the other documents of a batch, by equation 6.
+    """Queries against the documents of a batch, by equation 6, other answers excluded.
 
-    Other answers to a query are no negatives of it. If the model compares vectors by more than their directions, so
-    does the loss, and without a temperature: these measures have no bounds that it would widen.
-
-    Args:
-        encoder: Is trained; its settings say how it compares vectors.
-        queries: Token ids of the first texts.
-        documents: Token ids of the second texts.
-        pairs: The texts themselves.
-        seed: Is not used.
+    If the model does not compare by cosine, neither does the loss; unbounded measures need no temperature. `pairs` are
+    the texts themselves.
     """
 
-    separable = False  # each query is held against all documents of its batch
+    separable = False  # a query sees all documents of its batch
 
     def __init__(
         self, encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int = 0
@@ -210,20 +200,17 @@ class QueriesWithDocuments(Pairs):
         self._pairs, self._answers, self._measure = pairs.pairs, answers, measure_of_lengths(encoder)
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Do as in `Pairs`; queries are far shorter than documents, so texts of like length are encoded together."""
+        """Return the loss; queries are encoded apart from the longer documents."""
         return self.loss_of(encoded(encoder, self.ids(batch)), batch)
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Do as in `Pairs`."""
+        """Return `contrastive_loss` (0-d)."""
         rows = [self._pairs[place] for place in batch]
-        # Whether the document of another row answers the query of a row, too.
+        # Whether the document of another row also answers.
         answers = torch.tensor([[other.second in self._answers[row.first] for other in rows] for row in rows])
         others = (answers & ~torch.eye(len(rows), dtype=torch.bool)).to(first.device)
         temperature = TEMPERATURE if self._measure == "cosine" else 1.0
         return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
-
-
-# Contrast
 
 
 def contrastive_loss(
@@ -237,20 +224,16 @@ def contrastive_loss(
 ) -> Tensor:
     """Average over i −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
-    Without negatives their sum is left out: equation 6, and with positives that are the anchors under another dropout
-    mask equation 7; with them equation 8.
+    Without negatives this is equation 6 (7 if positives are the anchors under another dropout mask), with them 8.
 
     Args:
         anchors: a, (b, d).
         positives: p, (b, d).
         negatives: n, (b, d), optional.
         temperature: τ.
-        own_weight: w, of an anchor's own negative; 0 is the equation as printed, the authors' code has 1.
-        others: (b, b), True if p_j is a positive of a_i as well, though not its own, and so left out of the sum.
-        measure: Of `MEASURES`, in place of cos.
-
-    Returns:
-        0-d, at least 0.
+        own_weight: w; 0 as printed, 1 in the authors' code.
+        others: (b, b), True if p_j is another positive of a_i, left out of the sum.
+        measure: Of `MEASURES`, replaces cos.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     logits = MEASURES[measure](anchors, against) / temperature
@@ -268,9 +251,9 @@ class ContrastiveTexts(TextRows):
     Args:
         columns: Anchors, positives, maybe negatives; anchors twice differ by dropout alone.
         temperature: Of `contrastive_loss`.
-        own_weight: Of an anchor's own negative, see `contrastive_loss`.
-        chunk: Texts encoded at a time, to save memory; by default the whole batch.
-        group: Processes that share every batch; the loss covers the whole batch.
+        own_weight: Of `contrastive_loss`.
+        chunk: Texts encoded at a time, by default the whole batch.
+        group: Processes that share every batch.
     """
 
     def __init__(
@@ -286,15 +269,15 @@ class ContrastiveTexts(TextRows):
         self._temperature, self._own_weight, self._chunk, self._group = temperature, own_weight, chunk, group
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return `contrastive_loss` of the rows at the given places.
+        """Return `contrastive_loss` of these rows.
 
-        In chunks, vectors are computed without keeping what their gradients need, and chunk after chunk once more, with
-        the same random numbers, in the backward pass (Gao et al. 2021, arXiv:2101.06983).
+        Chunks are encoded without gradients, and again with the same random numbers in the backward pass (Gao et al.
+        2021, arXiv:2101.06983).
         """
         ids = self.ids(self._group.share(batch))
         if self._chunk is None or len(ids) <= self._chunk:
             return self._loss_of(encoded(encoder, ids), len(batch))
-        faster = faster_on_cpu()  # its dropout draws other units than torch's
+        faster = faster_on_cpu()  # draws dropout differently
         again = partial(
             checkpoint,
             encoded,
@@ -306,7 +289,7 @@ class ContrastiveTexts(TextRows):
         return self._loss_of(torch.cat([again(chunk) for chunk in chunks]), len(batch))
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
-        """Return the loss of the whole batch of `total` rows, from the vectors of this process, column after column."""
+        """Return the loss of the `total` rows from this process's vectors."""
         own = len(vectors) // len(self._columns)
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
@@ -314,25 +297,22 @@ class ContrastiveTexts(TextRows):
 
 
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return what builds examples or an evaluator of an `Objective`: `kind` itself, or its namesake in this module."""
+    """Return the builder of an `Objective`: `kind` itself, or its namesake here."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
-# Evaluators
-
-
 class Evaluator(Protocol):
-    """A held-out set. Higher is better, in points."""
+    """A held-out set, scored in points; higher is better."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts, as in `Examples`."""
+        """Return all token ids, as `Examples`."""
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return the main score and the Pearson correlation, if there is one; both × 100."""
+        """Return the main score and any Pearson correlation."""
 
 
 class VectorEvaluator(ABC):
-    """A held-out set that is scored from the vectors of its texts alone: an `Evaluator`."""
+    """An `Evaluator` that needs only the vectors of its texts."""
 
     _ids: list[Ids]
 
@@ -341,7 +321,7 @@ class VectorEvaluator(ABC):
         return self._ids
 
     def score(self, encoder: Encoder) -> Scores:
-        """Do as in `Evaluator`."""
+        """Return the main score and any Pearson correlation."""
         return self.score_of(encoder.encode_ids(self._ids))
 
     @abstractmethod
@@ -349,7 +329,7 @@ class VectorEvaluator(ABC):
         """Score vectors (n, d) of `texts()`."""
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the ends of the 95 % interval of that score, by a bootstrap over labels; None without labels."""
+        """Return the 95 % interval by a bootstrap over labels, None without labels."""
         return None
 
     @abstractmethod
@@ -357,16 +337,16 @@ class VectorEvaluator(ABC):
         """Return a fixed random sample, to score thousands of encoders.
 
         Args:
-            encoder: The full model: its tokenizer counts, and without labels others are compared with it.
+            encoder: The full model, which gives the tokenizer and, without labels, the reference.
             number: Of texts, about.
-            tokens: To which each text is cut.
+            tokens: Per text, at most.
         """
 
 
 class PairEvaluator(VectorEvaluator):
-    """Spearman and Pearson correlation on graded pairs; each distinct text is encoded once."""
+    """Spearman and Pearson on graded pairs; each distinct text is encoded once."""
 
-    ranks = True  # whether the score is a rank correlation of the outcomes, so that resamples are scored at once
+    ranks = True  # rank correlation, so resamples are scored at once
 
     def __init__(self, encoder: Encoder, pairs: PairSet, *_: object) -> None:
         self._places = PlacedPairs.of(pairs.pairs)
@@ -374,7 +354,7 @@ class PairEvaluator(VectorEvaluator):
         self._targets = pairs.scores()
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Do as in `VectorEvaluator`; at most half as many pairs as texts."""
+        """Return a sample of at most half as many pairs as texts."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
         kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
@@ -388,40 +368,35 @@ class PairEvaluator(VectorEvaluator):
         return sample
 
     def cosines(self, vectors: Tensor) -> list[float]:
-        """Return the cosine of each pair, from vectors (n, d) of `texts()`."""
+        """Return the cosine of each pair."""
         return pair_similarities(vectors, self._places)
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Score `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder, in points."""
+        """Score `DRAWS` bootstrap resamples of the pairs, the same for every encoder."""
         counts = draw_counts(len(self._targets), DRAWS)
         return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Do as in `VectorEvaluator`."""
+        """Return the 95 % interval."""
         return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """Return what is scored of each pair: its cosine, unless a subclass overrides it."""
+        """Return the scored value of each pair."""
         return self.cosines(vectors)
 
     def score_of(self, vectors: Tensor) -> Scores:
-        """Do as in `VectorEvaluator`."""
+        """Score vectors (n, d) of `texts()`."""
         return self.score_outcomes(self.outcomes(vectors), self._targets)
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
-        """Return Spearman and Pearson, × 100; 0 and None if all pairs are equally alike."""
+        """Return Spearman and Pearson, × 100; 0 and None for constant outcomes."""
         if len({*tied(outcomes)}) == 1 and math.isfinite(outcomes[0]):
             return 0.0, None
         evaluation = correlate(outcomes, targets)
         return evaluation.spearman, evaluation.pearson
 
     def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Return the main score of each resample; 0 if one is constant.
-
-        Args:
-            outcomes: One of each pair.
-            counts: How often each pair is in it, (resamples, pairs).
-        """
+        """Return the main score of each resample, 0 if constant; counts: (resamples, pairs)."""
         if self.ranks:
             correlations = rank_correlations(tied(outcomes), self._targets, counts)
             return [100 * score for score in np.nan_to_num(correlations).tolist()]
@@ -430,10 +405,9 @@ class PairEvaluator(VectorEvaluator):
 
 
 class ParaphraseEvaluator(PairEvaluator):
-    """F1 (× 100) of calling a pair a paraphrase if its cosine reaches a threshold.
+    """F1 (× 100) of calling a pair a paraphrase from a cosine on.
 
-    Args:
-        dev: Its pairs choose the threshold, for each encoder anew; by default these pairs do.
+    dev: Chooses the threshold for each encoder; by default these pairs do.
     """
 
     ranks = False
@@ -443,19 +417,19 @@ class ParaphraseEvaluator(PairEvaluator):
         self._dev = dev
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return F1 × 100; no Pearson."""
+        """Return F1 × 100 at dev's threshold."""
         if self._dev is None:
             return super().score(encoder)
         cosines, on_dev = (held.cosines(encoder.encode_ids(held.texts())) for held in (self, self._dev))
         return _paraphrase_f1(cosines, self._targets, best_threshold(on_dev, self._dev._targets)), None
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
-        """Return F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
+        """Return F1 × 100 at the threshold best for these pairs."""
         return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
 
 
 class ClassEvaluator(PairEvaluator):
-    """Macro F1 (× 100) of the classifier that is trained with the encoder."""
+    """Macro F1 (× 100) of the classifier trained with the encoder."""
 
     ranks = False
 
@@ -465,7 +439,7 @@ class ClassEvaluator(PairEvaluator):
         self._classifier, self._num_classes = examples.head, len(pairs.classes)
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """Return the predicted class of each pair."""
+        """Return the predicted classes."""
         with torch.inference_mode():
             vectors = vectors.float().to(next(self._classifier.parameters()).device)
             logits = pair_logits(self._classifier, vectors[self._places.first], vectors[self._places.second])
@@ -473,7 +447,7 @@ class ClassEvaluator(PairEvaluator):
         return predicted
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
-        """Return the mean over the classes of F1 × 100; no Pearson."""
+        """Return macro F1 × 100."""
         return 100 * fmean(f1(outcomes, targets, float(place)) for place in range(self._num_classes)), None
 
 
@@ -482,19 +456,19 @@ def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float)
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:
-    """Return 2 · hits / (predicted positives + true positives of the data), from 0 to 1; 0 without either."""
+    """Return 2 · hits / (predicted + true positives), 0 without either."""
     hits = sum(one == other == positive for one, other in zip(predicted, true, strict=True))
     positives = sum(one == positive for one in predicted) + sum(one == positive for one in true)
     return 2 * hits / positives if positives else 0.0
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """Find the threshold on `scores` with the highest F1 for 1: midway between two scores, the highest of equals."""
+    """Find the threshold with the highest F1 for target 1: midway between scores, the highest of equals."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
     quality = 2 * hits / (predicted + hits[-1])
     below = torch.cat([value[1:], value[-1:] - 1.0])
-    quality[value == below] = -1.0  # equal scores are on one side
+    quality[value == below] = -1.0  # equal scores stay together
     best = int(quality.argmax())
     return float((value[best] + below[best]) / 2)

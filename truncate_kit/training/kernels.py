@@ -1,9 +1,8 @@
-"""Faster linear layers, dropout and attention on the CPU, with the same results as torch.
+"""Speed up linear layers, dropout and attention on the CPU.
 
-torch multiplies float32 matrices by Intel's MKL, which uses only 256-bit instructions on processors of other makers.
-oneDNN, part of torch as well, is twice as fast on an AMD EPYC with AVX-512, with the same sums in another order.
-Dropout of torch draws a number for each element; sixteen bits are enough. In bfloat16 the backward pass of fused
-attention takes several times as long as in float32, more than the products gain. See benchmarks/training.
+torch's MKL uses only 256-bit instructions on other makers' processors; oneDNN is twice as fast on an AMD EPYC with
+AVX-512. Sixteen random bits per element suffice for dropout. In bfloat16 the backward pass of fused attention loses
+more than products gain (benchmarks/training).
 """
 
 import math
@@ -17,14 +16,13 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from truncate_kit.core.hardware import has_avx512, processor_maker
 
-LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneDNN takes what it saves
+LEAST_PRODUCTS = 2**20  # fewer multiplications do not repay starting oneDNN
 
 
 class FasterOnCPU(TorchFunctionMode):
-    """Computes these functions of `torch.nn.functional` faster on CPU tensors, gradients included."""
+    """Compute these functions faster on CPU tensors, gradients included."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace one of the three functions, or call any other."""
         kwargs = kwargs or {}
         if func is nn.functional.linear and not kwargs and onednn_pays() and _suits(*args):
             return linear(*args)
@@ -36,23 +34,23 @@ class FasterOnCPU(TorchFunctionMode):
 
 
 def faster_on_cpu() -> bool:
-    """Return whether a `FasterOnCPU` is entered: its dropout draws other units than torch's."""
-    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Return whether a `FasterOnCPU`, with other dropout draws, is active."""
+    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return any(isinstance(mode, FasterOnCPU) for mode in modes)
 
 
 def onednn_pays() -> bool:
-    """Return whether oneDNN's products are faster, by the processor's kind, so that every run decides alike."""
+    """Return whether oneDNN is faster, by kind of processor, so that every run decides alike."""
     return has_avx512() and _beats_mkl()
 
 
 @cache
 def _beats_mkl() -> bool:
-    """Return whether MKL keeps to narrow instructions here, and oneDNN can be reached."""
+    """Return whether MKL uses narrow instructions and oneDNN can be reached."""
     intel = processor_maker() in (None, "GenuineIntel")
-    if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
+    if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return False
-    try:  # no public function reaches oneDNN without copies; this one may change with torch
+    try:  # not public, may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
         return torch.equal(_product(rows, weight, bias), torch.full((64, 32), 49.0))
     except (AttributeError, RuntimeError, TypeError):
@@ -62,7 +60,7 @@ def _beats_mkl() -> bool:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
-        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # untyped in torch
+        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
         return result
     return _product(states, weight, bias)
 
@@ -84,7 +82,7 @@ def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """With g the gradient of the result: states get g · weight, the weight gᵀ · states, the bias the sum of g."""
+    """Gradients from g: states g · weight, weight gᵀ · states, bias Σ g."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -105,8 +103,8 @@ class _Linear(torch.autograd.Function):
 
 
 def dropout(states: Tensor, p: float) -> Tensor:
-    """Return the states with about a share `p` of the elements set to 0 and the others divided by 1 − p."""
-    # An element is kept if sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
+    """Set about a share `p` of the elements to 0 and divide the others by 1 − p."""
+    # Kept if sixteen random bits lie below 2¹⁶ · (1 − p), rounded.
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: states.numel()].view(states.shape)
     kept = (bits < round((1 - p) * 2**16) - 2**15).to(states.dtype)
@@ -129,7 +127,7 @@ def _attention(
     scale: float | None = None,
     **others: Any,
 ) -> Tensor:
-    """Use torch's fused attention, in float32, without dropout; with dropout, which has no kernel, its formula."""
+    """Use torch's fused attention in float32; with dropout, which has no kernel, the formula."""
     kind = query.dtype
     if dropout_p == 0 and kind == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):

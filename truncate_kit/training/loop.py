@@ -1,4 +1,4 @@
-"""The training loop: AdamW, linear schedule, the best weights on dev kept, resumable between two evaluations."""
+"""Train with AdamW and a linear schedule, keep the weights best on dev, resume between evaluations."""
 
 import contextlib
 import dataclasses
@@ -24,21 +24,21 @@ from truncate_kit.training.examples import Evaluator, Examples
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.settings import TrainingSettings, rate_at
 
-BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, a fresh mix every epoch
-CHECK_EVERY = 32  # steps between two checks that gradients were numbers; each makes the processor wait for a GPU
-CHECKPOINT_SECONDS = 30.0  # between evaluations within an epoch; the end of an epoch is always stored
+BUCKET_BATCHES = 24  # batches sorted by length together: little padding, a fresh mix
+CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
+CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 
-SEED_STRIDE = 1_000_003  # between processes: their dropout must differ
+SEED_STRIDE = 1_000_003  # between processes, so that dropout differs
 
 
 @dataclass(slots=True)
 class Progressed:
-    """The state of a run after a stage, beside weights and optimiser."""
+    """A run's state after a stage, beside weights and optimiser."""
 
     scores: list[float] = dataclasses.field(default_factory=list)  # dev scores by stage
-    best_stage: int = -1  # from 0; -1 before the first
-    decay: float = 1.0  # factor by which AdamW has shrunk a row without gradient
-    best_decay: float = 1.0  # the same at the end of the best stage
+    best_stage: int = -1  # -1 before the first
+    decay: float = 1.0  # AdamW's shrinkage of a row without gradient
+    best_decay: float = 1.0  # at the end of the best stage
     seconds: float = 0.0  # training and evaluation
 
     @property
@@ -48,11 +48,9 @@ class Progressed:
 
 
 class TrainingRun:
-    """One training run, from its first step to the weights of the stage that scores best.
+    """One training run, up to the weights of the stage that scores best on dev.
 
-    A stage ends with an evaluation on dev: an epoch, or a number of steps.
-    dropout: False computes gradients without it.
-    bucket_batches: Batches that are sorted by length together; more of them need less padding and mix less.
+    A stage is an epoch or a number of steps.
     """
 
     dropout = True
@@ -70,18 +68,17 @@ class TrainingRun:
         micro_batch: int | None = None,
         group: Group = ALONE,
     ) -> None:
-        """Prepare the encoder, which is trained in place, and draw all that is random from the seed.
+        """Prepare the encoder, which is trained in place, and seed all randomness.
 
         Args:
             encoder: Is trained, with the head of `examples`.
-            examples: Are drawn in batches.
-            evaluator: Scores the encoder after each stage.
+            examples: Drawn in batches.
+            evaluator: Scores each stage.
             settings: Rate, epochs, batches.
-            seed: Of the order of the examples and of dropout.
+            seed: Of order and dropout.
             evaluate_every: Steps of a stage, by default an epoch.
-            micro_batch: Examples computed at once, by default the batch; gradients add up, weighted by the share of the
-                examples.
-            group: Processes that train together, each on its share of every batch.
+            micro_batch: Examples computed at once, by default the batch.
+            group: Processes that share every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
         texts, held_out, self._expand = examples.texts(), evaluator.texts(), None
@@ -96,12 +93,12 @@ class TrainingRun:
         self.interval = evaluate_every or self.steps
         self.stages = -(-self.total // self.interval)
         self.lengths = examples.lengths()
-        # One module holds all that is trained, under names that do not depend on whether there is a head.
+        # Names must not depend on whether there is a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
-        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the last epoch asked for and its batches
+        self._cut: tuple[int, list[list[int]]] = (-1, [])  # last epoch and its batches
 
     def train(
         self,
@@ -112,22 +109,18 @@ class TrainingRun:
         task: str = "training",
         stage_done: Callable[[int, float, float], None] | None = None,
     ) -> Progressed:
-        """Train to the end, and leave the encoder with the weights of the best stage.
+        """Train to the end, leaving the encoder with the weights of the best stage.
 
         Args:
-            checkpoint: File with the state after each epoch; a run that finds it continues and ends with the same
-                weights. The caller removes it.
-            stop_after: Leave after this many stages, at the learning rates of the whole run, to continue later.
+            checkpoint: File with the state, from which a run continues to the same weights; the caller removes it.
+            stop_after: Leave after this many stages, at the rates of the whole run.
             progress: Called after each step.
             task: Its first argument.
-            stage_done: Called with the number of finished stages, the mean loss of the last one and its dev score.
-
-        Returns:
-            Dev scores by stage, the best stage (from 0), and the seconds spent on training and evaluation.
+            stage_done: Called with finished stages, mean loss and dev score.
 
         Raises:
             DivergedError: The loss is not a number.
-            FileProblemError: The checkpoint cannot be written, or not be continued.
+            FileProblemError: The checkpoint cannot be written or continued.
         """
         if checkpoint is not None and checkpoint.exists():
             self.restore(checkpoint)
@@ -150,7 +143,7 @@ class TrainingRun:
         return self.state
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """Train for one stage, score, and keep the weights if they are the best so far; return the mean loss."""
+        """Train for one stage, score, keep the best weights; return the mean loss."""
         start = time.perf_counter()
         state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
@@ -192,10 +185,7 @@ class TrainingRun:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """Compute the gradients of a batch and return its loss, 0-d; in smaller parts if memory runs out.
-
-        Parts change gradients by rounding and dropout only.
-        """
+        """Compute the gradients of a batch and return its loss (0-d), in smaller parts if memory runs out."""
         while True:
             try:
                 return self._add_parts(batch)
@@ -217,11 +207,11 @@ class TrainingRun:
             if len(part) < len(batch):
                 loss = loss * (len(part) / len(batch))
             whole += loss.detach()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            loss.backward()  # type: ignore[no-untyped-call]
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Draw the batches of an epoch from seed and epoch alone, so that a resumed run draws the same."""
+        """Draw an epoch's batches from seed and epoch alone, so that resumed runs draw the same."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -230,13 +220,13 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write the state of the run; the leading process collects the others' random states."""
+        """Write the run's state; the leader collects all random states."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
         if not self.group.leads:
             return
-        best = None if self.state.best_stage == self.state.stage - 1 else self.best  # the same as the weights
+        best = None if self.state.best_stage == self.state.stage - 1 else self.best  # same as the weights
         values: dict[str, Any] = {"state": dataclasses.asdict(self.state), "best": best, "random": random}
         values |= {"weights": self.trained.state_dict(), "optimiser": self.optimiser.state_dict()}
         write_checkpoint(path, values | {"cuda_random": cuda_random})
@@ -257,7 +247,7 @@ class TrainingRun:
 
 
 def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """Make AdamW without weight decay on biases and norms, in one fused kernel."""
+    """Make fused AdamW without weight decay on biases and norms."""
     decayed = [parameter for parameter in trained.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in trained.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -269,7 +259,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
     """Autocast to bfloat16 for `bf16`, and use `FasterOnCPU` on the CPU."""
     with contextlib.ExitStack() as stack:
         if name == "bf16":
-            # torch caches weights in bfloat16 until the outermost block ends, maybe one around the whole training.
+            # torch caches bfloat16 weights until the outermost block ends.
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.autocast(device.type, torch.bfloat16))
         if device.type == "cpu":
@@ -280,7 +270,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Cut a random order into batches, sorted by length within stretches of `together` batches, or unsorted."""
+    """Cut a random order into batches, sorted by length within `together` batches, or unsorted."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -289,7 +279,7 @@ def bucketed(
         part = list(order[start : start + stretch])
         places = sorted(part, key=lambda place: lengths[place])
         cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
-        # A random order of the batches, drawn from the random order of the examples: no second generator to store.
+        # The random order of examples also shuffles batches: no second generator to store.
         first_seen = {place: seen for seen, place in enumerate(part)}
         batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
     return batches
@@ -299,7 +289,7 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write values by `torch.save`, followed by their SHA-256."""
+    """Write values by `torch.save`, then their SHA-256."""
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
@@ -308,7 +298,7 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read what `write_checkpoint` wrote, without unpickling. Raises `FileProblemError` for any other file."""
+    """Read a checkpoint without unpickling. Raises `FileProblemError` for any other file."""
     try:
         digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
         with path.open("rb") as handle:
@@ -326,31 +316,27 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def unusable(path: Path) -> FileProblemError:
-    """Return the error for a checkpoint that no run can go on from."""
+    """Return the error for an unusable checkpoint."""
     return FileProblemError(
         f"{path} is damaged, or comes from another run or another version.", hint="Delete it to start this trial again."
     )
 
 
 def _run(path: Path) -> str:
-    """Name the run of a checkpoint by store and file: runs of other seeds have the same shapes."""
+    """Name a checkpoint's run: other seeds have equal shapes."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
 def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
-    """Put the used rows of an encoder's word embeddings in place of all of them; token ids stay.
+    """Replace an encoder's word embeddings by their used rows; token ids stay.
 
-    Args:
-        encoder: Is changed until the returned function is called.
-        texts: Token ids of every text to be encoded until then; other ids raise IndexError.
-
-    Returns:
-        A function that puts all rows back, with untrained rows multiplied by its argument.
+    texts: All token ids until the restore; others raise IndexError. Returns a function that puts all rows back, the
+    untrained ones multiplied by its argument.
     """
     table = encoder.backbone.get_input_embeddings()
-    assert isinstance(table, nn.Embedding)  # true for every family of the table
+    assert isinstance(table, nn.Embedding)  # true for every family
     full = table.weight.detach()
-    # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays in place.
+    # `padding_idx` stays in place with all rows below it.
     used = set(range((table.padding_idx or 0) + 1))
     padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
     if isinstance(padding, int):

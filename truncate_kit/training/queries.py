@@ -1,4 +1,4 @@
-"""Judged queries: pairs to learn from, and evaluators by which one half chooses and the other reports."""
+"""Learn from judged queries, choose by one half and report by the other."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -27,15 +27,11 @@ from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder
 from truncate_kit.training.examples import Scores, VectorEvaluator
 
 COLUMNS = ("query", "document", "grade")
-TOP = 10  # documents of a query that count
+TOP = 10  # documents that count
 
 
 class RetrievalEvaluator(VectorEvaluator):
-    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents.
-
-    Args:
-        queries: Places of those that count.
-    """
+    """The metric of a set, mostly nDCG@10, over the queries at these places; `texts()` are queries, then documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
@@ -46,15 +42,15 @@ class RetrievalEvaluator(VectorEvaluator):
         self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
     def score_of(self, vectors: Tensor) -> Scores:
-        """Return the mean over the queries, in points; no Pearson."""
+        """Return the mean over queries, in points."""
         return float(self.scores(vectors, vectors).mean()), None
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Do as in `VectorEvaluator`."""
+        """Return the 95 % interval."""
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Do as in `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
+        """Return a sample: queries with all their answers, up to half of the texts."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])
@@ -71,21 +67,21 @@ class RetrievalEvaluator(VectorEvaluator):
         return sample
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Score each query, in points, (queries,); both sides are vectors of `texts()`, each of a model of its own."""
+        """Score each query, in points, (queries,), from vectors of `texts()` of two models."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
-        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also if bf16 trains
+        with torch.autocast("cpu", enabled=False):  # compared to the hundredth, also under bf16
             ranked = search(sides, top=TOP, own=self._own)
         return score_queries(ranked, self._relevance)[self._metric]
 
 
 def metric_of(data: RetrievalSet) -> str:
-    """Return the metric by which half of the queries choose, in words."""
+    """Name the metric by which half of the queries choose."""
     return f"{SEARCH_METRICS[data.metric]} of half the queries"
 
 
 def check_queries(data: RetrievalSet) -> None:
-    """Raise `DataError` if there are too few queries to choose by one half."""
+    """Raise `DataError` if too few queries are judged."""
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
@@ -94,19 +90,19 @@ def check_queries(data: RetrievalSet) -> None:
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Return evaluators on two random halves of the queries. Raises as `check_queries`."""
+    """Return evaluators on two random halves of the queries. Raises `DataError`."""
     check_queries(data)
     choosing, reporting = halved(data)
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """Return the queries of the first of these halves, which choose."""
+    """Return the queries of the first half."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of the queries in a random order, cut in the middle; equal texts are on one side."""
+    """Return query places in random order, cut in the middle, equal texts on one side."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
     rank = {distinct[place]: at for at, place in enumerate(order)}
@@ -116,22 +112,22 @@ def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
-    """Read pairs of a query and a document that answers it, to learn from, and the queries that choose and report.
+    """Read training pairs of queries and answers, and the queries that choose and report.
 
-    With a qrels/train.tsv its queries teach, and the queries of dev, else test, choose and report by halves. Without it
-    the queries of the only file are divided: a half teaches, a quarter chooses, a quarter reports. Only queries of
-    train teach, except those that choose or report; documents may answer queries of several splits.
+    With qrels/train.tsv its queries teach; queries of dev, else test, choose and report by halves. Without it, of the
+    only file's queries a half teaches, a quarter chooses, a quarter reports. Choosing and reporting queries never
+    teach.
 
     Args:
-        path: A folder in BEIR's layout, see `read_retrieval`.
+        path: A folder in BEIR's layout.
         metric: To choose by: ndcg, mrr or recall.
 
     Returns:
-        Train pairs of the queries that teach, dev and test pairs of those that choose and report, with their grades;
-        and the set of the latter two for `finetune(retrieval=…)`, with the objective `search`.
+        Train, dev and test pairs of the queries that teach, choose and report; and the set of the latter two for
+            `finetune(retrieval=…)` with the objective `search`.
 
     Raises:
-        DataError: As `read_retrieval`, and if too few queries are judged.
+        DataError: The folder is unusable or has too few judged queries.
         UsageError: There is no such metric.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
@@ -147,7 +143,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
             f"{name} has {number} judged queries: too few to learn from.",
             hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
         )
-    if taught is asked:  # the half that would choose by itself teaches, so that the one that would report still may
+    if taught is asked:  # its choosing half teaches, so that its reporting half still may report
         teaching, others = (places.tolist() for places in halved(asked))
         taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
     check_queries(asked)
@@ -161,11 +157,11 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     )
     notes = (note, *filter(None, [asked.note]))
     splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
-    return splits.without_texts(asked.asked), asked  # a query that reports may stand among the documents
+    return splits.without_texts(asked.asked), asked  # a reporting query may be a document
 
 
 def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
-    """Pair each query with each document that answers it and is not empty."""
+    """Pair each query with its non-empty answers."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
         for query, grades in zip(data.queries, data.relevance, strict=True)

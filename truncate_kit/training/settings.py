@@ -1,7 +1,6 @@
-"""Objectives, one row each; what a training run is; what a trial gives. This imports no torch.
+"""Define objectives, one row each, training settings and trials, without torch.
 
-Settings, model cards and the command line read the rows. A row names the functions and classes of
-`truncate_kit.training.examples` that build its examples and evaluators.
+Rows name builders in `truncate_kit.training.examples`.
 """
 
 import math
@@ -30,8 +29,8 @@ DATA_WORDS: dict[DataKind, str] = {
     "negatives": "texts with positives and hard negatives",
 }
 EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
-WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
-SEARCH = "search"  # the objective of retrieval folders
+WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper for single words
+SEARCH = "search"  # of retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
@@ -43,25 +42,18 @@ class Objective:
     """One objective.
 
     Attributes:
-        name: As settings and options name it.
-        method: `tmft` learns from labelled pairs at a layer; `contrast` tells a text's positive from the rest of a
-            batch (`truncate_kit.methods.contrast`).
-        data: What it learns from.
+        method: `tmft` learns from labelled pairs at a layer; `contrast` tells a positive from the rest of a batch.
         card: Description for model cards.
         metric: The main score, in words.
-        published: Name of that score in files of published figures.
-        epochs: Default number of epochs.
-        batch_size: Default number of examples per step.
+        published: Its name in files of published figures.
         trains_head: Whether a classifier is trained beside the encoder.
-        examples: Builds the examples of a trial, by itself or by its name in `training.examples`. `tmft` calls it with
-            encoder, token ids of first and second texts, pairs and seed; `contrast` like `ContrastiveTexts`.
-        evaluator: Builds the evaluator of a split, likewise: from an encoder, the pairs, the examples of the trial and,
-            for test, the evaluator on dev.
-        rates: `contrast` only: peak rate with a fixed pooling, with attention over layers, and batch size, by model
-            (`bert` and `roberta`, both base, or `roberta-large`) from Table 4 of the layer-wise attention pooling
-            paper. Without `bert` the rates follow the width.
-        own: Settings that only the objectives have that name them here.
-        without: Settings of all others that this one leaves at their defaults.
+        examples: Builder or its name. `tmft` passes encoder, token ids of both sides, pairs and seed; `contrast` as to
+            `ContrastiveTexts`.
+        evaluator: Builder of a split's evaluator from encoder, pairs, examples and, for test, the dev evaluator.
+        rates: By model, peak rate with fixed pooling, with attention over layers, and batch size (Table 4 of the
+            layer-wise attention pooling paper). Without `bert` rates follow the width.
+        own: Settings only for the objectives that list them here.
+        without: Other settings that stay at their defaults.
         fills_words: Whether a generator fills in hidden words.
     """
 
@@ -82,25 +74,20 @@ class Objective:
     fills_words: bool = False
 
     def goes_with(self, setting: str) -> bool:
-        """Return whether this field of `ContrastiveSettings` may differ from its default."""
+        """Return whether this field of `ContrastiveSettings` may be changed."""
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
     @property
     def is_graded(self) -> bool:
-        """Return whether graded similarity is learned; only then a drop of the last layers can be predicted."""
+        """Return whether graded similarity is learned, so that a drop of the last layers can be predicted."""
         return self.method == "tmft" and self.data == "scores"
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
-        """Check that the targets of all splits suit this objective for labelled pairs.
+        """Check that the targets of all splits suit this objective.
 
-        Args:
-            data: The splits.
-            scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
-
-        Raises:
-            DataError: They do not.
-            UsageError: Pairs are to score what only queries do.
+        scored: Whether pairs, not queries, choose and report. Raises `DataError`, or `UsageError` if only queries can
+        score.
         """
         from truncate_kit.data.pairs import splits_for
 
@@ -118,13 +105,13 @@ class Objective:
                     f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
                     hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
                 )
-        if self.is_graded and scored:  # before training: a constant split would only fail after the first trial
+        if self.is_graded and scored:  # a constant split would fail after the first trial
             for name, pairs in splits_for(data, seed=0).items():
                 if name != "train":
                     pairs.check_ranked()
 
 
-# Epochs of the contrastive objectives: of the released run of the supervised ones, of SimCSE for dropout, of DiffCSE.
+# Epochs: supervised from the released run, dropout from SimCSE, else DiffCSE.
 _ROWS = (
     Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score",
               examples="graded_pairs"),
@@ -145,7 +132,7 @@ _ROWS = (
     Objective(name="dropout", method="contrast", data="texts", epochs=1, batch_size=64,
               card="unsupervised, two dropout masks of each text (equation 7)",
               rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)}),
-    # Its texts are encoded once, by the MLP that DiffCSE has over its vectors: without `chunk` and `mlp`.
+    # DiffCSE's MLP encodes texts once: no `chunk`, no `mlp`.
     Objective(name="diffcse", method="contrast", data="texts", epochs=2, batch_size=64, fills_words=True,
               card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
               rates={"bert": (7e-6, 3e-5, 64)}, own=("replaced_weight", "masked_share"), without=("chunk", "mlp")),
@@ -158,12 +145,12 @@ _TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune
 
 
 def objective_names(method: Method) -> tuple[str, ...]:
-    """Return the names of all objectives that this method trains."""
+    """Return the objectives of this method."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method == method)
 
 
 def described(method: Method) -> str:
-    """Return these names with their data, for a help text: "cosine (pairs with scores), …"."""
+    """Return these names with their data: "cosine (pairs with scores), …"."""
     return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(method))
 
 
@@ -180,21 +167,20 @@ def find_objective(name: str, method: Method) -> Objective:
 class TrainingSettings(Result):
     """One training run, by default as in the TMFT paper.
 
-    From its released code, not in the paper: warm-up, linear decay, no weight decay of biases and norms. Ours: the
-    learning rate of models narrower than 768, and batches of texts of like length (`buckets`).
+    Warm-up, linear decay and undecayed biases and norms follow its code. Ours: the rate below width 768, and
+    `buckets`.
 
     Attributes:
         objective: A row of `OBJECTIVES`.
-        epochs: The best of them on dev is kept.
+        epochs: The best on dev is kept.
         batch_size: Examples per step.
-        learning_rate: Peak rate; by default follows the width (`rate`).
+        learning_rate: Peak; by default follows the width (`rate`).
         weight_decay: Of AdamW, except biases and norms.
         warmup: Share of the steps.
         max_gradient_norm: Gradients are scaled down to it.
-        precision: `bf16` computes products under autocast; weights stay float32.
+        precision: `bf16` autocasts products; weights stay float32.
         buckets: Whether batches hold texts of like length.
-        compact_vocabulary: Whether word embeddings that no text uses are kept out of the optimiser; the result is the
-            same but for rounding.
+        compact_vocabulary: Whether unused word embeddings stay out of the optimiser; equal but for rounding.
     """
 
     objective: str = setting(
@@ -234,32 +220,31 @@ class TrainingSettings(Result):
 
     @property
     def row(self) -> Objective:
-        """Return the row of the objective."""
+        """Return the objective's row."""
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def rate(self, width: int) -> float:
-        """Return the peak rate for a model of that width."""
+        """Return the peak rate for this width."""
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """Return these settings with the rate as a number, by which kept trials are found."""
+        """Return these settings with a numeric rate, by which kept trials are found."""
         return replace(self, learning_rate=self.rate(width))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
-    """Return the settings for word pairs: epochs and batches of the TMFT paper. Raises `UsageError`."""
+    """Return the TMFT paper's settings for word pairs. Raises `UsageError`."""
     values: dict[str, Any] = {"precision": precision, "learning_rate": learning_rate}  # checked by the settings
     return TrainingSettings(epochs=WORD_EPOCHS, batch_size=WORD_BATCH_SIZE, **values)
 
 
 def default_learning_rate(width: int) -> float:
-    """Return the peak rate for pairs: 2e-5 from width 768 on, as the TMFT paper has it, and 5e-4 up to width 128.
+    """Return the peak rate for pairs: 5e-4 up to width 128, 2e-5 from 768 on (TMFT paper), log-linear between.
 
-    In between, the logarithm of the rate is linear in the logarithm of the width. Measured for last layers from 64 to
-    384 (benchmarks/pick); layer 1 would learn better at higher rates.
+    Measured for last layers from 64 to 384 (benchmarks/pick).
     """
     narrow = math.log(BASE_WIDTH / min(BASE_WIDTH, max(NARROW_WIDTH, width))) / math.log(BASE_WIDTH / NARROW_WIDTH)
     rate: float = BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow
@@ -267,7 +252,7 @@ def default_learning_rate(width: int) -> float:
 
 
 def scaled_learning_rate(width: int) -> float:
-    """Return 2e-5 at width 768 and inversely proportional rates below, at most 1e-4; these are not measured."""
+    """Return 2e-5 · 768 / width, from 2e-5 to 1e-4; not measured."""
     return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
@@ -280,21 +265,21 @@ def rate_at(step: int, total: int, warmup: float) -> float:
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """Return the name of a trial's records and files. stop_after: the epochs of one that is stopped then."""
+    """Name a trial's records and files; stop_after: epochs of a stopped one."""
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
-    """The fields of every kind of trial; scores in points."""
+    """A trial; scores in points."""
 
-    layer: int  # number of blocks of the model
-    seed: int  # of everything drawn in the trial
-    dev_scores: tuple[float, ...]  # after each epoch; in contrastive training after each evaluation on dev
-    best_epoch: int  # from 1; its weights gave all other scores
+    layer: int  # number of blocks
+    seed: int  # of everything drawn
+    dev_scores: tuple[float, ...]  # after each epoch or evaluation
+    best_epoch: int  # from 1; gave all other scores
     dev: float  # main score
-    dev_pearson: float | None  # Pearson × 100, None if undefined, as for classes
-    test: float | None  # main score, None in trials that only search: they never see the test set
+    dev_pearson: float | None  # × 100, None if undefined
+    test: float | None  # None in trials that only search
     test_pearson: float | None
     seconds: float  # training and evaluation
 
@@ -302,7 +287,7 @@ class BaseTrial(Result):
 def trial_scores(
     looks: Sequence[float], dev: tuple[float, float | None], test: tuple[float, float | None] | None, seconds: float
 ) -> dict[str, Any]:
-    """Return fields of a `BaseTrial`, from dev scores while it learned and final main scores and Pearson."""
+    """Return fields of a `BaseTrial` from scores while learning and final (main, Pearson)."""
     score, pearson = test or (None, None)
     epochs = {"dev_scores": tuple(looks), "best_epoch": looks.index(max(looks)) + 1, "seconds": seconds}
     return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
@@ -310,33 +295,32 @@ def trial_scores(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
-    """One training run at one layer with one seed; the main score is Spearman × 100, or the objective's own."""
+    """One training run at one layer with one seed."""
 
-    epochs: int  # the budget, which the learning rate follows
+    epochs: int  # the budget, which the rate follows
     steps: int
-    # epochs run of a trial that a race stopped, else None
+    # epochs run, if a race stopped it
     stopped_after: int | None = None
-    # Main scores of resamples of the dev pairs, the same resamples for every trial on the same data; empty in search
-    # trials and in results.
+    # Scores of resamples of the dev pairs, the same for all trials; empty in search trials and results.
     dev_draws: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return the name of its records and files."""
+        """Name its records and files."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
     def epochs_run(self) -> int:
-        """Count the epochs that were run."""
+        """Count the epochs run."""
         return self.stopped_after or self.epochs
 
     @property
     def block_steps(self) -> int:
-        """Multiply steps by blocks run; layer 0 counts as one block."""
+        """Multiply steps by blocks, at least 1."""
         return self.steps * max(1, self.layer)
 
     def first(self, epochs: int) -> "Trial":
-        """Return this trial, evaluated once an epoch, as it was after its first `epochs` epochs."""
+        """Return this trial as it was after `epochs` epochs."""
         scores = self.dev_scores[:epochs]
         return replace(
             self,
@@ -354,7 +338,7 @@ class Trial(BaseTrial):
 
 
 def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
-    """Raise `DivergedError` naming the first of these trials, if there is any; call it after all have been run."""
+    """Raise `DivergedError` for the first trial, if any."""
     if diverged:
         name, error = diverged[0]
         more = f" So did {len(diverged) - 1} more." if len(diverged) > 1 else ""
@@ -363,9 +347,9 @@ def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
-    """One adaptation; epochs and batch are those of the TMFT paper (10; 32 × 8 accumulated).
+    """One adaptation; epochs and batch of the TMFT paper (32 × 8 accumulated).
 
-    Ours: the rate of narrow models, a twentieth of the texts held out (`HELD_OUT`) and the best epoch on it kept.
+    Ours: the rate of narrow models, and the epoch best on `HELD_OUT`, a twentieth of the texts.
     """
 
     epochs: int = setting(10, bounds=EPOCHS_ALLOWED)
@@ -378,5 +362,5 @@ class AdaptationSettings(Result):
         check_settings(self)
 
     def rate(self, width: int) -> float:
-        """Return the peak rate for a model of that width."""
+        """Return the peak rate for this width."""
         return self.learning_rate or scaled_learning_rate(width)

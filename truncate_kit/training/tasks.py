@@ -1,4 +1,4 @@
-"""The task of a trial: examples to learn from and evaluators, built anew for each trial."""
+"""Build a trial's examples and evaluators."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -22,13 +22,13 @@ Sides = tuple[dict[str, Ids], dict[str, Ids]]
 
 
 class Task(Protocol):
-    """Something to fine-tune for. metric: the main score, in words. num_examples: of an epoch."""
+    """A task to fine-tune for; metric: main score in words; num_examples: per epoch."""
 
     metric: str
     num_examples: int
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Return fresh examples and evaluators on dev and test for one encoder."""
+        """Return fresh examples and evaluators on dev and test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class Teacher:
     """A model that teaches its vectors beside the labels."""
 
     encoder: Encoder
-    weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
+    weight: float = 1.0  # of the mean 1 − cosine to its vectors
 
 
 class LabelledTask:
-    """TMFT on labelled pairs, by any objective of that method.
+    """TMFT on labelled pairs.
 
     Args:
-        full: The full model; its tokenizer reads the texts.
+        full: The full model, which gives the tokenizer.
         data: With train, dev and test.
         objective: A row of `OBJECTIVES`.
         teacher: Optional.
-        retrieval: Its queries replace the dev and test pairs, half of them each.
+        retrieval: Its queries replace the dev and test pairs by halves.
 
     Raises:
-        UsageError: There is no such objective, or the teacher's vectors have another width.
-        DataError: A split is missing or the targets do not suit the objective.
+        UsageError: There is no such objective, or the teacher has another width.
+        DataError: A split is missing or its targets do not suit.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LabelledTask:
             ]
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
-        """Return examples of the train split and evaluators on dev and test, which share the examples' classifier."""
+        """Return examples of train, and evaluators on dev and test that share their classifier."""
         train, dev, test = self._splits(seed)
         first, second = [self._first[pair.first] for pair in train], [self._second[pair.second] for pair in train]
         examples = builder(self._row.examples)(encoder, first, second, train, seed)
@@ -106,7 +106,7 @@ class LabelledTask:
         return examples, on_dev, evaluator(self._full, test, examples, on_dev)
 
     def test_texts(self, seed: int) -> list[str]:
-        """Return the distinct texts of the test split of this seed."""
+        """Return the distinct texts of this seed's test split."""
         return self._splits(seed)[2].texts()
 
     def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
@@ -115,7 +115,7 @@ class LabelledTask:
 
 
 def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
-    """Return token ids of all first and of all second texts, by text. judged: these are queries and documents."""
+    """Return both sides' token ids by text; judged: queries and documents."""
     if not judged:
         both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
         return both, both
@@ -127,5 +127,5 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 
 
 def scored_as(data: object, encoder: Encoder) -> str:
-    """Return how vectors of queries are compared, for keys of runs: an encoder's digest does not contain it."""
+    """Return how query vectors are compared, for keys of runs: no encoder digest has it."""
     return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"
