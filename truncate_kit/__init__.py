@@ -1,6 +1,6 @@
 """Find the best layer of a pretrained text encoder, or the few blocks that are enough; train, export, measure the gain.
 
-The public names are loaded when first used: importing the package imports no torch.
+Names load on first use, so importing the package imports no torch.
 """
 
 import os
@@ -11,13 +11,12 @@ from truncate_kit.core.results import DRAWERS, VERSION
 
 __version__ = VERSION
 
-# Before ONNX Runtime is loaded, here, in workers and in programs that are started: since 1.31 it gives the machine a
-# number under ~/.cache, notes what runs, and reports that to its makers. Whoever wants that sets the variable to 0.
+# ONNX Runtime 1.31 and newer writes a machine id under ~/.cache and reports use to its makers, unless this is set.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}
 
-_NAMES = {  # by module
+_NAMES = {
     "analysis.cka": "cka_matrix",
     "analysis.profile": "profile",
     "analysis.result": "LayerProfile AnalysisSettings",

@@ -1,4 +1,4 @@
-"""What fits on this machine and what does not: one row a check, with the command that mends it."""
+"""Check what runs on this machine, with a remedy for each problem."""
 
 import contextlib
 import ctypes
@@ -23,21 +23,20 @@ from truncate_kit.core.results import Result
 PACKAGE = "truncate-kit"
 RUNTIMES = ("torch", "onnx")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_REMOTE = "AzureExecutionProvider"  # sends the texts to a service
+_REMOTE = "AzureExecutionProvider"
 _GPU_WHEEL = "onnxruntime-gpu"
-# All of them install the module `onnxruntime` into the same folder.
+# All install the module `onnxruntime` into the same folder.
 _WHEELS = (
     "onnxruntime", _GPU_WHEEL, "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-rocm",
     "onnxruntime-training", "ort-nightly", "ort-nightly-gpu",
 )  # fmt: skip
-# The oldest Linux drivers for each CUDA, as NVIDIA's release notes list them.
+# Oldest Linux drivers for each CUDA (NVIDIA's release notes).
 _DRIVER_HINT = (
     "Install driver 580 or newer for CUDA 13, 525 for CUDA 12, and torch and onnxruntime-gpu built for the same CUDA "
     '(in a container: start it with the GPUs), or use `device="cpu"`'
 )
-_LOG_DRESS = re.compile(r"(\x1b\[[\d;]*m)+(\S+ \S+ \[\w:\w+:.*?\] )?")  # colours; time, severity and source file
-# A provider that does not fit may hang or crash: it starts in a process of its own, torch first, as in real work,
-# because the libraries that torch loads are those that the provider finds.
+_LOG_DRESS = re.compile(r"(\x1b\[[\d;]*m)+(\S+ \S+ \[\w:\w+:.*?\] )?")  # colours; time, severity, source file
+# A provider may hang or crash, hence its own process; torch first, which loads the libraries it uses.
 _PROBE = """
 import contextlib, json, sys
 name = sys.argv[1]
@@ -55,13 +54,13 @@ print(json.dumps(session.get_providers()))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Result):
-    """What has to run. Raises `UsageError` for an unknown name, or a precision that the runtime does not have.
+    """What has to run. Raises `UsageError`.
 
     Attributes:
-        device: `cpu` or `cuda` has to run torch and exported graphs.
-        extras: Extras of this package that have to be installed.
-        precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
-        runtime: `torch` or `onnx` asks for one of them only.
+        device: `cpu` or `cuda`, for torch and graphs.
+        extras: Extras that have to be installed.
+        precision: fp16 and int8 need graphs, fp16 also CUDA unless `device` is the CPU.
+        runtime: `torch` or `onnx`; by default both.
     """
 
     device: str | None = None
@@ -88,13 +87,13 @@ class Request(Result):
 
     @property
     def graphs(self) -> bool:
-        """Tell if exported graphs have to run."""
+        """Tell if graphs have to run."""
         in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
         return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
 
     @property
     def cuda_graphs(self) -> bool:
-        """Tell if exported graphs have to run on CUDA."""
+        """Tell if graphs have to run on CUDA."""
         return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
@@ -103,9 +102,9 @@ class MachineCheck(Result):
     """One check.
 
     Attributes:
-        verdict: `problem` if something that was asked for cannot run, `warning` if it runs worse than it could,
-            `optional` if something is missing that is not asked for.
-        hint: Command or change that mends it, if any.
+        verdict: `problem`: a requested part cannot run; `warning`: it could run better; `optional`: a part that was not
+            requested is missing.
+        hint: The remedy, if any.
     """
 
     name: str
@@ -116,22 +115,19 @@ class MachineCheck(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
-    """What was asked for, and what was found."""
+    """A request, and what was found."""
 
     request: Request
     checks: tuple[MachineCheck, ...]
 
     @property
     def able(self) -> bool:
-        """Tell if everything that was asked for can run."""
+        """Tell if everything requested can run."""
         return all(row.verdict != "problem" for row in self.checks)
 
 
 def diagnose(request: Request | None = None) -> Diagnosis:
-    """Check what of `request` cannot run on this machine; by default what truncate-kit always needs.
-
-    Each provider is started in a process of its own, so this takes some seconds.
-    """
+    """Check what of `request` cannot run here, by default the requirements of every use. Takes some seconds."""
     request = request or Request()
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(request)]
     broken = _torch_problem()
@@ -145,13 +141,13 @@ def diagnose(request: Request | None = None) -> Diagnosis:
 
 
 def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
-    """Return a good check if it `fits`, else a problem if it is `needed`, else the other verdict."""
+    """Make a check: ok if it `fits`, else a problem if `needed`, else the other verdict."""
     verdict = "ok" if fits else "problem" if needed else otherwise
     return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of a distribution, if it is installed."""
+    """Return the installed version of a distribution, if any."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return None
@@ -169,7 +165,7 @@ def known_extras() -> tuple[str, ...]:
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """Yield the packages that an extra adds, also by other extras that it takes in; "" for those always needed."""
+    """Yield the packages of an extra, also through other extras; "" for those always needed."""
     for row in map(Requirement, metadata.requires(PACKAGE) or ()):
         always = row.marker is None or row.marker.evaluate({"extra": ""})
         if always if not extra else not always and row.marker and row.marker.evaluate({"extra": extra}):
@@ -181,12 +177,12 @@ def _required(extra: str) -> Iterator[Requirement]:
 
 
 def _check_packages(request: Request) -> Iterator[MachineCheck]:
-    """Compare the installed packages with those that truncate-kit's own metadata names, extra by extra."""
+    """Compare installed packages with truncate-kit's metadata."""
     runs_graphs = {"onnxruntime": request.graphs and not request.cuda, _GPU_WHEEL: request.cuda_graphs}
     for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in request.extras)):
         for row in _required(extra):
             version = installed_version(row.name)
-            if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
+            if version is None and row.name == "onnxruntime":  # the GPU build also runs on the CPU
                 version = installed_version(_GPU_WHEEL)
             found = f"{version or 'not installed'}; {f'extra {extra}' if extra else PACKAGE} needs "
             hint = f"pip install '{row.name}{row.specifier}'"
@@ -198,7 +194,7 @@ def _check_packages(request: Request) -> Iterator[MachineCheck]:
 
 
 def _wheels() -> dict[str, str]:
-    """Return the distributions that install ONNX Runtime with their versions; more than one is one too many."""
+    """Return the installed distributions of ONNX Runtime; more than one conflict."""
     return {name: version for name in _WHEELS if (version := installed_version(name)) is not None}
 
 
@@ -208,9 +204,9 @@ def _reinstall(extra: str) -> str:
 
 
 def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
-    """Start each provider that the installed ONNX Runtime was built with."""
+    """Start each provider of the installed ONNX Runtime."""
     wheels = _wheels()
-    if not wheels:  # `_check_packages` says so
+    if not wheels:  # `_check_packages` reports it
         return
     on_gpu = _GPU_WHEEL in wheels
     again = _reinstall("gpu" if on_gpu else "cpu")
@@ -220,7 +216,7 @@ def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
         import onnxruntime
 
         reasons |= {name: start_provider(name) for name in onnxruntime.get_available_providers() if name != _REMOTE}
-    except Exception as error:  # a broken package raises whatever it likes
+    except Exception as error:  # a broken package may raise anything
         reasons = {CPU: f"onnxruntime cannot be imported: {first_line(error)}"}
     if len(wheels) > 1:  # the last one installed wins
         found = f"{' and '.join(f'{name} {version}' for name, version in wheels.items())} overwrite each other's files"
@@ -232,13 +228,13 @@ def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Start one provider in a process of its own and run a tiny graph; return the reason if it does not start."""
+    """Run a tiny graph on one provider in its own process; return the reason of a failure."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"its process did not end: {error}"
-    # The runtime prints to stdout as well if it falls back; the last line is the answer.
+    # The runtime may print to stdout too; the answer comes last.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
     lines = [text for line in done.stderr.splitlines() if (text := _LOG_DRESS.sub("", line).strip())]
@@ -247,18 +243,17 @@ def start_provider(name: str) -> str:
 
 
 def _torch_problem() -> str | None:
-    """Return why torch cannot be imported."""
     try:
         import torch
-    except Exception as error:  # a broken package raises whatever it likes
+    except Exception as error:  # a broken package may raise anything
         return first_line(error)
-    # An installation that was broken off leaves a folder that can be imported.
+    # A broken installation may leave a folder that can be imported.
     lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), None)
     return None if lacking is None else f"a part of it is missing, such as `{lacking}`"
 
 
 def _check_cuda(request: Request) -> Iterator[MachineCheck]:
-    """Ask the driver, torch and ONNX Runtime for their CUDA, if there is a driver or CUDA was asked for."""
+    """Compare the CUDA of driver, torch and ONNX Runtime."""
     driver = driver_cuda()
     found = "none answers: libcuda.so.1 is missing or sees no GPU" if driver is None else f"for CUDA {driver}"
     yield _unless(driver, "CUDA driver", found, request.cuda, "optional", _DRIVER_HINT)
@@ -270,7 +265,7 @@ def _check_cuda(request: Request) -> Iterator[MachineCheck]:
         hint = "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started"
         yield _unless(not reason, "torch on CUDA", found, request.cuda, "warning", hint)
     wheel = onnxruntime_cuda()
-    if wheel is not None:  # two CUDAs in one process do not fit; a newer driver runs older builds
+    if wheel is not None:  # a newer driver runs older builds, but one process needs one CUDA
         major = {name: int(name.partition(".")[0]) for name in (wheel, built, driver) if name is not None}
         fits = major.get(built or wheel) == major[wheel] <= major[driver or wheel]
         found = f"built for CUDA {wheel}, torch for {built}, the driver for {driver}"
@@ -278,7 +273,7 @@ def _check_cuda(request: Request) -> Iterator[MachineCheck]:
 
 
 def driver_cuda() -> str | None:
-    """Return the newest CUDA that the driver runs, such as "13.0", if any."""
+    """Return the newest CUDA of the driver, such as "13.0", if any."""
     number = ctypes.c_int()
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
@@ -288,7 +283,7 @@ def driver_cuda() -> str | None:
 
 
 def torch_on_gpu() -> tuple[str | None, str, str]:
-    """Compute on the GPU in torch; return its CUDA, the GPU's name, and the reason if that fails."""
+    """Compute on the GPU in torch; return its CUDA, the GPU's name, and the reason of a failure."""
     import torch
 
     built = torch.version.cuda
@@ -301,16 +296,16 @@ def torch_on_gpu() -> tuple[str | None, str, str]:
 
 
 def onnxruntime_cuda() -> str | None:
-    """Return the CUDA that ONNX Runtime is built for, if any."""
+    """Return the CUDA of ONNX Runtime, if any."""
     try:
         import onnxruntime
-    except Exception:  # `_check_onnxruntime` says so
+    except Exception:  # `_check_onnxruntime` reports it
         return None
     return ".".join(str(getattr(onnxruntime, "cuda_version", "")).split(".")[:2]) or None
 
 
 def _check_processor(request: Request) -> Iterator[MachineCheck]:
-    """Look at the processor's instructions, its cores, torch's threads and the memory."""
+    """Check instructions, cores, threads and memory."""
     import torch
 
     cores, usable, quota = os.cpu_count() or 1, hardware.usable_cores(), hardware.core_quota()
@@ -330,7 +325,7 @@ def _check_processor(request: Request) -> Iterator[MachineCheck]:
 
 
 def _check_graph_device(request: Request) -> Iterator[MachineCheck]:
-    """Check that a graph in the precision that was asked for is made for the device."""
+    """Check that the graph's precision suits the device."""
     device = request.device or ("cuda" if request.cuda else "cpu")
     for name, row in PRECISIONS.items():
         if name == request.precision and row.graph_file is not None and device not in row.preference:

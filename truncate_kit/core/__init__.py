@@ -1,1 +1,1 @@
-"""What all rooms stand on: errors, files, results, settings, progress, words, statistics, origins, trials' journal."""
+"""Errors, files, results, settings, progress, wording, statistics, origins and parallel work for all rooms."""

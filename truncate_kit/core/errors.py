@@ -1,7 +1,4 @@
-"""Errors that users can mend: the message says what was found, the hint says what to do instead.
-
-The command line prints both on stderr and exits with 1. Anything else that escapes is a defect of this package.
-"""
+"""Errors that users can mend: a message and a hint. Any other exception is a defect of this package."""
 
 import errno
 import logging
@@ -19,14 +16,14 @@ NO_FOLDER = "A file stands where a folder is needed: name another place as `out`
 
 
 class TruncateKitError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base of all errors that users can mend."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel between processes as they are; some constructors build the message from other parts.
+        # Pickle message and hint: some constructors take other arguments.
         return _arrived, (type(self), str(self), self.hint)
 
 
@@ -47,19 +44,19 @@ class MissingExtraError(TruncateKitError, ImportError):
 
 
 class UsageError(TruncateKitError, ValueError):
-    """A parameter has a value that makes no sense, alone or beside another."""
+    """A parameter has an invalid value, or excludes another."""
 
 
 class DeviceError(TruncateKitError, RuntimeError):
-    """Hardware or a cluster is missing, does not start, or was lost."""
+    """Hardware or a cluster is missing or was lost."""
 
 
 class DivergedError(TruncateKitError, ArithmeticError):
-    """A loss is no longer a number: these weights and settings do not train."""
+    """A loss is no longer a number."""
 
 
 class FileProblemError(TruncateKitError, OSError):
-    """A file or folder cannot be read or written, or another process works in it."""
+    """A file or folder cannot be read or written, or is locked by another process."""
 
 
 class ModelError(TruncateKitError, ValueError):
@@ -78,18 +75,18 @@ class LayerOutOfRangeError(ModelError):
 
 
 class LayerNotHeldError(ModelError):
-    """A truncated model cannot be stored and reloaded exactly at this layer."""
+    """A truncated model cannot be reloaded exactly at this layer."""
 
 
 class DataError(TruncateKitError, ValueError):
-    """Data cannot be used: the message names file, row and what is wrong."""
+    """Data cannot be used; the message names file and row."""
 
 
 # Errors that several modules raise
 
 
 def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
-    """Return the known name that equals `name`. Raises `UsageError`. kind: in words, for the message."""
+    """Return the known name that equals `name`. Raises `UsageError`."""
     for one in known:
         if one == name:
             return one
@@ -97,7 +94,7 @@ def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
 
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
-    """Return the error for a write that failed, as on a full disk or in a read-only folder."""
+    """Return the error for a failed write."""
     hint = "Free some space or name another place as `out`; what was there before is unchanged."
     if reason.errno in (errno.ENOTDIR, errno.EEXIST):
         hint = NO_FOLDER
@@ -105,7 +102,7 @@ def cannot_write(path: Path, reason: OSError) -> FileProblemError:
 
 
 def too_few_texts(count: int, *, needed: int = 4) -> DataError:
-    """Return the error for fewer texts than an estimator needs."""
+    """Return the error for fewer texts than needed."""
     return DataError(
         f"{count:,} distinct texts are too few: this estimate needs at least {needed}.",
         hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
@@ -121,7 +118,7 @@ def not_finite(layers: list[int]) -> ModelError:
 
 
 def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
-    """Return the error for layers whose states are the same for every text, or all equally far apart."""
+    """Return the error for layers with the same state for every text, or all equally far apart."""
     return DataError(
         f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
         hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
@@ -129,7 +126,7 @@ def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
 
 
 def failed_check(finding: str) -> ModelError:
-    """Return the error for an exported graph that differs from the encoder."""
+    """Return the error for a graph that differs from the encoder."""
     return ModelError(
         f"The exported graph failed its checks: {finding}.",
         hint="Nothing was written. Use the model in torch, or report the architecture and the versions.",
@@ -140,7 +137,7 @@ def failed_check(finding: str) -> ModelError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, and the second if the first only leads to it."""
+    """Return the first line of a library's message, and the second if the first only introduces it."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]
     text = f"{first} {rest[0].strip()}" if rest and first.endswith((":", "(")) else first
     return harmless(text.rstrip("."))
@@ -158,7 +155,7 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 @contextmanager
 def errors_only(*packages: str) -> Iterator[None]:
-    """Let the loggers of these packages write errors only in the block."""
+    """Silence warnings of these packages' loggers."""
     levels = {log: log.level for log in map(logging.getLogger, packages)}
     for log in levels:
         log.setLevel(logging.ERROR)

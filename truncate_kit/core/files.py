@@ -33,7 +33,7 @@ _UNFINISHED, _LOCK, _TEMPORARY, _REPLACED = ".unfinished", ".lock", ".tmp", "rep
 
 
 def local_path(name: str | Path) -> Path:
-    """Return a name as a path, with "~" and "~user" replaced by the home folder of an existing user."""
+    """Expand "~" and "~user" of existing users."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -41,23 +41,23 @@ def local_path(name: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the absolute path without links; unlike `Path.resolve` it accepts circles of links."""
+    """Return the absolute path without links; accepts circles of links."""
     return Path(os.path.realpath(path))
 
 
 def is_there(path: str | Path) -> bool:
-    """Tell if a path exists; unlike `Path.exists` it accepts names that are too long for a file."""
+    """Tell if a path exists; accepts names too long for a file."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def name_without_folders(name: str) -> str:
-    """Return the last part of a path, and any other name as it is, to keep local folders private."""
+    """Return the last part of a path, any other name unchanged, to keep local folders private."""
     path = local_path(name)
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
 
 def model_folder_above(name: str, folder: Path) -> Path | None:
-    """Return the model folder called `name` in the nearest folder above `folder`, if any."""
+    """Return the model folder called `name` in the nearest parent of `folder`, if any."""
     above = (place / name for place in folder.absolute().parents)
     return next((one for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), None)
 
@@ -67,10 +67,9 @@ def model_folder_above(name: str, folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or folder; on success it becomes `path`, on failure it is removed.
+    """Yield a temporary path for a file or folder; rename it to `path` on success, remove it on failure.
 
-    An existing folder is moved aside until the new one stands. Folders above are made; leftovers of killed processes
-    are removed. Raises `FileProblemError` on a full disk or a read-only place.
+    Removes leftovers of killed processes. Raises `FileProblemError`.
     """
     path = Path(path)
     try:
@@ -97,7 +96,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """Make a folder and its parents; if the block fails, remove those that are still empty."""
+    """Make a folder and its parents; if the block fails, remove the empty ones."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -111,7 +110,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path`, locked to show other processes that its writer lives."""
+    """Yield a new folder beside `path`, locked while its writer lives."""
     remove_leftovers(path.parent, path.name)
     with tempfile.TemporaryDirectory(
         prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent, ignore_cleanup_errors=True
@@ -127,7 +126,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove unfinished files of killed processes in `folder`, or only those for `name` and `name.*`.
 
-    A folder that was moved aside and not replaced is restored.
+    Restores a folder that was moved aside and not replaced.
     """
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
     ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
@@ -144,7 +143,7 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
 
 
 def _finish(path: Path) -> None:
-    """Flush files to the disk, and apply the umask: safetensors writes files for this user alone."""
+    """Flush files to disk and apply the umask, which safetensors ignores."""
     umask = os.umask(0)
     os.umask(umask)
     for file in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
@@ -155,9 +154,9 @@ def _finish(path: Path) -> None:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """Return the system's error behind one of torch or safetensors, if a write was refused."""
+    """Return the OSError behind a refused write of torch or safetensors."""
     while error is not None:
-        match = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
+        match = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
         if number in _REFUSED:
             return OSError(number, os.strerror(number))
@@ -166,13 +165,13 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name and rename it to `path`. Raises `FileProblemError`."""
+    """Write UTF-8 text atomically. Raises `FileProblemError`."""
     with replacing(path) as target:
         target.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `FileProblemError`."""
+    """Write indented JSON atomically. Raises `FileProblemError`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -190,7 +189,7 @@ def read_json(path: Path) -> Any:
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file's bytes, read once per process while the file stays the same."""
+    """Return the SHA-256 of a file, cached while it is unchanged."""
     status = file.stat()
     return _digest_as_of(file.resolve(), status.st_ino, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
 
@@ -206,9 +205,9 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock `folder` for this process, until it ends. New folders are removed if the block fails before writing.
+    """Lock `folder` for this process. Raises `FileProblemError` if another process holds it.
 
-    Raises `FileProblemError` if another process holds it or the folder cannot be made.
+    New folders are removed if the block fails before writing.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -232,9 +231,9 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Mark the work in `folder` until it ends well or is refused, so that the same call continues there.
+    """Mark the work in `folder` until it ends or is refused, so that the same call continues it.
 
-    shared: Keep the mark after a diverged training, because one with other settings shares this folder.
+    shared: Keep the mark after a diverged training: other settings share this folder.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)
@@ -249,7 +248,7 @@ def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def mark_unfinished(folder: Path) -> Path:
-    """Mark the work in `folder` as unfinished; return the marking file."""
+    """Mark the work in `folder` as unfinished; return the marker."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     mark.touch()
@@ -257,5 +256,5 @@ def mark_unfinished(folder: Path) -> Path:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Tell if work in that folder was stopped and waits for the same call."""
+    """Tell if work in `folder` was stopped and can continue."""
     return (folder / _UNFINISHED).exists()

@@ -1,4 +1,4 @@
-"""Look up the machine's instructions, cores, memory and other users, as far as results depend on them."""
+"""Look up instructions, cores, memory and load of the machine."""
 
 import contextlib
 import ctypes
@@ -22,27 +22,26 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-_MOST_THREADS = 256  # thousands end in a segmentation fault of the runtime that starts them
+_MOST_THREADS = 256  # thousands crash the runtime
 INSTRUCTIONS = "TRUNCATE_KIT_INSTRUCTIONS"
-_INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
-_BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
-_AVX512_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl")  # what torch's own AVX-512 kernels need
+_INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two: Arm
+_BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one: Arm
+_AVX512_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl")  # needed by torch's AVX-512 kernels
 
-# Plain errors by which the allocators of torch, ONNX Runtime, C++ and oneDNN report a lack of memory.
+# Errors of torch, ONNX Runtime, C++ and oneDNN for a lack of memory.
 _LACK_OF_MEMORY = (
     "DefaultCPUAllocator", "Failed to allocate memory", "CUDA error: out of memory", "failure 2: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "bad_alloc", "could not create a memory",
 )  # fmt: skip
-_ONEDNN = "could not create a primitive"  # the whole message of oneDNN; other problems have longer ones
+_ONEDNN = "could not create a primitive"  # the whole message; other problems have longer ones
 QUIET = 0.1
 """Share of the processor that others may take without a note."""
 
 
 def instructions() -> frozenset[str]:
-    """Return the processor's instruction sets under Linux's names, such as `avx2` and `avx512_vnni`.
+    """Return the processor's instruction sets under Linux's names, such as `avx512_vnni`.
 
-    The environment variable TRUNCATE_KIT_INSTRUCTIONS (names separated by commas) replaces them, to test decisions for
-    other processors.
+    TRUNCATE_KIT_INSTRUCTIONS (separated by commas) replaces them, for tests.
     """
     return _instructions(os.environ.get(INSTRUCTIONS))
 
@@ -53,7 +52,7 @@ def _instructions(override: str | None) -> frozenset[str]:
         return frozenset(override.replace(",", " ").split())
     fields = _cpuinfo()
     flags = set(fields.get("flags", fields.get("features", "")).split())
-    with contextlib.suppress(Exception):  # torch is older than 2.12, or broken: it then raises whatever it likes
+    with contextlib.suppress(Exception):  # torch older than 2.12, or broken
         import torch
 
         flags |= {name for name, able in torch.cpu.get_capabilities().items() if able}
@@ -61,7 +60,7 @@ def _instructions(override: str | None) -> frozenset[str]:
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
-    """Return the name of the bfloat16 matrix instructions of `device`, if any."""
+    """Return the bfloat16 matrix instructions of `device`, if any."""
     if device.type == "cuda":
         import torch
 
@@ -71,22 +70,22 @@ def bf16_instructions(device: "torch.device") -> str | None:
 
 
 def int8_instructions() -> str | None:
-    """Return the name of the processor's dot products of bytes (VNNI and its kin), if any."""
+    """Return the processor's int8 dot products (VNNI and similar), if any."""
     return _first_of(_INT8_FLAGS)
 
 
 def has_avx512() -> bool:
-    """Tell if vectors of 512 bits are computed at once."""
+    """Tell if the processor has AVX-512."""
     return instructions().issuperset(_AVX512_FLAGS)
 
 
 def multiplies_narrow() -> bool:
-    """Tell if 8-bit products are added in 16 bits, which overflow unless weights keep to 7 bits (x86 only)."""
+    """Tell if int8 products are added in 16 bits (x86), which overflow unless weights keep to 7 bits."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
 def select_device(name: str | None) -> "torch.device":
-    """Return the device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError` if it is missing."""
+    """Return the device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError`."""
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
@@ -103,24 +102,24 @@ def select_device(name: str | None) -> "torch.device":
 
 
 def check_precision(precision: str, device: "torch.device") -> None:
-    """Raise `DeviceError` if `device` has no instructions for `precision` (only bf16 needs its own)."""
+    """Raise `DeviceError` if `device` has no bf16 instructions for `precision`."""
     if precision == "bf16" and bf16_instructions(device) is None:
         name = "GPU" if device.type == "cuda" else "processor"
         raise DeviceError(f"This {name} has no bf16 instructions.", hint='Use `precision="fp32"`.')
 
 
 def processor_name() -> str:
-    """Return the processor's own name."""
+    """Return the processor's name."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def processor_maker() -> str | None:
-    """Return `GenuineIntel`, `AuthenticAMD` or the like, if known."""
+    """Return `GenuineIntel`, `AuthenticAMD` or similar, if known."""
     return _cpuinfo().get("vendor_id")
 
 
 def usable_cores() -> int:
-    """Count the CPU cores that this process may use, within the container's quota."""
+    """Count the CPU cores that this process may use."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux knows
@@ -130,16 +129,16 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None, name: str = "threads") -> Any:
-    """Return the number of threads or processes. Raises `UsageError` for more than a runtime can start."""
+    """Check a number of threads or processes. Raises `UsageError`."""
     return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Return the CPU time that the container grants, in cores, if limited."""
-    try:  # "quota period" in microseconds, as the kernel writes it (control groups, version 2)
+    """Return the container's CPU quota in cores, if limited."""
+    try:  # "quota period" in microseconds (cgroups v2)
         quota, period = file.read_text(encoding="ascii").split()
         return float(quota) / float(period)
-    except (OSError, ValueError):  # a quota of "max" is no number
+    except (OSError, ValueError):  # "max" is no number
         return None
 
 
@@ -163,7 +162,7 @@ def _cpuinfo() -> dict[str, str]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell if an error means that memory ran out."""
-    # A broken torch, which may have raised it, may lack the class.
+    # A broken torch may lack the class.
     of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     if isinstance(error, (MemoryError, of_torch)):
         return True
@@ -172,10 +171,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
-    """Yield the results of `compute` for a batch, or for its halves in turn as far as memory requires.
-
-    A lack of memory for a single item is raised as it is.
-    """
+    """Yield the results for a batch, halved as far as memory requires; a single item that fails raises."""
     waiting = [batch]
     while waiting:
         part = waiting.pop()
@@ -188,13 +184,13 @@ def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) 
             yield made
             continue
         half = (len(part) + 1) // 2
-        give_back()  # the attempt's memory is free behind the `except`
+        give_back()  # memory is free only behind the `except`
         say_halved(len(part), half)
         waiting += [part[half:], part[:half]]
 
 
 def give_back() -> None:
-    """Return freed memory to the system: the C library keeps it in pieces that may not fit a smaller batch."""
+    """Return freed memory to the system, because the C library keeps fragments."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -209,13 +205,13 @@ def say_halved(size: int, half: int) -> None:
 
 
 class OtherWork:
-    """Measures the share of the processor that others take from here on; Linux only."""
+    """Measures the share of the processor that others take; Linux only."""
 
     def __init__(self) -> None:
         self._start = self._read()
 
     def share(self) -> float | None:
-        """Return their part of all processor time since the start, 0 … 1, if known."""
+        """Return others' share of processor time since the start, 0 … 1, if known."""
         now = self._read()
         if self._start is None or now is None:
             return None
@@ -224,7 +220,7 @@ class OtherWork:
 
     @staticmethod
     def _read() -> tuple[float, float, float] | None:
-        """Return seconds of wall clock, of this process, and of all cores but idling."""
+        """Return seconds of wall clock, of this process, and of all busy cores."""
         try:
             fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
         except OSError:

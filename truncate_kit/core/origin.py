@@ -14,13 +14,12 @@ DEFAULT_REFERENCE = "mini-bert"
 _MINIATURES = Path(__file__).parents[1] / "models/miniatures"
 CONFIG, MODULES = "config.json", "modules.json"
 _WEIGHTS = (".safetensors", ".bin")
-# Fields of a configuration that neither vectors nor training depend on: origin, further outputs, and settings of heads
-# that are not loaded.
+# Configuration fields that affect neither vectors nor training.
 _BOOKKEEPING = {
     "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
     "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
     "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
-    "dtype", "torch_dtype",  # of the file; that of the weights counts
+    "dtype", "torch_dtype",  # of the file, not of the weights
 }  # fmt: skip
 _HEADS = ("classifier_", "summary_")
 
@@ -34,7 +33,7 @@ RESULT_FILES: dict[Method, str] = {
     "freeze": "frozen-heads/frozen.json",
     "combine": "combination/combination.json",
 }
-"""Place of each method's result in a workspace; one in `lean` goes with that model."""
+"""Result of each method in a workspace."""
 _WORDS: dict[Method, str] = {
     "cut": "{place}{pieces}, not trained",
     "distill": "{place}, distilled from raw text",
@@ -51,24 +50,24 @@ class Origin(Result):
     """Method, source, data and settings of a saved model."""
 
     method: Method
-    model: str  # the source model, as it was named
-    source_digest: str  # of that model, by `encoder_digest`
-    layer: int  # number of blocks kept
-    depth: int  # number of blocks of the full model
-    blocks: tuple[int, ...] | None = None  # kept, if other than the first ones
+    model: str  # source, as it was named
+    source_digest: str  # of the source, by `encoder_digest`
+    layer: int  # blocks kept
+    depth: int  # blocks of the full model
+    blocks: tuple[int, ...] | None = None  # kept, if not the first ones
     parameters: int  # kept, pooler excluded
-    trained: bool | None  # whether it or its source was fine-tuned, if known
+    trained: bool | None  # if known, including its source
     data: str = ""  # name of the pairs that taught or chose it
     fingerprint: str = ""  # of these pairs
-    seed: int | None = None  # of the split, if every seed divides the pairs anew
-    pieces: tuple[int, int] | None = None  # word pieces kept and all of them, if the vocabulary was cut
-    long: int | None = None  # 95th percentile of the lengths of training texts, in tokens
+    seed: int | None = None  # of the split, if drawn for every seed
+    pieces: tuple[int, int] | None = None  # word pieces kept and total, if cut
+    long: int | None = None  # 95th percentile of training text lengths, in tokens
     settings: dict[str, Any]
     versions: dict[str, str]
 
     @property
     def place(self) -> str:
-        """Name the part of the full model: `layer 3 of 4`, or `blocks 1, 3 of 4`."""
+        """Name the blocks: `layer 3 of 4`, or `blocks 1, 3 of 4`."""
         return f"{place_in_words(self.layer, self.blocks)} of {self.depth}"
 
     @property
@@ -96,12 +95,12 @@ def miniature_path(name: str) -> Path | None:
 
 
 def default_reference(name: str) -> str | None:
-    """Return the bundled encoder to compare another bundled one with."""
+    """Return the bundled encoder to compare a bundled one with."""
     return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of packages that models depend on."""
+    """Return the versions of packages that models depend on."""
     return {name: version(name) for name in ("truncate-kit", "torch", "transformers")}
 
 
@@ -112,13 +111,13 @@ def model_folder(model: str | Path) -> Path | None:
 
 
 def read_origin(model: str | Path) -> Origin | None:
-    """Return the origin of a model, if its folder has a record."""
+    """Return the recorded origin of a model, if any."""
     folder = model_folder(model)
     return None if folder is None else read_or_pass_over(Origin.read, folder / ORIGIN_FILE)
 
 
 def was_trained(folder: Path) -> bool | None:
-    """Tell if a model was fine-tuned: a sentence-transformers folder was, a plain transformer was not."""
+    """Tell if a model was fine-tuned: sentence-transformers yes, a plain transformer no."""
     origin = read_origin(folder)
     if origin is not None:
         return origin.trained
@@ -126,14 +125,14 @@ def was_trained(folder: Path) -> bool | None:
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration that vectors depend on."""
+    """Return the configuration values that vectors depend on."""
     return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of weights, configurations and the list of modules in a model's folder, by file name.
+    """Return the SHA-256 of weights, configurations and module list by file name.
 
-    Graphs are made from these; tokenizer, prompts and casing are read anew and may change.
+    Tokenizer, prompts and casing may change: graphs do not depend on them.
     """
     places = [folder]
     if (folder / MODULES).is_file():
@@ -151,12 +150,12 @@ def model_digest(folder: Path) -> str:
 
 
 def digest_in(folder: Path, file: Path) -> str:
-    """Return the SHA-256 of a file; for the model's configuration of the values that vectors depend on."""
+    """Return the SHA-256 of a file, of the configuration without its bookkeeping."""
     if file != folder / CONFIG:
         return digest_of(file)
     return digest_of_values(settings_of(read_json(file)))
 
 
 def is_weights(name: str) -> bool:
-    """Tell if a file of this name holds weights."""
+    """Tell if a file name is that of weights."""
     return name.endswith(_WEIGHTS)

@@ -1,6 +1,6 @@
-"""Run independent tasks one after another here, in processes of this machine, or on a Ray cluster.
+"""Run independent tasks in this process, in worker processes, or on a Ray cluster.
 
-Engines run tasks of any kind. The process that calls `run` alone writes files; workers only compute.
+Only the process that calls `run` writes files.
 """
 
 import atexit
@@ -30,22 +30,22 @@ from truncate_kit.core.errors import DeviceError, UsageError, first_line, requir
 from truncate_kit.core.hardware import check_threads, select_device
 from truncate_kit.core.settings import Bounds, check_number
 
-TERMINATED = 128 + signal.SIGTERM  # exit code of a worker that was asked to end
-STEPS_INTERVAL = 0.2  # seconds between two messages about the steps of a task
-REACHED_WITHIN = 10.0  # seconds to find a Ray cluster; Ray itself would try for minutes
-AHEAD = 2  # tasks handed to Ray for each that it can run at once, so that no machine waits for this one
-RETRIES = 3  # times that Ray runs a task again if its process or machine dies
+TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
+STEPS_INTERVAL = 0.2  # seconds between messages about steps
+REACHED_WITHIN = 10.0  # seconds to find a cluster; Ray would try for minutes
+AHEAD = 2  # tasks queued per slot, so that no machine waits
+RETRIES = 3  # of a task if its process or machine dies
 
 Task = TypeVar("Task", bound=Hashable)
 Done = TypeVar("Done")
 TaskIn = TypeVar("TaskIn", contravariant=True)
 DoneOut = TypeVar("DoneOut", covariant=True)
 Send = Callable[[Any], None]
-"""Takes a message of a running task: `Steps`, or another of the work's own."""
+"""Takes a message of a running task, such as `Steps`."""
 
 
 class Steps(NamedTuple):
-    """A message of a running task: `done` of `total` steps of `name` are done."""
+    """Progress of a running task."""
 
     name: str
     done: int
@@ -53,17 +53,17 @@ class Steps(NamedTuple):
 
 
 class Work(Protocol[TaskIn, DoneOut]):
-    """What the tasks of a batch share. It is pickled for the workers; tasks do not change it."""
+    """What the tasks of a batch share; pickled for workers, read-only."""
 
     def move(self, device: str) -> None:
-        """Move to another device; a worker receives it on the CPU."""
+        """Move to another device."""
 
     def perform(self, task: TaskIn, send: Send) -> DoneOut:
-        """Do one task. The outcome depends on work and task alone, wherever it is done."""
+        """Do one task; the result depends on work and task alone."""
 
 
 class Engine:
-    """Runs tasks one after another in this process. The end of its `with` block frees processes and connections."""
+    """Runs tasks in this process, within its `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +74,7 @@ class Engine:
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
         """Yield each task with its result, as they finish; tasks are drawn as workers become free.
 
-        Raises what a task raised, and `DeviceError` if a worker dies. Running tasks are stopped when the caller leaves
-        the iterator.
+        Raises what a task raised, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
         """
         for task in tasks:
             yield task, work.perform(task, send)
@@ -84,7 +83,7 @@ class Engine:
 class Processes(Engine):
     """Runs tasks in `count` processes of this machine.
 
-    Scripts guard their start with `if __name__ == "__main__":`, as for every pool of `multiprocessing`.
+    Scripts need the guard `if __name__ == "__main__":`.
 
     Args:
         count: Number of processes.
@@ -92,7 +91,7 @@ class Processes(Engine):
         threads: CPU threads of each process; by default an equal share.
 
     Raises:
-        UsageError: A number out of its bounds.
+        UsageError: A number is out of bounds.
         DeviceError: Fewer GPUs than processes.
     """
 
@@ -100,8 +99,7 @@ class Processes(Engine):
         self._count, threads = check_threads(count, "count"), check_threads(threads)
         self._devices = _devices(count, device)
         self._threads = threads or max(1, torch.get_num_threads() // count)
-        # Workers fork from a server that has only imported this module: they start at once, and neither CUDA nor
-        # OpenMP has been used before the fork.
+        # The server has only imported this module: forks start fast, before any use of CUDA or OpenMP.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([__name__])
         self._pool: ProcessPoolExecutor | None = None
@@ -111,7 +109,7 @@ class Processes(Engine):
         self._stop()
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
+        """Yield each task with its result, as they finish."""
         tasks, running = iter(tasks), dict[Future[Any], Task]()
         pool = self._started(work)
         try:
@@ -148,7 +146,7 @@ class Processes(Engine):
 
     def _stop(self) -> None:
         if self._pool is not None:
-            workers = list((getattr(self._pool, "_processes", None) or {}).values())  # public from Python 3.14 on
+            workers = list((getattr(self._pool, "_processes", None) or {}).values())  # public from Python 3.14
             for worker in workers:
                 worker.terminate()
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -158,21 +156,19 @@ class Processes(Engine):
 
 
 class RayCluster(Engine):
-    """Runs tasks on a Ray cluster, which runs a task again elsewhere if its process or machine dies.
+    """Runs tasks on a Ray cluster; a task whose process or machine dies runs again elsewhere.
 
-    It uses tasks of Ray Core, which send messages while they run; one process here writes their results in order, so
-    that files have the same bytes as without Ray. The package must be installed on every machine of the cluster. An
-    open connection (`ray.init`) is used and left open.
+    The package must be installed on every machine. An open connection (`ray.init`) is used and left open.
 
     Args:
-        address: `auto` is the cluster that this machine belongs to, else HOST:PORT of its head.
-        gpus: GPUs of each task; fractions are shared. Above 0 the tasks run on CUDA.
+        address: `auto` for this machine's cluster, else HOST:PORT of its head.
+        gpus: GPUs of each task, fractions allowed; above 0 tasks run on CUDA.
         cpus: CPUs of each task.
 
     Raises:
-        UsageError: A number out of its bounds.
+        UsageError: A number is out of bounds.
         MissingExtraError: Ray is not installed.
-        DeviceError: No cluster answers, or its machines lack what a task needs.
+        DeviceError: No cluster answers, or it lacks what a task needs.
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
@@ -202,10 +198,10 @@ class RayCluster(Engine):
         self._ray, self._opened = None, False
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
+        """Yield each task with its result, as they finish."""
         ray = self._connect()
         if work is not self._work:
-            # In a list, because Ray would fetch a bare reference for every task.
+            # In a list: Ray would fetch a bare reference for every task.
             self._work, self._parcel = work, (uuid.uuid4().hex, [ray.put(_packed(work))])
         remote = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=RETRIES)(_on_cluster)
         more = (self._parcel, "cuda" if self._gpus else "cpu", self._cpus, self._messages)
@@ -226,12 +222,12 @@ class RayCluster(Engine):
                     yield running.pop(reference), result
         finally:
             for reference in running:
-                with contextlib.suppress(Exception):  # the cluster itself may be gone
+                with contextlib.suppress(Exception):  # the cluster may be gone
                     ray.cancel(reference, force=True)
 
     def _connect(self) -> ModuleType:
         if self._ray is None:
-            # Ray reports lost machines on stdout, which belongs to results.
+            # Ray reports lost machines on stdout.
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray = require("ray", extra="ray")
@@ -262,7 +258,7 @@ class RayCluster(Engine):
         return self._ray
 
     def _slots(self, ray: ModuleType) -> int:
-        """Count the tasks that the cluster can run at once. Raises `DeviceError` for zero."""
+        """Count the tasks that can run at once. Raises `DeviceError` for zero."""
         slots = 0
         for node in ray.nodes():
             has = node["Resources"] if node["Alive"] else {}
@@ -283,7 +279,7 @@ def _packed(work: object) -> bytes:
 
 
 def _unpacked(content: bytes, device: str) -> Any:
-    """Return the work; its bytes come from our own process on the other end, never from a user's file."""
+    """Unpickle the work; its bytes come from our own process."""
     work = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
     work.move(device)
     return work
@@ -295,11 +291,11 @@ _worker = SimpleNamespace()
 
 
 def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
-    """Prepare a worker process; it ends with its parent, which alone hears Ctrl-C."""
+    """Prepare a worker process, which ends with its parent and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)  # results of the parent belong there
+    os.dup2(nowhere, 1)  # stdout holds the parent's results
     os.dup2(nowhere, 2)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
@@ -309,7 +305,7 @@ def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
 
 
 def _end(*_: object) -> None:
-    atexit._run_exitfuncs()  # temporary folders go
+    atexit._run_exitfuncs()  # removes temporary folders
     os._exit(TERMINATED)
 
 
@@ -328,7 +324,7 @@ def _perform(task: Any) -> Any:
 
 
 def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: int, messages: Any) -> tuple[Any, Any]:
-    """Do a task on Ray; return its result, and the error that it ended with."""
+    """Do a task on Ray; return its result and its error."""
     import ray
 
     torch.set_num_threads(threads)
@@ -347,12 +343,12 @@ def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: 
 
 
 def _sender(send: Send) -> logging.Handler:
-    """Return a handler that sends log records, because the standard error of workers is discarded."""
-    return logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send))  # all it uses
+    """Return a handler that sends log records: the stderr of workers is discarded."""
+    return logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send))
 
 
 def _pass_on(message: Any, send: Send) -> None:
-    """Log what a task logged elsewhere; pass any other message to `send`."""
+    """Log a worker's record; pass any other message to `send`."""
     if isinstance(message, logging.LogRecord):
         logging.getLogger(message.name).handle(message)
     else:
@@ -360,7 +356,7 @@ def _pass_on(message: Any, send: Send) -> None:
 
 
 def _throttled(send: Send) -> Send:
-    """Wrap `send`: messages about steps pass at most once per `STEPS_INTERVAL`, and the last one always."""
+    """Limit messages about steps to one per `STEPS_INTERVAL`; the last one always passes."""
     last = 0.0
 
     def send_some(message: Any) -> None:
@@ -375,7 +371,7 @@ def _throttled(send: Send) -> Send:
 
 
 def _portable(error: Exception) -> Exception:
-    """Add the worker's traceback; an error that cannot be read back after pickling becomes a RuntimeError."""
+    """Add the worker's traceback; an error that cannot be unpickled becomes a RuntimeError."""
     error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))

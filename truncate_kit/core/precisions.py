@@ -1,4 +1,4 @@
-"""Number formats that models are trained, exported and measured in, one row each."""
+"""Precisions of training, export and measurement, one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,24 +15,24 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 class PrecisionRow:
     """Uses of one precision."""
 
-    trains: bool = False  # training computes in it
-    # Torch's name of the type of weights and products, if torch has fast products of it.
+    trains: bool = False
+    # Torch's type of weights and products, if it has fast ones.
     weights: str | None = "float32"
-    products: Literal["highest", "high"] = "highest"  # how torch multiplies float32 matrices, `high` for TF32
-    cuda_only: bool = False  # torch computes in it on CUDA only
-    graph_file: str | None = None  # name of its graph in an exported folder, if it is exported
-    # Targets that its graph is made for; by default the graph with the lowest number runs.
+    products: Literal["highest", "high"] = "highest"  # of float32 matrices; `high` is TF32
+    cuda_only: bool = False
+    graph_file: str | None = None  # if exported
+    # Targets of its graph; the lowest number is the default.
     preference: Mapping[str, int] = field(default_factory=dict)
-    elsewhere: str = ""  # what happens to its graph on the other target
-    runs_elsewhere: bool = True  # its graph is run there nevertheless
-    # Largest difference of the graph's vectors from the encoder's, unless the score decides.
+    elsewhere: str = ""  # effect on the other target
+    runs_elsewhere: bool = True
+    # Largest difference of vectors from the encoder's; None if the score decides.
     vector_limit: float | None = None
-    # Largest change of the graph's Spearman and Pearson score in points, unless it is only reported.
+    # Largest change of Spearman and Pearson in points; None only reports it.
     score_limit: float | None = None
-    color: str  # in figures, from Okabe and Ito's palette for colour-blind readers
+    color: str  # in figures, from Okabe and Ito's colour-blind palette
 
 
-# Every loader expects the exact graph as `model.onnx`; the other names are those of transformers.js and the hub.
+# Names of transformers.js and the hub.
 PRECISIONS: dict[Precision, PrecisionRow] = {
     "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
                          score_limit=0.01, color="#0072B2"),
@@ -48,28 +48,28 @@ PRECISIONS: dict[Precision, PrecisionRow] = {
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 EXPORT_RECORD = "export.json"
-"""Name of the record beside the graphs."""
+"""Record beside the graphs."""
 
 
 def precisions_for(device: str) -> list[Precision]:
-    """Return the precisions whose graphs are made for `cpu` or `cuda`, the default first."""
+    """Return the precisions for graphs on `cpu` or `cuda`, the default first."""
     made = [name for name, row in PRECISIONS.items() if device in row.preference]
     return sorted(made, key=lambda name: PRECISIONS[name].preference[device])
 
 
 def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
-    """Return a hint for a graph in `precision` that is not made for `device`. parameter: name of that option."""
+    """Return a hint for a graph that is not made for `device`."""
     own = next(iter(PRECISIONS[precision].preference))
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
 
 def check_graph_precision(name: str) -> Precision:
-    """Return `name` if graphs are exported in it; raises `UsageError` otherwise."""
+    """Check that graphs are exported in this precision. Raises `UsageError`."""
     return known_name("export precision", name, GRAPH_FILES)
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
-    """Return a graph's precision and its target, by default the first it is made for. Raises `UsageError`."""
+    """Return a graph's precision and target, by default its first. Raises `UsageError`."""
     precision = check_graph_precision(name)
     row = PRECISIONS[precision]
     for known in TARGETS:

@@ -1,4 +1,4 @@
-"""Callbacks by which long work reports its progress, and bars that draw it."""
+"""Progress callbacks, and the bars that draw them."""
 
 import logging
 import math
@@ -14,28 +14,28 @@ from truncate_kit.core.errors import require
 from truncate_kit.core.wording import counted
 
 _logger = logging.getLogger(__name__)
-TELL_EVERY = 60.0  # seconds between two lines of progress if stderr is no terminal
+TELL_EVERY = 60.0  # seconds between lines if stderr is no terminal
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with a task and its done and total steps; equal numbers end the task. The default is `silent`."""
+"""Called with a task and its done and total steps; equal numbers end it."""
 
 
 class TrialEvent(NamedTuple):
-    """One more epoch of a trial is done, or it is complete, or it waits until its layer is among the best."""
+    """An epoch of a trial is done, or the trial is complete or paused."""
 
     kind: Literal["epoch", "finished", "stopped"]
     layer: int
     seed: int
-    epochs: int  # of the whole trial
-    done: int = 0  # of them
-    dev: float = math.nan  # in points, of the epoch that is done, and of the best one at the end
-    loss: float = math.nan  # mean over the steps of the epoch that is done
-    test: float | None = None  # in points, of the best epoch at the end, unless searching
+    epochs: int  # planned
+    done: int = 0
+    dev: float = math.nan  # points, of this epoch; the best one at the end
+    loss: float = math.nan  # mean of this epoch
+    test: float | None = None  # points, of the best epoch, unless searching
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Return layer, seed and epochs, which identify the trial."""
+        """Identify the trial by layer, seed and epochs."""
         return self.layer, self.seed, self.epochs
 
     def __str__(self) -> str:
@@ -54,32 +54,32 @@ def silent(task: str, done: int, total: int) -> None:
 
 
 class TrialWatcher:
-    """Called as trials go on; this one logs them."""
+    """Logs trials as they go on."""
 
     progress: Progress = staticmethod(silent)
-    """Called for trials and for what runs beside them."""
+    """Called for the steps of trials and other work."""
 
     def part(self, name: str) -> None:
         """Begin a part of a study, a model on a task."""
         _logger.info("%s:", name)
 
     def planned(self, costs: Mapping[str, int]) -> None:
-        """Expect these trials, by the names of their tasks, each with its share of the work."""
+        """Expect these trials, task name → share of the work."""
 
     def trial(self, event: TrialEvent) -> None:
-        """Hear of a trial."""
+        """Log a trial."""
         _logger.info("%s", event)
 
 
 def announce(progress: Progress, sentence: str) -> None:
-    """Tell what is ahead: by the `say` of `progress` if it has one, else in the log."""
+    """Tell what is ahead, by `progress.say` or the log."""
     getattr(progress, "say", _logger.info)(sentence)
 
 
 ProgressOption = Progress | bool
-"""What `progress` of a public function takes: True shows it (`Bars`), False is silent, anything else is called."""
+"""True draws bars, False is silent, anything else is called."""
 WatchOption = TrialWatcher | ProgressOption
-"""The same for trials: a `TrialWatcher` hears of their epochs and scores as well."""
+"""The same, or a `TrialWatcher`."""
 
 
 def reporter(progress: ProgressOption) -> Progress:
@@ -101,20 +101,20 @@ def watcher_of(progress: WatchOption) -> TrialWatcher:
 
 
 class Bars(TrialWatcher):
-    """A bar for each task that runs, in a terminal or a notebook, and one for all planned trials.
+    """A bar for each running task, and one for all planned trials.
 
     Args:
-        say: Takes a line for each trial that ends; by default the log at level INFO, which gets epochs in any case.
-        beside: Hears of trials as well.
+        say: Takes a line for each finished trial; by default the log at INFO.
+        beside: Another watcher of the same trials.
     """
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
         self.say, self._beside = say, beside
-        self._bars: dict[str, tuple[Any, float]] = {}  # each with the time at which it began
+        self._bars: dict[str, tuple[Any, float]] = {}  # with its start time
         self._told = time.monotonic()
         self._said: set[TrialEvent] = set()  # a trial may be asked for several times
         self._costs: Mapping[str, int] = {}
-        self._shares: dict[str, float] = {}  # how much of a planned trial is done
+        self._shares: dict[str, float] = {}  # done share of each trial
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
@@ -137,7 +137,7 @@ class Bars(TrialWatcher):
             bar.close()
             del self._bars[task]
             _logger.info("%s: done after %.1f s.", task, now - begun)
-        elif bar.disable and now - self._told >= TELL_EVERY:  # no bar is drawn
+        elif bar.disable and now - self._told >= TELL_EVERY:
             self._told = now
             self.say(f"{task}: {done:,} of {total:,} after {(now - begun) / 60:.0f} min.")
 
@@ -149,11 +149,11 @@ class Bars(TrialWatcher):
         self.say(f"{name}:")
 
     def planned(self, costs: Mapping[str, int]) -> None:
-        """Begin the bar of all trials anew."""
+        """Begin the bar of all trials."""
         self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
-        """Say what became of a trial."""
+        """Say the result of a trial."""
         if self._beside:
             self._beside.trial(event)
         if event not in self._said:
@@ -162,7 +162,7 @@ class Bars(TrialWatcher):
 
 
 def _bar(task: str, done: int, total: int) -> Any:
-    """Return a bar that goes when it is full: of a notebook with ipywidgets, else of text; disabled elsewhere."""
+    """Return a bar for a notebook with ipywidgets or a terminal, disabled elsewhere."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     in_notebook = "IPKernelApp" in getattr(shell, "config", {})
     if in_notebook and find_spec("ipywidgets") is not None:
@@ -174,7 +174,7 @@ def _bar(task: str, done: int, total: int) -> Any:
 
 
 class TensorboardLog(TrialWatcher):
-    """Writes loss and dev score by epoch, and the final scores in points. Raises `MissingExtraError`."""
+    """Writes loss, dev and final scores in points. Raises `MissingExtraError`."""
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", extra="tensorboard")
@@ -189,11 +189,11 @@ class TensorboardLog(TrialWatcher):
             writer.close()
 
     def part(self, name: str) -> None:
-        """Write what follows to a folder of that name."""
+        """Begin a folder of that name."""
         self._folder = self._home / quote(name, safe=" ,")  # distinct and inside the folder
 
     def trial(self, event: TrialEvent) -> None:
-        """Write `loss` and `dev` of an epoch; `best dev` and `test` at the last epoch of a finished trial."""
+        """Write `loss` and `dev` of an epoch, `best dev` and `test` of a finished trial."""
         from torch.utils.tensorboard import SummaryWriter
 
         if event.kind == "stopped":

@@ -1,4 +1,4 @@
-"""Results: frozen dataclasses with raw values, sealed JSON files, and the journal in which runs are recorded."""
+"""Results: frozen dataclasses of raw values, sealed JSON files, and the journal of runs."""
 
 import dataclasses
 import fcntl
@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Self, TypeVar
 from truncate_kit.core.errors import FileProblemError, cannot_write, first_line
 from truncate_kit.core.files import local_path, write_text
 
-VERSION = "0.1.0"  # of the package
+VERSION = "0.1.0"
 FORMAT = 2
-"""Version of everything that is written as JSON; files of any other version are refused."""
+"""Version of all JSON files; others are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions that show results, as `module:function` by purpose; the package fills it, so that results know no view."""
+"""Functions that show results, `module:function` by purpose; filled by the package."""
 RECORDS_FILE = "trials.jsonl"
-"""Records of all runs in a workspace; each run keeps its weights in a folder beside this file."""
+"""Records of all runs in a workspace; weights lie in folders beside it."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""What was measured, such as a set, and how much of it, such as its rows."""
+"""What was measured, such as a set, and how much of it, such as rows."""
 _ADAPTERS: dict[type, Any] = {}
 _logger = logging.getLogger(__name__)
 Loaded = TypeVar("Loaded")
@@ -33,7 +33,7 @@ Loaded = TypeVar("Loaded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Base of all results: they nest, and read their own JSON back to an equal value."""
+    """Base of all results, which read their own JSON back to an equal value."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "strict": True,
@@ -46,7 +46,7 @@ class Result:
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
-        """Write one indented JSON document. Raises ValueError on NaN or infinity."""
+        """Write indented JSON. Raises ValueError on NaN or infinity."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def _repr_html_(self) -> str:
@@ -54,20 +54,20 @@ class Result:
         return drawn("notebook", self)
 
     def card(self, *parts: Any) -> str:
-        """Write the model card of the model that this result made; see `truncate_kit.report.card`."""
+        """Write the model card; see `truncate_kit.report.card`."""
         return drawn("card", self, *parts)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Invert `to_dict`; unknown fields are ignored. Raises ValueError for a missing field or a wrong type."""
+        """Invert `to_dict`; unknown fields are ignored. Raises ValueError."""
         from pydantic import ValidationError
 
         try:
-            made: Self = _adapter(cls).validate_json(json.dumps(values))  # as JSON, in which tuples are lists
+            made: Self = _adapter(cls).validate_json(json.dumps(values))  # in JSON tuples are lists
         except ValidationError as error:
             first = error.errors()[0]
             raised = first.get("ctx", {}).get("error")
-            if isinstance(raised, Exception):  # by the class itself
+            if isinstance(raised, Exception):
                 raise raised from error
             place = ".".join(map(str, first["loc"])) or cls.__name__
             if first["type"] == "missing":
@@ -76,11 +76,11 @@ class Result:
         return made
 
     def write(self, path: Path) -> None:
-        """Write the sealed JSON under a temporary name and rename it. Raises `FileProblemError`."""
+        """Write the sealed JSON atomically. Raises `FileProblemError`."""
         write_text(local_path(path), self.sealed_text())
 
     def sealed_text(self) -> str:
-        """Return what `write` writes. Raises ValueError on NaN or infinity."""
+        """Return the text that `write` writes. Raises ValueError on NaN or infinity."""
         return json.dumps(sealed(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -89,11 +89,11 @@ class Result:
         return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield everything that was measured, each part once."""
+        """Yield all that was measured, each part once."""
         yield from ()
 
     def covers(self, other: Self) -> bool:
-        """Tell whether all that `other` measured was measured here at least as often."""
+        """Tell if everything in `other` was measured here at least as often."""
         ours = dict(self.amounts())
         return all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
@@ -110,12 +110,7 @@ def _adapter(kind: type[Result]) -> Any:
 
 
 def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
-    """Return the JSON Schema of what `--json` prints: one of `kinds`, with the version of the format.
-
-    Args:
-        name: Ends the schema's identifier.
-        kinds: Classes of the results.
-    """
+    """Return the JSON Schema of `--json`: one of `kinds`, and the format version."""
     from pydantic import TypeAdapter
 
     inputs: Any = [(kind, "serialization", _adapter(kind)) for kind in kinds]
@@ -132,18 +127,18 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
 
 
 def drawn(purpose: str, *parts: Any) -> str:
-    """Return what the drawer of that purpose makes of a result."""
+    """Show a result by the drawer of that purpose."""
     module, _, function = DRAWERS[purpose].partition(":")
     return str(getattr(importlib.import_module(module), function)(*parts))
 
 
 def digest_of_values(values: dict[str, Any]) -> str:
-    """Return the SHA-256 of JSON values, whatever the order of keys."""
+    """Return the SHA-256 of JSON values, independent of key order."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the version of the format, and a digest of it all that shows damage."""
+    """Add the format version and a digest."""
     versioned = {"format": FORMAT} | values
     return versioned | {"digest": digest_of_values(versioned)}
 
@@ -153,7 +148,7 @@ def unsealed(values: Any, path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or "format" not in values:
         raise ValueError(f"{path} is no sealed result")
     check_format(values["format"], path)
-    if "digest" not in values:  # as commands print results
+    if "digest" not in values:  # printed by a command
         raise ValueError(f"{path} has no digest: from_dict() reads a result that was printed")
     kept = {key: value for key, value in values.items() if key != "digest"}
     if values["digest"] != digest_of_values(kept):
@@ -162,7 +157,7 @@ def unsealed(values: Any, path: Path) -> dict[str, Any]:
 
 
 def check_format(version: Any, path: Path) -> None:
-    """Raise `FileProblemError` if a file is of another format."""
+    """Raise `FileProblemError` for another format."""
     if version != FORMAT:
         raise FileProblemError(
             f"{path} was written by another version of truncate-kit (format {version}; this one reads {FORMAT}).",
@@ -171,10 +166,7 @@ def check_format(version: Any, path: Path) -> None:
 
 
 def read_or_pass_over(read: Callable[[Path], Loaded], path: Path) -> Loaded | None:
-    """Return what `read` makes of a file, or None if it is missing or damaged (logged).
-
-    Raises `FileProblemError` for a file of another format.
-    """
+    """Read a file, None if missing or damaged (logged). Raises `FileProblemError` for another format."""
     try:
         return read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +187,7 @@ def _warn_once(message: str) -> None:
 
 
 def file_for(report: Result, path: Path) -> Path:
-    """Return where to write a report: `path`, or path-2 and so on if a file there measured what `report` did not."""
+    """Return `path`, or path-2 and so on if the file there measured what `report` did not."""
 
     def may_replace(file: Path) -> bool:
         earlier = read_or_pass_over(type(report).read, file)
@@ -205,7 +197,7 @@ def file_for(report: Result, path: Path) -> Path:
 
 
 def first_free(path: Path, is_free: Callable[[Path], bool]) -> Path:
-    """Return `path`, or the first with a number after it, that may be written to."""
+    """Return the first of `path`, path-2, … that may be written to."""
     number, place = 1, path
     while not is_free(place):
         number += 1
@@ -214,7 +206,7 @@ def first_free(path: Path, is_free: Callable[[Path], bool]) -> Path:
 
 
 def files_at(path: Path) -> list[Path]:
-    """List the files that `file_for` returned for this path, the path itself first."""
+    """List the files of `file_for`, the path itself first."""
     beside = [file for file in path.parent.glob(f"{path.stem}-*{path.suffix}") if _number(file, path).isdecimal()]
     return [*([path] if path.is_file() else []), *sorted(beside, key=lambda file: int(_number(file, path)))]
 
@@ -229,8 +221,7 @@ def _number(file: Path, path: Path) -> str:
 def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
     """Return all whole records of a journal, and the number of damaged lines.
 
-    A journal holds JSON objects, one a line with its checksum. A last line without its end is what a killed process was
-    writing: it is ignored, and the next `append_records` cuts it off.
+    Each line is JSON with a checksum. An unfinished last line of a killed process is ignored.
     """
     try:
         lines = journal.read_bytes().split(b"\n")[:-1]
@@ -241,12 +232,12 @@ def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def append_records(journal: Path, *records: dict[str, Any]) -> None:
-    """Write records to the disk, a line each; several processes may append at once. Raises `FileProblemError`."""
+    """Append records and flush; safe for several processes. Raises `FileProblemError`."""
     lines = [_bytes_of(values | {"crc32": zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
         with journal.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # half a line of another living process is no dead one's
+            fcntl.flock(stream, fcntl.LOCK_EX)  # an unfinished line may belong to a living process
             stream.seek(0)
             stream.truncate(stream.read().rfind(b"\n") + 1)
             stream.writelines(lines)
@@ -261,7 +252,7 @@ def _bytes_of(values: dict[str, Any]) -> bytes:
 
 
 def _record_in(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line without its checksum, unless it is damaged."""
+    """Return the object of a line without checksum, None if damaged."""
     try:
         values: dict[str, Any] = json.loads(line)
         return values if values.pop("crc32") == zlib.crc32(_bytes_of(values)) else None

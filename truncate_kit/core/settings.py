@@ -1,4 +1,4 @@
-"""Define fields of settings with default, bounds or choices, and option on the command line."""
+"""Define settings fields with default, bounds or choices, and command-line option."""
 
 import dataclasses
 import math
@@ -10,12 +10,11 @@ from typing import Any
 from truncate_kit.core.errors import UsageError
 
 DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machine", "Results"
-"""Panels under which `--help` lists the options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A range from `least` to `most`; `above` and `below` exclude the ends; `whole`: no fractions."""
+    """A range; `above` and `below` exclude the ends."""
 
     least: float
     most: float
@@ -24,7 +23,7 @@ class Bounds:
     below: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Tell if `value` is a number of the right kind within the bounds."""
+        """Tell if `value` is a number within the bounds."""
         number: Any = value
         if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
             return False
@@ -62,32 +61,29 @@ def setting(
     choices: Collection[str] = (),
     **option: Any,
 ) -> Any:
-    """Define a field of a settings class, which `check_settings` checks and the command line turns into an option.
+    """Define a field of a settings class, checked by `check_settings`.
 
     Args:
         value: The default.
-        help: Help of the option; a field without help has no option.
+        help: Help of the option; without it there is no option.
         panel: Panel of the help.
-        bounds: Bounds of the number, or of each number of a tuple.
-        choices: Names that the value, or each of a tuple, can have.
-        option: Differences of the option from its field: `name`, `kind` (typed type, by default that of the default),
-            `parse` (typed to value), `default` (as typed), and arguments of `typer.Option`.
+        bounds: Bounds of the number, or of each in a tuple.
+        choices: Allowed names.
+        option: Where the option differs: `name`, `kind` (typed type), `parse` (typed to value), `default` (as typed),
+            arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)
 
 
 def seeds_setting(default: tuple[int, ...], help: str) -> Any:
-    """Define the field of the seeds; the command line takes their number."""
+    """Define the seeds field; its option takes their number."""
     option: dict[str, Any] = {"kind": int, "parse": first_seeds, "default": len(default)}
     return setting(default, help, TRAINING, bounds=SEED, **option)
 
 
 def check_settings(settings: Any) -> None:
-    """Check each field that is set, and store numbers as Python's own, lists as tuples.
-
-    Raises `UsageError` for a value out of its bounds, an unknown name, or an empty list.
-    """
+    """Check each field and normalise numbers and tuples. Raises `UsageError`."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         bounds, choices = field.metadata.get("bounds"), field.metadata.get("choices", ())
@@ -108,7 +104,7 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return the number of the parameter `name` as Python's own. Raises `UsageError` out of its bounds."""
+    """Return the number `name` as Python's own. Raises `UsageError`."""
     if value is None:
         return None
     if not allowed.holds(value):
@@ -117,34 +113,34 @@ def check_number(name: str, value: Any, allowed: Bounds) -> Any:
 
 
 def check_seeds(seeds: Collection[int]) -> None:
-    """Raise `UsageError` for too many seeds, or one that is named twice."""
+    """Raise `UsageError` for too many or repeated seeds."""
     check_number("seeds", len(seeds), SEEDS)
     if len(set(seeds)) < len(seeds):
         raise UsageError(f"`seeds` {shown(seeds)} name one twice.", hint="Name each once: it gives the same trial.")
 
 
 def first_seeds(count: int) -> tuple[int, ...]:
-    """Return `count` seeds from 0 on. Raises `UsageError`."""
+    """Return the seeds 0 … count − 1. Raises `UsageError`."""
     return tuple(range(check_number("seeds", count, SEEDS)))
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Return the whole numbers between commas. Raises ValueError."""
+    """Parse whole numbers between commas. Raises ValueError."""
     return tuple(int(part) for part in text.split(","))
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Return the numbers between commas. Raises ValueError."""
+    """Parse numbers between commas. Raises ValueError."""
     return tuple(float(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return the names between commas."""
+    """Parse names between commas."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def listed_texts(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list. Raises `UsageError` for a single text, and for one that is no str."""
+    """Return texts as a list. Raises `UsageError` for a single text or another type."""
     several = [] if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not all(isinstance(text, str) for text in several):
         raise UsageError("A list of texts is needed.", hint="Give each text as a str; leave out what is missing.")
@@ -152,7 +148,7 @@ def listed_texts(texts: Iterable[str]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message: as Python writes it, cut if it is long."""
+    """Shorten a value for a message."""
     text = repr(value)
     return text if len(text) <= 24 else f"{text[:24]}…"
 
@@ -161,25 +157,25 @@ def shown(value: Any) -> str:
 
 
 def numbers_named(text: str) -> list[int]:
-    """Return the numbers of "3", "3,6,9", "2..5" or "1..3,6". Raises `ValueError` for any other text."""
+    """Parse "3", "3,6,9", "2..5" or "1..3,6". Raises ValueError."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dots, last = part.partition("..")
         run = range(int(first), int(last if dots else first) + 1)
-        if not 0 < len(run) <= 10_000:  # no model is as deep
+        if not 0 < len(run) <= 10_000:  # deeper than any model
             raise ValueError(f"{part!r} is no range")
         numbers += run
     return numbers
 
 
 def as_text(named: object) -> str:
-    """Write a number or several of them as text that `numbers_named` reads; text stays as it is."""
+    """Write numbers as text for `numbers_named`; text stays as it is."""
     several = named if isinstance(named, Iterable) and not isinstance(named, str) else [named]
     return ",".join(map(str, several))
 
 
 def blocks_named(text: str) -> tuple[int, ...]:
-    """Return the blocks of a text such as "1,4,6" or "1..3,6". Raises `UsageError` for any other text."""
+    """Parse blocks such as "1..3,6". Raises `UsageError`."""
     try:
         return tuple(numbers_named(text))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Store and compare sentence vectors; importing this imports no torch."""
+"""Store and compare sentence vectors. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VectorPrecision = Literal["float32", "float16", "int8", "binary"]
-# Numpy's name of the type of stored numbers.
+# Numpy types of stored numbers.
 _TYPES: dict[VectorPrecision, str] = {
     "float32": "float32",
     "float16": "float16",
@@ -27,10 +27,10 @@ _INT8_MOST = 127
 
 
 class TextEncoder(Protocol):
-    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
+    """Anything that turns texts into vectors."""
 
     def encode(self, texts: Sequence[str]) -> "Rows":
-        """Return vectors (n, d) in the order of the texts, as an array or a tensor."""
+        """Return vectors (n, d) as an array or a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class VectorFormat(Result):
     """Format of stored vectors. Raises `UsageError`.
 
     Attributes:
-        precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
-            keeps one bit per dimension, 1 for entries above 0, eight to a byte, the first one highest.
+        precision: `int8` scales each vector's largest entry to ±127 (cosines stay); `binary` keeps one bit per
+            dimension, 1 above 0, the first one highest.
         dimensions: Number of first dimensions to keep; by default all.
-        normalize: Scale to length 1 after that.
+        normalize: Then scale to length 1.
     """
 
     precision: VectorPrecision = setting("float32", choices=PRECISIONS)
@@ -59,7 +59,7 @@ class VectorFormat(Result):
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
-        """Return the number of dimensions kept of `width`. Raises `UsageError` if there are fewer."""
+        """Return the dimensions kept of `width`. Raises `UsageError` if there are fewer."""
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
@@ -68,16 +68,16 @@ class VectorFormat(Result):
         return self.dimensions or width
 
     def columns(self, width: int) -> int:
-        """Return the columns of the stored array for vectors of `width` dimensions."""
+        """Return the stored columns for `width` dimensions."""
         kept = self.kept(width)
         return -(-kept // 8) if self.precision == "binary" else kept
 
     def bytes_per_vector(self, width: int) -> int:
-        """Return the bytes of one stored vector of `width` dimensions."""
+        """Return the bytes of a stored vector of `width` dimensions."""
         return self.columns(width) * self.dtype.itemsize
 
     def store(self, vectors: "Rows") -> "NDArray[Any]":
-        """Convert vectors (n, d) to the array (n, columns). Raises `ModelError` on NaN, infinity and overflow."""
+        """Convert (n, d) to (n, columns). Raises `ModelError` on NaN, infinity and overflow."""
         import numpy as np
         import torch
 
@@ -99,7 +99,7 @@ class VectorFormat(Result):
         return stored
 
     def numbers(self, stored: "NDArray[Any]", width: int) -> "Tensor":
-        """Convert an array of `store` to float32 (n, kept) for comparing; bits become ±1."""
+        """Convert stored vectors to float32 (n, kept); bits become ±1."""
         import numpy as np
         import torch
 
@@ -110,11 +110,11 @@ class VectorFormat(Result):
 
 
 Rows: TypeAlias = "Tensor | NDArray[Any]"
-"""Vectors (n, d) from an encoder."""
+"""Vectors (n, d)."""
 
 
 def one_row_each(vectors: Rows, count: int) -> "Tensor":
-    """Return an encoder's vectors of `count` texts as a tensor (count, d). Raises `ModelError` for another shape."""
+    """Convert the vectors of `count` texts to a tensor (count, d). Raises `ModelError` for another shape."""
     import torch
 
     rows = torch.as_tensor(vectors)
@@ -127,7 +127,7 @@ def one_row_each(vectors: Rows, count: int) -> "Tensor":
 
 
 def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
-    """Return the vectors (n, d) of the first and the second texts of pairs as tensors. Raises `UsageError`."""
+    """Convert the vectors of paired texts to two tensors (n, d). Raises `UsageError`."""
     import torch
 
     rows = torch.as_tensor(first), torch.as_tensor(second)
@@ -140,7 +140,7 @@ def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
 
 
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """Compare vectors (n, d) row by row, (n,), by the encoder's own measure, else by cosine."""
+    """Compare (n, d) row by row, (n,), by the encoder's measure, else by cosine."""
     import torch
 
     own = getattr(encoder, "similarities", None)
@@ -149,19 +149,19 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
 
 
 class StoredVectors:
-    """An encoder whose vectors have been stored and read again."""
+    """An encoder whose vectors are stored and read back."""
 
     def __init__(self, encoder: Any, form: VectorFormat) -> None:
         self.encoder = encoder
         self.form = form
-        self.width = 0  # of the encoder's own vectors, known after the first call
+        self.width = 0  # known after the first call
 
     def encode(self, texts: Sequence[str]) -> "Tensor":
-        """Return vectors (n, kept) in float32 in the order of `texts`."""
+        """Return vectors (n, kept) in float32."""
         vectors = one_row_each(self.encoder.encode(texts), len(texts))
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 
     def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
-        """Compare by the measure of the encoder."""
+        """Compare by the encoder's measure."""
         return similarities(self.encoder, first, second)

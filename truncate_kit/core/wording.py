@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-# Controls of a terminal except line ends, other line ends, marks of writing direction, and halves of characters.
+# Terminal controls except line feeds, other line ends, direction marks, surrogates.
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -11,94 +11,88 @@ NONE = "–"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Write a number with its noun: "1 list", "2,758 texts". many: the plural, by default with s."""
+    """Write a number with its noun: "1 list", "2,758 texts"."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Write numbers with commas between them: "1, 4, 6"."""
+    """Join numbers by commas."""
     return ", ".join(map(str, numbers))
 
 
 def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
-    """Write blocks as `blocks 1, 4, 6`, or with a depth as `blocks 1, 4, 6 of 6`."""
+    """Write `blocks 1, 4, 6`, or with a depth `blocks 1, 4, 6 of 6`."""
     of = "" if depth is None else f" of {depth}"
     return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
 
 
 def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
-    """Write a cut as `layer 3`, or as `blocks 1, 4, 6` for a model that has only some blocks of another one."""
+    """Write `layer 3`, or `blocks 1, 4, 6` for chosen blocks."""
     return blocks_in_words(blocks[:layer]) if blocks and layer else f"layer {layer}"
 
 
 def layers_in_words(layers: Sequence[int]) -> str:
-    """Write numbers with their noun: "layer 1", "layers 1, 2"."""
+    """Write "layer 1" or "layers 1, 2"."""
     return f"layer{'' if len(layers) == 1 else 's'} {listed(layers)}"
 
 
-LONGER = 1.25  # ratio of lengths from which a note is shown
+LONGER = 1.25  # ratio of lengths that shows a note
 FEWEST_COMPARED = 20
-"""Fewest pairs for an interval of a bootstrap."""
+"""Fewest pairs for a bootstrap interval."""
 FEWEST_COMPARED_QUERIES = 50
-"""The same for queries, most of which two models answer alike."""
+"""Fewest queries; two models answer most alike."""
 
 
 def too_few(number: int | None, one: str, many: str) -> str | None:
-    """Return a remark, without its end, if `number` pairs or queries cannot tell two models apart.
-
-    Args:
-        number: Number of pairs or queries, if known.
-        one: "pair" or "query".
-        many: Its plural.
-    """
+    """Return a remark if `number` pairs or queries cannot tell two models apart."""
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
     return f"{number:,} {many} are too few for an interval to say which is better"
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """Write a number in a cell, or a dash."""
+    """Write a number, or a dash."""
     return NONE if value is None else format(value, form)
 
 
 def points(mean: float | None, deviation: float | None = None) -> str:
-    """Write a score in points, with its standard deviation if there are several, or a dash."""
+    """Write a score in points with its standard deviation, or a dash."""
     return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def with_interval(value: float, ends: tuple[float, float] | None, form: str = ".1f") -> str:
-    """Write a number with its interval, if there is one: "97.0 [96.5, 97.5]"."""
+    """Write a number with its interval: "97.0 [96.5, 97.5]"."""
     return format(value, form) + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")
 
 
 def in_points(number: float) -> str:
-    """Write a difference of scores: "1 point", "2.5 points"."""
+    """Write "1 point" or "2.5 points"."""
     return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 def harmless(text: str) -> str:
-    """Write out the control characters of a text, such as "\\x1b"."""
+    """Escape the control characters of a text, such as "\\x1b"."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def in_markdown(text: str) -> str:
-    """Put text on one line of Markdown, unable to open a cell, a link or HTML."""
+    """Escape text for one line of Markdown: no cell, link or HTML."""
     plain = harmless(" ".join(text.split()))
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
 
 def harmless_json(text: str) -> str:
-    """Escape the control characters in the texts of a JSON document."""
+    """Escape the control characters of a JSON document."""
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def capitalized(text: str) -> str:
-    """Capitalize the first letter; unlike `str.capitalize` keep the others."""
+    """Capitalize the first letter only."""
     return text[:1].upper() + text[1:]
 
 
 def lasting(seconds: float) -> str:
-    """Write a duration in its two largest units: "1 s" at least, "3 min", "2 h 5 min", "3 d 4 h"."""
+    """Write a duration in its two largest units, at least "1 s"."""
     if seconds < 59.5:
         return f"{max(1, round(seconds))} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -108,13 +102,7 @@ def lasting(seconds: float) -> str:
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
-    """Warn if texts to serve are longer than the training texts, which lowers search scores most.
-
-    Args:
-        name: Name of the texts to serve.
-        long: 95th percentile of their lengths, in tokens.
-        learned: The same of the training texts.
-    """
+    """Warn if texts are longer than the training texts; both 95th percentiles, in tokens."""
     if long <= LONGER * learned:
         return ()
     note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"

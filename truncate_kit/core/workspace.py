@@ -1,4 +1,4 @@
-"""Places and contents of a workspace, the folder in which each command finds the results of the previous one."""
+"""Places and contents of a workspace, the folder of all results."""
 
 import re
 import shutil
@@ -13,15 +13,15 @@ from truncate_kit.core.files import is_unfinished, local_path, model_folder_abov
 from truncate_kit.core.origin import RESULT_FILES, miniature_path, read_origin
 from truncate_kit.core.results import RECORDS_FILE, Result, read_or_pass_over, read_records
 
-_OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to
+_OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every workspace
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetune", "contrast", "distill")))
-"""Results of finished runs, which lie beside the folder of the runs."""
+"""Results of finished runs, beside the runs' folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource(Result):
-    """A model by name (folder, hub name, miniature), and options for reading texts."""
+    """A model by name, and options for reading texts."""
 
     name: str
     pooling: str | None = None
@@ -39,11 +39,11 @@ class DataSource(Result):
 
 @dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """The last model and the last pairs.
+    """The last model and pairs.
 
     Attributes:
-        queries: The folder of a retrieval set that was taken later than the pairs.
-        benched: The pairs or the retrieval set of the last bench.
+        queries: Retrieval folder, if newer than the pairs.
+        benched: Pairs or retrieval set of the last bench.
     """
 
     model: ModelSource | None = None
@@ -57,7 +57,6 @@ Kind = TypeVar("Kind", bound=Result)
 
 
 def _absolute(source: Source) -> Source:
-    """Make a path that exists absolute; any other name stays as it is."""
     if source.name not in (None, "bundled") and Path(source.name).exists():
         return replace(source, name=str(Path(source.name).resolve()))
     return source
@@ -71,25 +70,25 @@ class Workspace:
         self.lean, self.full = (
             folder / "lean",
             folder / "full",
-        )  # truncated and full model, with the same training
-        self.combined = folder / "combined"  # a model that combines layers
-        self.frozen = folder / "frozen"  # a frozen model with heads
+        )  # with the same training
+        self.combined = folder / "combined"
+        self.frozen = folder / "frozen"
         self.profile = folder / "analysis/profile.json"
         self.sweep_file = folder / RESULT_FILES["finetune"]
         self.curve = folder / "curve.png"  # scores by layer
-        self.attention = folder / "attention.json"  # weights of the layers for some sentences
+        self.attention = folder / "attention.json"  # layer weights for some sentences
         self.attention_figure = self.attention.with_suffix(".png")
-        self.combination = folder / "combination"  # result and figures of the search
+        self.combination = folder / "combination"  # figures too
         self.combination_file = folder / RESULT_FILES["combine"]
         self.frozen_heads = folder / "frozen-heads"  # figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
-        self.bench = folder / "bench.json"  # shorter measurements lie beside it
-        self.distillation = folder / "distillation"  # texts and vectors of `distill`
-        self.graphs = folder / "graphs"  # made by `bench`, each under the digest of its model
+        self.bench = folder / "bench.json"  # shorter ones lie beside it
+        self.distillation = folder / "distillation"  # texts and vectors
+        self.graphs = folder / "graphs"  # of `bench`, by digest of the model
         self._sources = folder / "workspace.json"
 
     def located(self, name: str) -> str:
-        """Resolve the name of a model in a result here: as it was typed, mostly in a folder above this workspace."""
+        """Resolve a model name in a result, relative to a folder above this workspace."""
         if local_path(name).is_absolute() or miniature_path(name) is not None:
             return name
         return str(model_folder_above(name, self.folder) or name)
@@ -112,10 +111,7 @@ class Workspace:
         return read_or_pass_over(Sources.read, self._sources) or Sources()
 
     def remember(self, model: ModelSource | None, data: DataSource | None, queries: str | None = None) -> None:
-        """Note for the next command what this one worked on, except for unnamed bundled pairs.
-
-        queries: The folder of a retrieval set; pairs that are noted later take its place.
-        """
+        """Note the model, data and retrieval folder for the next command, except unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
         if data is not None and data != DataSource():
             changes |= {"data": _absolute(data), "queries": None}
@@ -124,14 +120,13 @@ class Workspace:
         replace(self.remembered(), **changes).write(self._sources)
 
     def remember_benched(self, data: DataSource | None) -> None:
-        """Note for the page what a bench was given."""
+        """Note the data of a bench for the page."""
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
-        """Warn if a new lean model of `model` replaces that of another one.
+        """Warn if a new lean model of `model` replaces another's.
 
-        Finished trials stay, so the same command restores a fine-tuned model. A distilled model cannot be restored:
-        raises `UsageError` unless the new one is distilled (`distilled`) from the same model.
+        A distilled model cannot be restored: raises `UsageError`, unless `distilled` from the same model.
         """
         made = read_origin(self.lean)
         if made is None or made.method == "copy":
@@ -142,7 +137,7 @@ class Workspace:
                 f"{self.lean} holds the model distilled from {made.model}, which would be replaced.",
                 hint=f"Name another folder as `out`, or move {self.lean} away.",
             )
-        if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # which is refused
+        if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # refused
             return None
         graphs = sorted(path.name for path in self.lean.glob("*.onnx"))
         lost = f", and its graphs go with it: {', '.join(graphs)}" if graphs else ""
@@ -155,7 +150,7 @@ def _same(model: str, other: str) -> bool:
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:
-    """Return the result in a file, unless it is missing or damaged."""
+    """Return the result in a file, None if missing or damaged."""
     return read_or_pass_over(kind.read, path)
 
 
@@ -164,29 +159,29 @@ def read_result(kind: type[Kind], path: Path) -> Kind | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder(Result):
-    """A saved model, or what the runs of one model, data and settings keep beside their records."""
+    """A saved model, or the runs of one model, data and settings."""
 
     path: str
     file_bytes: int
-    origin: str = ""  # of a model, in words
-    graphs: tuple[str, ...] = ()  # names of its exported graphs
-    finished: int = 0  # records of a run, such as finished trials
-    waiting: int = 0  # stopped runs, which the same command continues
-    spare_bytes: int = 0  # weights and tensors that only a repetition would read
+    origin: str = ""  # in words
+    graphs: tuple[str, ...] = ()  # exported
+    finished: int = 0  # such as trials
+    waiting: int = 0  # continued by the same command
+    spare_bytes: int = 0  # read only by a repetition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Result):
-    """What a workspace holds."""
+    """Contents of a workspace."""
 
     folder: str
     models: tuple[Folder, ...]
     runs: tuple[Folder, ...]
-    reports: tuple[str, ...]  # names of result files and figures
-    kept: dict[str, int]  # bytes of the folders that bench and distill fill, by their paths
-    file_bytes: int  # all of it
-    spare_bytes: int  # that `clean` would free
-    freed_bytes: int = 0  # removed by this call
+    reports: tuple[str, ...]  # results and figures
+    kept: dict[str, int]  # bytes by path, of bench and distill
+    file_bytes: int  # total
+    spare_bytes: int  # freed by `clean`
+    freed_bytes: int = 0
 
     @property
     def other_bytes(self) -> int:
@@ -196,7 +191,7 @@ class Contents(Result):
 
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
-    """List what is in the workspace now; a workspace inside it counts as other files."""
+    """List the contents; a nested workspace counts as other files."""
     below, runs = _below(workspace), _runs(workspace)
     models = sorted({path.parent for path in workspace.folder.glob("*/config.json")})
     kept = {folder: size for folder in (workspace.graphs, workspace.distillation) if (size := _size(folder))}
@@ -239,17 +234,17 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
 
 
 def clean(workspace: Workspace) -> Contents:
-    """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
+    """Remove weights of finished runs, graphs of `bench`, and leftovers of killed processes.
 
-    Records stay: a run whose weights are needed again is repeated, with the same result. Waiting runs keep everything.
-    Raises `FileProblemError` if another process works here, `UsageError` for a folder that no command wrote to.
+    A repeated run gives the same result; waiting runs keep everything. Raises `FileProblemError` if another process
+    works here, `UsageError` if the folder is no workspace.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     earlier = _size(workspace.folder)
-    # A study holds its folder alone: others work in the workspace meanwhile.
+    # A study locks its folder alone.
     study = run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
     with run_lock(workspace.folder), study:
         for folder in [workspace.folder, *filter(_is_own_folder, _below(workspace))]:
@@ -259,24 +254,24 @@ def clean(workspace: Workspace) -> Contents:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-        with suppress(OSError):  # something else lies in it
+        with suppress(OSError):  # not empty
             workspace.graphs.rmdir()
     return contents(workspace, freed_bytes=earlier - _size(workspace.folder))
 
 
 def _below(workspace: Workspace) -> list[Path]:
-    """Return all files and folders but those of workspaces inside, sorted."""
+    """Return all files and folders except nested workspaces, sorted."""
     others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
     return sorted(path for path in workspace.folder.rglob("*") if others.isdisjoint((path, *path.parents)))
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Tell if a path is a folder and no link, whose target belongs to somebody else."""
+    """Tell if a path is a folder and no link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _runs(workspace: Workspace) -> list[Path]:
-    """Return the folders of runs, also of a study and of frozen heads, and of those stopped before a record."""
+    """Return all folders of runs, also of studies, frozen heads and stopped ones."""
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -284,7 +279,6 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _waits(run: Path) -> bool:
-    """Tell if a run was stopped and waits for its command."""
     return any(run.glob("*.checkpoint")) or is_unfinished(run)
 
 
@@ -302,16 +296,15 @@ def _spare(workspace: Workspace) -> Iterator[Path]:
 
 def _spare_of_run(run: Path) -> Iterator[Path]:
     home = run.parent.parent
-    # An adapted model goes with the trials that begin with it: to adapt it again may take days.
+    # An adapted model takes days: keep it while a trial from it waits.
     begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == "adapted" else []
     if any((home / name).exists() for name in _ENDED) and not any(map(_waits, [run, *begun])):
         for path in run.iterdir():
             is_tensor = path.is_dir() or path.suffix == ".safetensors"
-            # States that CKA was read from come from no repetition: their trials are finished.
+            # No repetition reads these states: their trials are finished.
             if is_tensor and not path.is_symlink() and not path.name.startswith("states-"):
                 yield path
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
     return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())

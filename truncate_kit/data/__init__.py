@@ -1,1 +1,1 @@
-"""Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
+"""Read pairs and texts from files and the hub. Imports neither torch nor datasets."""

@@ -1,4 +1,4 @@
-"""Sentence pairs with scores or classes: from one file, a folder of splits, the bundled set or the hub, and divided."""
+"""Sentence pairs with scores or classes: reading and dividing."""
 
 import hashlib
 import math
@@ -28,12 +28,12 @@ from truncate_kit.data.tables import (
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 FRACTIONS = (0.8, 0.1, 0.1)
-"""Shares of train, dev and test of a set that comes without splits."""
+"""Shares of train, dev and test."""
 SHARES = (0.70, 0.15, 0.15)
-"""The same of word sets, which are divided anew for every seed."""
+"""The same for word sets."""
 USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
-"""Scales of graded pairs, narrowest first: the first one that holds all values is taken."""
-MOST_CLASSES = 20  # more values than this are scores, ids or texts rather than classes
+"""Scales of graded pairs, narrowest first."""
+MOST_CLASSES = 20  # more values are no classes
 SPLIT_NAMES = ("train", "dev", "test")
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 _HUB_NAMES = {
@@ -44,7 +44,7 @@ _HUB_NAMES = {
 }
 _KNOWN_SCALES = {
     **dict.fromkeys((BUNDLED, *_HUB_NAMES.values()), (0.0, 5.0)),
-    "sentence-transformers/stsb": (0.0, 1.0),  # scores there are already divided by 5
+    "sentence-transformers/stsb": (0.0, 1.0),  # already divided by 5
 }
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?")
 PART, WHOLE = "wordsim353_sim", "wordsim353"
@@ -56,7 +56,7 @@ _WORD_SCALES = {"rg65": (0, 4), PART: (0, 10), WHOLE: (0, 10), "simlex999": (0, 
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts and how similar they are on the scale of their set, or the place of their class."""
+    """Two texts and their score, or the place of their class."""
 
     first: str
     second: str
@@ -64,18 +64,18 @@ class TextPair:
 
 
 def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
-    """Return the SHA-256 of texts and scores, whatever their order and scale."""
+    """Return the SHA-256 of texts and scores, independent of order and scale."""
     lines = sorted(f"{len(one.first)} {float(one.target)!r} {one.first} {one.second}" for one in pairs)
     return hashlib.sha256("\n".join(f"{len(line)} {line}" for line in lines).encode()).hexdigest()
 
 
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
-    """Return the distinct texts in the order in which they first appear, first text before second."""
+    """Return the distinct texts in order, first text before second."""
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
 
 
 class PlacedPairs(NamedTuple):
-    """Distinct texts, and the places of the first and the second text of each pair among them."""
+    """Distinct texts, and the places of both texts of each pair among them."""
 
     texts: list[str]
     first: list[int]
@@ -83,7 +83,7 @@ class PlacedPairs(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """Find the texts of `pairs` among `texts`, which hold them all; by default their own distinct texts."""
+        """Find the texts of `pairs` among `texts`, by default their own distinct texts."""
         texts = distinct_texts(pairs) if texts is None else list(texts)
         place = {text: index for index, text in enumerate(texts)}
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -97,7 +97,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for scores that have no correlation, such as those of a secret test set."""
+    """Raise `DataError` for scores without a correlation, as in secret test sets."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
@@ -109,15 +109,15 @@ def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """Pairs of one file or split, on a known scale. Raises `DataError` for a score that is not finite."""
+    """Pairs of one split on a known scale. Raises `DataError` for a score that is not finite."""
 
     name: str
     pairs: tuple[TextPair, ...] = field(repr=False)
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: Literal["given", "inferred", "known"] = "known"
     path: str
-    columns: tuple[str, str, str]  # names of the columns of first text, second text and score
-    classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs
+    columns: tuple[str, str, str]  # first text, second text and score
+    classes: tuple[str, ...] = ()  # their places are the targets; empty for graded pairs
 
     def __post_init__(self) -> None:
         _check_finite(self.scores(), self.name)
@@ -129,75 +129,75 @@ class PairSet:
         return iter(self.pairs)
 
     def scores(self) -> list[float]:
-        """Return the scores as they are in the file, one per pair."""
+        """Return the raw scores."""
         return [pair.target for pair in self.pairs]
 
     def scores01(self) -> list[float]:
-        """Return the scores with the scale's ends moved to 0 and 1, one per pair."""
+        """Return the scores scaled to 0 … 1."""
         low, high = self.scale
         return [(pair.target - low) / (high - low) for pair in self.pairs]
 
     def texts(self) -> list[str]:
-        """Return the distinct texts, see `distinct_texts`."""
+        """Return the distinct texts."""
         return distinct_texts(self.pairs)
 
     def check_ranked(self) -> None:
-        """Raise `DataError` for scores that have no correlation."""
+        """Raise `DataError` for scores without a correlation."""
         check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
-        """Raise `DataError` if the targets are classes, whose numbers are no scores."""
+        """Raise `DataError` if the targets are classes."""
         if self.classes:
             raise DataError(f"{self.name} holds classes, not scores.", hint="Give pairs with graded scores.")
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of texts, scores and scale, in order, whatever the file is called."""
+        """Return the SHA-256 of texts, scores and scale, in order."""
         digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
         for name in self.classes:
             digest.update(f"{len(name)} {name}\n".encode())
-        for pair in self.pairs:  # lengths first, so that no two different sets can run together to the same bytes
+        for pair in self.pairs:  # lengths first, so that no two sets give the same bytes
             digest.update(f"{len(pair.first)} {len(pair.second)} {pair.target!r} {pair.first} {pair.second}\n".encode())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Result):
-    """Pairs and sentences that train and test share."""
+    """Pairs and sentences shared by train and test."""
 
-    train_test: tuple[int, int]  # distinct pairs in both: with their texts in the same order, and in either
-    test_sentences: int  # distinct texts of test
+    train_test: tuple[int, int]  # texts in the same order, and in either
+    test_sentences: int  # distinct
     test_sentences_in_train: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
-    """The splits of one set, all on the same scale; each may be missing, but not all."""
+    """The splits of one set, on one scale; at least one exists."""
 
     name: str
     train: PairSet | None = None
     dev: PairSet | None = None
     test: PairSet | None = None
-    notes: tuple[str, ...] = ()  # sentences for the user, such as how a single file was split
-    one_file: bool = False  # a single file that is not divided yet
-    # of train, dev and test, drawn anew from `train` for every seed, unless the splits are fixed
+    notes: tuple[str, ...] = ()  # sentences for the user
+    one_file: bool = False  # not divided yet
+    # of train, dev and test, drawn from `train` for every seed; None if fixed
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
-        """Return the splits that are there, with their names, in the order train, dev, test."""
+        """Return the splits by name, in the order train, dev, test."""
         splits = ((name, getattr(self, name)) for name in SPLIT_NAMES)
         return [(name, pairs) for name, pairs in splits if pairs is not None]
 
     def texts(self) -> list[str]:
-        """Return the distinct texts of all splits, see `distinct_texts`."""
+        """Return the distinct texts of all splits."""
         return distinct_texts(pair for _, pairs in self.items() for pair in pairs)
 
     @property
     def evaluation(self) -> PairSet:
-        """Return the set to measure on: test, otherwise dev, otherwise the only set there is."""
+        """Return test, else dev, else the only set."""
         return self.items()[-1][1]
 
     def split(self, name: str | None) -> PairSet:
-        """Return the split called `name`, by default `evaluation`. Raises `UsageError` if it is missing."""
+        """Return the named split, by default `evaluation`. Raises `UsageError`."""
         splits = dict(self.items())
         if name is None:
             return self.evaluation
@@ -207,12 +207,12 @@ class PairSplits:
         return splits[name]
 
     def first(self, count: int) -> "PairSplits":
-        """Keep the first `count` pairs of each split, for a quick try."""
+        """Keep the first `count` pairs of each split."""
         some: dict[str, Any] = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
         return replace(self, **some)
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """Leave out training pairs that hold one of `texts`, and note their number. Raises `DataError` for all."""
+        """Drop training pairs with one of `texts`, and note their number. Raises `DataError` if none is left."""
         if self.train is None:
             return self
         held_out = frozenset(texts)
@@ -227,7 +227,7 @@ class PairSplits:
 
     @property
     def overlap(self) -> Overlap:
-        """Count what train and test share, character by character."""
+        """Count exact matches of train and test."""
         train, test = ({(pair.first, pair.second) for pair in pairs or ()} for pairs in (self.train, self.test))
         texts = set(chain.from_iterable(test))
         return Overlap(
@@ -237,7 +237,7 @@ class PairSplits:
         )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 over the names and fingerprints of the splits."""
+        """Return the SHA-256 of all splits."""
         parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
         if self.shares not in (None, SHARES):
             parts.append(repr(self.shares))
@@ -255,20 +255,19 @@ def load_pairs(
     classes: bool = False,
     divide: bool = True,
 ) -> PairSplits:
-    """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
+    """Load sentence pairs: "bundled", a file, a folder of splits, or a hub name such as "stsb".
 
-    A single file is divided into train, dev and test; `read_pairs` reads it as one set. `complete_splits` takes missing
-    splits of a folder or hub set out of train. A folder of word similarity sets is merged (`load_words`).
+    A single file is divided into train, dev and test. A folder of word similarity sets is merged (`load_words`).
 
     Args:
-        name_or_path: The hub is used only if no such path exists.
-        columns: Names of first text, second text and score; by default found by name.
-        scale: Lowest and highest possible score; by default known of the set or inferred from all splits.
-        classes: The third column is a class, not a score; targets are places in the sorted names that train holds.
-        divide: False leaves a single file whole; it is called `train`, or `dev` or `test` after its name.
+        name_or_path: An existing path, else a hub name.
+        columns: First text, second text and score; by default found by name.
+        scale: Lowest and highest possible score; by default known or inferred.
+        classes: The third column is a class; targets are places in the sorted names of train.
+        divide: False leaves a single file whole, named `train`, or `dev` or `test` after its name.
 
     Raises:
-        DataError: The message names file, row and what is wrong, or there are too few pairs to divide.
+        DataError: Names file and row, or there are too few pairs to divide.
         UsageError: The scale is impossible.
     """
     if classes and scale is not None:
@@ -290,23 +289,23 @@ def load_pairs(
 def read_pairs(
     path: str | Path, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
 ) -> PairSet:
-    """Read one file of sentence pairs; columns, scale and errors as in `load_pairs`."""
+    """Read one file of sentence pairs; parameters as in `load_pairs`."""
     path = Path(path)
     return _graded_sets(short_name(path), {"train": read_table(path)}, columns, scale)["train"]
 
 
 def short_name(path: Path) -> str:
-    """Return the last two parts, "stsb/en": enough to recognise the set, and no user's home folder in a model card."""
+    """Return the last two parts, "stsb/en", without private folders."""
     return "/".join(path.resolve().parts[-2:])
 
 
 def is_bundled(pairs: PairSet) -> bool:
-    """Tell whether these are pairs of the bundled set."""
+    """Tell if the set is bundled."""
     return Path(pairs.path).parent == BUNDLED_FOLDER
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
-    """Return the set's name, and its tables by split: a file, a folder of splits, the bundled set or a hub name."""
+    """Return the name of a set and its tables by split."""
     name, path = str(name_or_path), Path(name_or_path)
     if name == BUNDLED or path.is_dir():
         folder = BUNDLED_FOLDER if name == BUNDLED else path
@@ -322,7 +321,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a folder that hold its splits, by split name. Raises `DataError` if there are two for one."""
+    """Return the files of splits by name. Raises `DataError` if one has two."""
     files: dict[str, Path] = {}
     for path in data_files(folder):
         split = _SPLIT_STEMS.get(stem_of(path))
@@ -333,14 +332,14 @@ def find_split_files(folder: Path) -> dict[str, Path]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Tell whether `name` could be a set on the hub rather than a path that does not exist."""
+    """Tell if `name` could be a hub set."""
     return _HUB_NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Return the splits of a hub set by our split names, through `datasets`, which runs no code from the hub.
+    """Read the splits of the hub set NAME or NAME:CONFIG with `datasets`, which runs no code from the hub.
 
-    Raises `DataError` if the hub does not give it, or its splits are not ours. name: NAME or NAME:CONFIG.
+    Raises `DataError`.
     """
     import datasets
     from datasets.utils.logging import disable_progress_bar
@@ -371,7 +370,7 @@ def read_hub(name: str) -> dict[str, Table]:
 def _graded_sets(
     name: str, tables: Mapping[str, Table], columns: Sequence[str] | None, scale: Sequence[float] | None
 ) -> dict[str, PairSet]:
-    """Return the pairs of each table, all on one scale: the one asked for, known of the set, or inferred."""
+    """Return the pairs of each table on one scale."""
     names = {split: find_columns(table, columns) for split, table in tables.items()}
     scores = {split: table.numbers(names[split][2]) for split, table in tables.items()}
     if scale is not None and (len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf):
@@ -390,7 +389,7 @@ def _graded_sets(
 
 
 def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
-    """Return the pairs of each table; targets are places in the sorted names of classes of train, else of all."""
+    """Return the pairs of each table; targets are places in the sorted classes of train, else of all."""
     names = {split: find_columns(table, columns, classes=True) for split, table in tables.items()}
     labels = {split: table.labels(names[split][2]) for split, table in tables.items()}
     classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
@@ -412,7 +411,6 @@ def _sets_of(
     targets: Mapping[str, Sequence[float]],
     **fields: Any,
 ) -> dict[str, PairSet]:
-    """Return the pairs of each table with these targets. fields: of `PairSet`, the same for all."""
     return {
         split: PairSet(
             name=name if len(tables) == 1 else f"{name}/{split}",
@@ -426,17 +424,15 @@ def _sets_of(
 
 
 def holds_words(folder: Path) -> bool:
-    """Tell whether `load_pairs` takes this folder for word similarity sets."""
+    """Tell if `load_pairs` merges this folder as word similarity sets."""
     return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
 def load_words(folder: Path) -> PairSplits:
-    """Merge the word similarity sets of a folder: `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv`, `simverb3500.csv`.
+    """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder. Raises `DataError`.
 
-    The whole of WordSim-353, `wordsim353.csv`, is read if its part about similarity is missing: the TMFT paper names
-    the whole, its released code has the part. Scores are divided by their scale; a pair in several sets, in either
-    order, gets the mean. Every seed draws its own splits of 70 : 15 : 15 (`shares`), as in the paper. Raises
-    `DataError`.
+    Without WordSim's similarity part (TMFT's released code) the whole `wordsim353.csv` (TMFT paper) is read. Scores are
+    divided by their scale, repeated pairs averaged. Every seed draws splits of 70 : 15 : 15, as in the paper.
     """
     files = _word_files(folder)
     if not files:
@@ -464,7 +460,6 @@ def load_words(folder: Path) -> PairSplits:
 
 
 def _word_files(folder: Path) -> dict[str, Path]:
-    """Return the files of word similarity sets by the name of the set; no whole beside its part."""
     files = {name: folder / f"{name}.csv" for name in _WORD_SCALES if (folder / f"{name}.csv").is_file()}
     if PART in files:
         files.pop(WHOLE, None)
@@ -475,24 +470,16 @@ def _word_files(folder: Path) -> dict[str, Path]:
 
 
 def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRACTIONS) -> PairSplits:
-    """Divide one set into train, dev and test.
+    """Divide one set into train, dev and test by a hash of seed and texts, independent of row order.
 
-    Rows with the same two texts, in either order, stay together. The split of a pair depends on its texts and the seed
-    only, not on the order of the rows; the rows of each split keep their order.
-
-    Args:
-        pairs: The set to divide.
-        seed: Of the draw.
-        fractions: Shares of train, dev and test, which sum to 1; 0 leaves that split out.
-
-    Raises:
-        DataError: A wanted split would get fewer than two pairs.
+    Rows with the same two texts, in either order, stay together. `fractions` sum to 1; 0 omits a split. Raises
+    `DataError` for a split of fewer than two pairs.
     """
     groups: dict[frozenset[str], list[int]] = {}
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)
 
-    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not move the draw of a pair
+    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not move a pair
         return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
 
     ends = [round(len(pairs) * sum(fractions[: index + 1])) for index in range(3)]
@@ -518,10 +505,9 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
-    """Take missing splits out of train: a tenth for dev, a tenth for test, as `notes` then say.
+    """Take missing splits out of train, a tenth for each of dev and test; `notes` say so.
 
-    A single file is divided, whatever its name. A set that is divided anew for every seed (`shares`) is returned as it
-    is, for `splits_for`. Raises `DataError` if train is missing or too small.
+    A set with `shares` stays as it is. Raises `DataError` if train is missing or too small.
     """
     if splits.shares is not None:
         return splits
@@ -541,7 +527,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits that a run with this seed uses: the existing ones, or those that `shares` draws from train."""
+    """Return the splits of a seed, drawn by `shares` if set."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

@@ -1,4 +1,4 @@
-"""Queries, the documents to search, and which of them answer each query: folders in BEIR's layout, files of pairs."""
+"""Queries, documents and answers, from BEIR folders or files of pairs."""
 
 import hashlib
 import json
@@ -28,26 +28,26 @@ from truncate_kit.data.tables import (
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
-"""Selection metrics of searches, and their names for readers."""
+"""Selection metrics and their names."""
 FEWEST_QUERIES = 10
-"""Judged queries that each half needs, if one half is to choose and the other to report."""
+"""Fewest queries per half, to select on one and report the other."""
 FEWEST_WORDS = 5
-"""Words of a title or a text that tells by itself which document it is; shorter ones are ordinary lines of any file."""
+"""Words that identify a title or text; shorter ones may be in any file."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalSet:
-    """Queries, the documents to search, and which of them answer each query.
+    """Queries, documents to search, and the answers to each query.
 
     Attributes:
         documents: Title and text, joined by a space.
-        relevance: Grades of the answers to each query, above 0, by their places in `documents`; never empty.
-        metric: Metric by which layers, epochs and blocks are chosen.
-        other_queries: Queries of other splits except train, which must not be learned from.
+        relevance: Grades > 0 of each query's answers by their places in `documents`; never empty.
+        metric: Selection metric.
+        other_queries: Queries of other splits except train, excluded from training.
         note: Remark on the split, or empty.
-        titles: Titles of the documents, possibly empty.
+        titles: Possibly empty.
     """
 
     name: str
@@ -63,32 +63,32 @@ class RetrievalSet:
 
     @property
     def held_out(self) -> set[str]:
-        """Return all texts that a measured model may not have learned from, titles without their texts too."""
+        """Return all texts to exclude from training, titles alone too."""
         titled = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
         parts = (part for title, document in titled for part in (title, document.removeprefix(title).strip()))
         return {*self.asked, *self.documents, *(part for part in parts if len(part.split()) >= FEWEST_WORDS)}
 
     @property
     def asked(self) -> set[str]:
-        """Return the queries of this split and of all others but train."""
+        """Return the queries of all splits except train."""
         return {*self.queries, *self.other_queries}
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of texts, their names and the grades, in order, and of a metric other than nDCG."""
+        """Return the SHA-256 of texts, names and grades, and of a metric other than nDCG."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
         grades = [sorted(grades.items()) for grades in self.relevance]
         metric = [] if self.metric == "ndcg" else [self.metric]
         return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
 
     def queries_fingerprint(self) -> str:
-        """Return the SHA-256 of the queries in order, by which those that choose are drawn."""
+        """Return the SHA-256 of the queries, which seeds the draw of selection queries."""
         return hashlib.sha256(json.dumps(self.queries).encode()).hexdigest()
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the place of the document that each query itself is, which no search returns, if any.
+        """Return for each query the document that is the query itself, excluded from the search, if any.
 
-        It has the id of the query, ends in its text and does not answer it.
+        It has the query's id, ends in its text and is no answer.
         """
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
@@ -99,7 +99,7 @@ class RetrievalSet:
 
 
 def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """Keep the queries at these places. words: said of them after the name of the set."""
+    """Keep the queries at these places. words: their description in the name."""
     return replace(
         data,
         name=f"{data.name} {words}",
@@ -119,24 +119,22 @@ def read_retrieval(
 ) -> RetrievalSet:
     """Read a folder in BEIR's layout, or a (query, relevant) file.
 
-    A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also as .gz or .xz, and
-    qrels/SPLIT.tsv (query id, document id, grade; with or without a header). Grades above 0 are answers; queries
-    without an answer are left out. Documents may be empty, queries may not.
+    A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also .gz or .xz, and
+    qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 are answers; queries without
+    an answer are left out. Documents may be empty.
 
-    Each row of a file is a query and an answer; a query may have several. Rows with the label 0 are no answers, but
-    their second text is searched.
+    Each row of a file is a query and an answer; rows with the label 0 only add their second text to the documents.
 
     Args:
         path: The folder or file; a folder may also hold one such file alone.
-        corpus: With a file: another file of texts to search, as in `read_texts`.
-        split: With a folder: the name of a file in qrels; by default test, else dev, else the only one.
+        corpus: With a file: more texts to search, as in `read_texts`.
+        split: With a folder: a file in qrels; by default test, else dev, else the only one.
         metric: Selection metric: ndcg, mrr or recall.
-        chooses: Models are chosen by this set: the default of `split` is dev before test, so that test stays unseen,
-            unless dev has too few queries and test enough, as `note` then says.
+        chooses: Prefer dev to test for selection, unless only test has enough queries (`note`).
 
     Raises:
-        DataError: The message names file, row and what is wrong.
-        UsageError: A parameter goes with the other kind only, or there is no such metric.
+        DataError: Names file and row.
+        UsageError: Unknown metric, or a parameter of the other kind.
     """
     path, chooses_by = Path(path), known_name("search metric", metric, SEARCH_METRICS)
     if is_retrieval_folder(path):
@@ -188,7 +186,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the texts of corpus or queries by their ids, after their titles if there are any; and the titles."""
+    """Return the texts by id, with titles prepended; and the titles."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
@@ -210,13 +208,13 @@ def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ..
 
 
 def find_qrels(folder: Path) -> dict[str, Path]:
-    """Return the files of judgements by the names of their splits."""
+    """Return the judgement files by split."""
     files = sorted(path for path in (folder / "qrels").glob("*") if format_of(path) == ".tsv")
     return {path.name.lower().partition(".tsv")[0]: path for path in files}
 
 
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """Return for each query with an answer the grades above 0 by the places of their documents."""
+    """Return for each answered query the grades > 0 by document place."""
     place = {name: index for index, name in enumerate(documents)}
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
@@ -234,7 +232,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 
 def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
-    """Yield number of the line, query id, document id and grade. Raises `DataError`."""
+    """Yield line, query id, document id and grade. Raises `DataError`."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
@@ -244,7 +242,7 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
                     raise ValueError
             except ValueError:
                 if fields == [""] or (number == 1 and len(fields) == 3 and fields[0] not in queries):
-                    continue  # the names of the columns
+                    continue  # header
                 hint = "Write query id, document id and grade with tabs between them."
                 raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is no judgement.", hint=hint) from None
             yield number, query, document, float(grade)
@@ -262,7 +260,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
         if grades.setdefault((query, text), answer) != answer:
             problem = f"query {query[:40]!r} and document {text[:40]!r} have two grades."
             raise table.problem(row, problem, hint="Keep one of them.")
-        if answer and query != text:  # a text is no answer to itself
+        if answer and query != text:
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:
         raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
@@ -278,7 +276,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 
 
 def _answered(table: Table) -> list[bool]:
-    """Tell for each row if it is a query and its answer: all are, unless labels of 0 and 1 say otherwise."""
+    """Tell which rows are answers: all, except those with label 0."""
     label, score = find_label_column(table), find_score_column(table)
     if label is None and score is not None:
         raise table.unfit(f"column {score!r} grades the pairs, so not all of them are a query and its answer.", _LABELS)

@@ -1,8 +1,4 @@
-"""Pairs and queries that a model has learned from or was chosen by: `seen.pairs` in its folder.
-
-A pair is known by eight bytes, whichever text comes first. Pairs that a model has seen are left out when it is
-measured, and counted.
-"""
+"""Pairs and queries that a model has learned from or was chosen by: eight bytes each in `seen.pairs`."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
 
 Keys = NDArray[np.uint64]
-"""Rising, each once, (n,)."""
+"""Sorted and distinct, (n,)."""
 NO_KEYS: Keys = np.empty(0, np.uint64)
 SEEN_FILE = "seen.pairs"
 
@@ -30,7 +26,7 @@ SEEN_FILE = "seen.pairs"
 def pair_key(first: str, second: str) -> int:
     """Return the first eight bytes of a digest of both texts, in either order.
 
-    The chance that one of a thousand pairs has the key of one of a million others is 10⁻¹⁰.
+    A thousand pairs collide with a million others with probability 10⁻¹⁰.
     """
     one, other = sorted((first, second))
     text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
@@ -38,28 +34,28 @@ def pair_key(first: str, second: str) -> int:
 
 
 def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
-    """Assign each pair a number in order of appearance, (n,), equal for the same texts in either order."""
+    """Assign numbers to pairs by appearance, (n,), equal for the same texts in either order."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(pair_key(*pair), len(numbers)) for pair in pairs], np.int64)
 
 
 def merged(*keys: Keys) -> Keys:
-    """Return all keys, rising, each once."""
+    """Unite sorted keys."""
     return np.unique(np.concatenate([NO_KEYS, *keys])).astype(np.uint64)
 
 
 def pair_keys(pairs: Iterable[TextPair]) -> Keys:
-    """Return the key of each pair, in order, (n,)."""
+    """Return the key of each pair, (n,)."""
     return np.array([pair_key(pair.first, pair.second) for pair in pairs], dtype=np.uint64)
 
 
 def keys_of(*pairs: Iterable[TextPair]) -> Keys:
-    """Return the keys of sets of pairs, rising, each once."""
+    """Return the sorted keys of sets of pairs."""
     return merged(*map(pair_keys, pairs))
 
 
 def query_keys(queries: Iterable[str]) -> Keys:
-    """Return the key of each query, in order, (n,)."""
+    """Return the key of each query, (n,)."""
     return np.array([pair_key(query, "") for query in queries], dtype=np.uint64)
 
 
@@ -67,7 +63,7 @@ def query_keys(queries: Iterable[str]) -> Keys:
 
 
 def write_seen(folder: Path, keys: Keys) -> None:
-    """Note in a model's folder what it has seen, if anything. Raises `FileProblemError`."""
+    """Write the keys, if any, to a model's folder. Raises `FileProblemError`."""
     if len(keys):
         content = keys.astype("<u8").tobytes()
         with replacing(folder / SEEN_FILE) as target:
@@ -75,7 +71,7 @@ def write_seen(folder: Path, keys: Keys) -> None:
 
 
 def read_seen(folder: Path) -> Keys | None:
-    """Return what is noted in a model's folder, unless the note is missing or damaged."""
+    """Read the keys from a model's folder, None if missing or damaged."""
     try:
         head, end, keys = (folder / SEEN_FILE).read_bytes().partition(b"\n")
     except OSError:
@@ -88,7 +84,7 @@ def _head(keys: bytes) -> bytes:
 
 
 def seen_by(model: str | Path) -> Keys:
-    """Return the keys that a model's folder, or the folder of a graph, notes."""
+    """Return the keys of a model or graph."""
     folder = model_folder(model)
     keys = None if folder is None else read_seen(folder)
     return NO_KEYS if keys is None else keys
@@ -98,7 +94,7 @@ def seen_by(model: str | Path) -> Keys:
 
 
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
-    """Return a sentence for each model, by its name, that has seen some of the pairs to measure on."""
+    """Return a sentence for each model that has seen pairs to measure on."""
     here = pair_keys(pairs)
     counts = {model: int(np.isin(here, keys).sum()) for model, keys in models.items()}
     return " ".join(
@@ -110,7 +106,7 @@ def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
 
 
 def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
-    """Return the splits without the pairs to measure on that are among `keys`, and the number of these."""
+    """Drop the seen pairs from the set to measure on; return their number too."""
     pairs, name = splits.evaluation, splits.items()[-1][0]
     known = np.isin(pair_keys(pairs), keys)
     kept = tuple(pair for pair, seen in zip(pairs, known, strict=True) if not seen)
@@ -119,9 +115,9 @@ def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
 
 
 def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
-    """Return `splits` without the pairs to measure on that a model has seen, and note the number of these.
+    """Drop the pairs that a model has seen from the set to measure on, and note their number.
 
-    A set that training divided is divided again as it was. Raises `DataError` if fewer than three pairs are left.
+    A set that training divided is divided again the same way. Raises `DataError` if fewer than three pairs are left.
     """
     seen = seen_by(model)
     if not len(seen):
@@ -139,10 +135,10 @@ def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
 
 
 def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[PairSplits, Keys]:
-    """Return a set that a model learned from divided as it was then, and the keys of its train and dev."""
+    """Divide a set as the model's training did; return the keys of its train and dev too."""
     try:
         divided = complete_splits(splits)
-    except DataError:  # no train split, or too few pairs to have been trained on
+    except DataError:  # cannot have been trained on
         return splits, NO_KEYS
     origin = read_origin(model)
     same = origin is not None and origin.fingerprint == divided.fingerprint()
@@ -152,7 +148,7 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
     learned = keys_of(*parts)
     if len(parts) < 2 or not (same or np.isin(learned, seen).all()):
         return splits, NO_KEYS
-    if splits.test is not None or splits.train is None:  # the test split is as it was given, repeats too
+    if splits.test is not None or splits.train is None:  # an existing test split stays whole
         return splits, learned
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
     notes = (f"{note} {model} was trained on or chosen by the rest: only test counts." for note in new)
@@ -160,7 +156,7 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
 
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
-    """Say how many of these pairs or queries a model has seen, if any."""
+    """Return a sentence on the seen pairs or queries, if any."""
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
     known = int(np.isin(here, seen_by(model)).sum())
     if known:
@@ -173,10 +169,7 @@ def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
 
 
 def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
-    """Leave out the queries that these models have seen, and return a sentence on the others.
-
-    Raises `DataError` if no query is left.
-    """
+    """Drop seen queries and return a sentence on the others. Raises `DataError` if no query is left."""
     from truncate_kit.data.retrieval import with_queries
 
     notes, kept = list[str](), data
@@ -193,6 +186,6 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
 
 
 def seen_pairs(model: str | Path) -> frozenset[int] | None:
-    """Return the keys of the pairs that a model has seen, if its folder notes any."""
+    """Return the keys of seen pairs, if noted."""
     keys = seen_by(model)
     return frozenset(keys.tolist()) if len(keys) else None

@@ -1,4 +1,4 @@
-"""Find the sets of the evaluation suites in a folder by their usual names."""
+"""Find the sets of the evaluation suites by their usual names."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from truncate_kit.data.tables import (
     stem_of,
 )
 
-# Set → pairs of the published test set, all subsets together, and names of its folder or file (lower case, no hyphens).
+# Set → pairs of the published test set, and folder or file names (lower case, no hyphens).
 _STS: dict[str, tuple[int, tuple[str, ...]]] = {
     "STS12": (3108, ("sts12", "sts12sts", "sts2012")),
     "STS13": (1500, ("sts13", "sts13sts", "sts2013")),
@@ -33,12 +33,12 @@ _STS: dict[str, tuple[int, tuple[str, ...]]] = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
-_LANGUAGE = "en"  # of the published figures; read if a set comes in several languages
+_LANGUAGE = "en"  # of the published figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsSet:
-    """All pairs of one set, its subsets concatenated; `published_pairs` counts the published test set."""
+    """All pairs of one set; `published_pairs` counts the published test set."""
 
     name: str
     pairs: tuple[TextPair, ...]
@@ -47,12 +47,12 @@ class StsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSet:
-    """Texts, or pairs of texts, with a class; rows of all files in the order train, dev, test."""
+    """Texts or pairs with a class, in the order train, dev, test."""
 
     name: str
     first: tuple[str, ...]
-    second: tuple[str, ...] | None  # unless single texts
-    labels: tuple[int, ...]  # places in `classes`, one per row
+    second: tuple[str, ...] | None
+    labels: tuple[int, ...]  # places in `classes`
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -60,13 +60,12 @@ class LabelledSet:
 
 
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
-    """Find the semantic similarity sets of a folder, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
+    """Find the semantic similarity sets STS12 … 16, STSB, SICK-R of a folder, counted as in MTEB.
 
-    A set is a file or a folder of that name. STSB is its test split, SICK-R all its splits, STS12 … 16 all files but
-    `train`.
+    STSB is its test split, SICK-R all its splits, STS12 … 16 all files but `train`.
 
     Args:
-        folder: Holds the sets.
+        folder: Holds a file or folder for each set.
         joined: Take all files of every set, as BERT-LC does.
 
     Raises:
@@ -82,24 +81,16 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
 
 
 def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
-    """Find the classification sets of a folder, or of the folder `transfer` in it, in BERT-LC's order.
+    """Find the classification sets of a folder, or of `transfer` in it, in BERT-LC's order.
 
-    Files have a text column, or the two of a pair, and a column `label`. Empty texts are kept: MPQA has three.
-    Raises `DataError`, also if there is no set.
+    Files have one or two text columns and `label`. Empty texts are kept: MPQA has three. Raises `DataError`.
     """
     places = (Path(folder), Path(folder) / "transfer")
     return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
 
 
 def read_trained_pairs(path: str | Path) -> frozenset[int]:
-    """Return the keys of the pairs that a model was trained on.
-
-    Args:
-        path: A file of pairs or triplets, or a folder of splits, of which train and dev count. Needs no scores.
-
-    Raises:
-        DataError: It cannot be read, or holds no train or dev split.
-    """
+    """Return the keys of train and dev pairs in a file or folder; scores not needed. Raises `DataError`."""
     path = Path(path)
     files = [path]
     if path.is_dir():
@@ -116,7 +107,7 @@ def read_trained_pairs(path: str | Path) -> frozenset[int]:
 
 
 def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    """Return the files of each set in the first folder that has it, by its names in lower case without hyphens."""
+    """Return the files of each set in the first folder that has it."""
     if not places[0].is_dir():
         raise DataError(f"{places[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
     files = {name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in sets.items()}
@@ -128,7 +119,6 @@ def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> d
 
 
 def _files(folder: Path, names: Collection[str]) -> list[Path]:
-    """Return the files of one set: itself a file in `folder`, or all files of a folder there."""
     if not folder.is_dir():
         return []
 
@@ -148,13 +138,13 @@ def _files(folder: Path, names: Collection[str]) -> list[Path]:
         hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
         raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
     tables = [file.name.lower().rpartition(format_of(file))[0] for file in files]
-    if twice := [name for name in tables if tables.count(name) > 1]:  # in two formats: its rows would count twice
+    if twice := [name for name in tables if tables.count(name) > 1]:  # in two formats
         raise DataError(f"{home} holds {twice[0]} twice.", hint="Remove one.")
     return files
 
 
 def _scored_files(name: str, files: list[Path]) -> list[Path]:
-    """Return the files of an STS set that are scored: test of STSB, all of SICK-R, else all but train."""
+    """Return the scored files of an STS set."""
     alone = len(files) == 1 and stem_of(files[0]) not in ("train", "dev", "validation")
     if alone or name == "SICK-R":
         return files

@@ -1,6 +1,6 @@
-"""Read files into columns and texts: CSV, TSV, JSONL, Parquet and plain text, their columns found by name.
+"""Read CSV, TSV, JSONL, Parquet and plain text; find columns by name.
 
-CSV and JSONL are read by the standard library: its readers know the line of every row, and stream files of any size.
+The standard library reads CSV and JSONL: it knows the line of every row and streams.
 """
 
 import csv
@@ -26,7 +26,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE = 1024
 
-# Names are compared in lower case without spaces, hyphens and underscores: sentence_A is sentencea.
+# Compared in lower case without spaces, hyphens and underscores.
 _TEXT_PAIRS = (
     ("sentence1", "sentence2"), ("sentencea", "sentenceb"), ("text1", "text2"), ("texta", "textb"),
     ("first", "second"), ("anchor", "positive"), ("sent0", "sent1"), ("premise", "hypothesis"), ("word1", "word2"),
@@ -38,7 +38,7 @@ _TRIPLETS = (
     ("sentence1", "sentence2", "negative"),
 )  # fmt: skip
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
-# A column called label holds scores in some sets: it is taken as one only if no column is called a score.
+# Some sets call their scores label: only a class if no column is called a score.
 CLASSES = ("label", "class", "goldlabel", "relation", "entailment", "entailmentlabel", "entailmentjudgment",
            "isduplicate")  # fmt: skip
 _TEXTS = ("text", "sentence", "texts", "sentences")
@@ -53,7 +53,7 @@ Choice = TypeVar("Choice")
 
 
 def format_of(path: Path) -> str:
-    """Return the extension that tells how to read a file, without `.gz` or `.xz`: ".csv" for pairs.csv.gz."""
+    """Return the extension without `.gz` or `.xz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -61,12 +61,12 @@ def format_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """Return the name of a file up to the first point, in lower case: "train" for Train.csv.gz."""
+    """Return the name up to the first point, in lower case."""
     return path.name.partition(".")[0].lower()
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that hold tables, sorted by name."""
+    """Return the table files of a folder, sorted."""
     return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) in PAIR_FORMATS)
 
 
@@ -79,7 +79,7 @@ def _check_file(path: Path) -> None:
 
 @contextmanager
 def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
-    """Open a UTF-8 file, packed or not, with or without byte order mark. Raises `DataError`, also while it is read."""
+    """Open a UTF-8 file, compressed or not, with or without byte order mark. Raises `DataError`, also on reading."""
     _check_file(path)
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
@@ -97,7 +97,7 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
 
 
 def _first_bad_line(path: Path, opener: Callable[..., Any]) -> int:
-    """Find the first line that is not UTF-8: a decoder that reads blocks does not know it."""
+    """Find the first line that is not UTF-8."""
     with opener(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         return next(number for number, line in enumerate(stream, start=1) if re.search("[\udc80-\udcff]", line))
 
@@ -107,28 +107,28 @@ def _first_bad_line(path: Path, opener: Callable[..., Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of one file, or of a run of its rows."""
+    """Columns of a file, or of some of its rows."""
 
-    source: str  # the path or hub name, for messages
-    columns: Mapping[str, Sequence[Any]]  # name → values, all equally long
-    places: Sequence[int]  # of each row: the line at which it starts, as an editor counts, or its number
-    place: str = "line"  # what `places` count: lines or, in a source without lines, rows
+    source: str  # path or hub name
+    columns: Mapping[str, Sequence[Any]]  # name → values
+    places: Sequence[int]  # line (or number) of each row
+    place: str = "line"  # line or row
 
     def __len__(self) -> int:
         return len(self.places)
 
     def problem(self, row: int, problem: str, *, hint: str = "Mend or remove the row.") -> DataError:
-        """Return the error for the row with this index."""
+        """Return the error for a row."""
         return DataError(f"{self.source}, {self.place} {self.places[row]}: {problem}", hint=hint)
 
     def unfit(self, problem: str, hint: str) -> DataError:
-        """Return the error for columns that are not what is needed."""
+        """Return the error for unfit columns."""
         columns = ", ".join(map(repr, self.columns)) or "none"
         message = f"{self.source}: {problem} Columns found: {columns}."
         return DataError(message, hint=_hint(self.source, list(self.columns), hint))
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of texts without white space around them. Raises `DataError` for another value."""
+        """Return a column of stripped texts. Raises `DataError`."""
         texts = []
         for row, value in enumerate(self.values(column)):
             if not isinstance(value, str | None):
@@ -140,7 +140,7 @@ class Table:
         return texts
 
     def numbers(self, column: str) -> list[float]:
-        """Return a column of finite numbers. Raises `DataError` for another value."""
+        """Return a column of finite numbers. Raises `DataError`."""
         numbers = []
         for row, value in enumerate(self.values(column)):
             try:
@@ -153,7 +153,7 @@ class Table:
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of class names, whole numbers without ".0". Raises `DataError` for an empty one."""
+        """Return a column of class names, whole numbers without ".0". Raises `DataError`."""
         labels = []
         for row, value in enumerate(self.values(column)):
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
@@ -163,19 +163,19 @@ class Table:
         return labels
 
     def values(self, column: str) -> Sequence[Any]:
-        """Return a column as it was read; a part of a .jsonl file may lack the key."""
+        """Return a raw column; a part of a .jsonl file may lack it."""
         return self.columns.get(column) or [None] * len(self)
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also if it has no rows."""
+    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file. Raises `DataError`, also if empty."""
     return next(iter_tables(path, rows=None))
 
 
 def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool = False) -> Iterator[Table]:
-    """Read a file as `read_table` does, `rows` rows at a time; errors are raised when reached.
+    """Read a file as `read_table` does, `rows` rows at a time.
 
-    counted: Rows are known by their number, so a blank line of a single column is an empty cell.
+    counted: Rows are known by number, so a blank line of a single column is an empty cell.
     """
     _check_file(path)
     kind = format_of(path)
@@ -192,7 +192,7 @@ def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool =
 
 
 def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
-    """Convert a pyarrow table or batch, as Parquet files and `datasets` hold it. first: number of its first row."""
+    """Convert a pyarrow table or batch. first: number of its first row."""
     names = list(map(str, arrow.schema.names))
     _check_names(source, names)
     columns = {name: arrow.column(name).to_pylist() for name in names}
@@ -205,7 +205,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
 
     first = 1
     try:
-        # pyarrow's own file, not one of Python's: its threads may still read when an error has ended the interpreter.
+        # Not a Python file: pyarrow's threads may still read at interpreter exit.
         with pyarrow.OSFile(str(path)) as stream, pyarrow.parquet.ParquetFile(stream) as file:
             for batch in [file.read()] if rows is None else file.iter_batches(batch_size=rows):
                 if batch.num_rows:
@@ -217,7 +217,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
 
 
 def _lines(path: Path, kind: str, size: int | None, counted: bool) -> Iterator[Table]:
-    """Read the rows of a file of lines, and turn `size` of them at a time into columns."""
+    """Read rows of lines, `size` at a time."""
     with opened_text(path, newline="" if kind == ".csv" else "\n") as stream:
         if kind == ".jsonl":
             objects = _json_rows(path, stream)
@@ -250,16 +250,16 @@ def _csv_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, list[str
         for row in reader:
             header = header or row
             yield start, row
-            start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
+            start = reader.line_num + 1  # a quoted field may hold line breaks
     except csv.Error as error:
         hint = 'Put a field that holds a comma or a quote in double quotes; inside, a quote is written twice: "".'
         raise DataError(f"{path}, line {start}: {error}.", hint=_hint(str(path), header, hint)) from error
 
 
 def _tsv_rows(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Split lines at tabs. A quote is a character like any other, as in the STS and GLUE files.
+    """Split lines at tabs. Quotes are literal, as in STS and GLUE files.
 
-    A field is unquoted only if a spreadsheet plainly wrote it: quotes at both ends and all others doubled.
+    Only a field that a spreadsheet quoted (both ends, inner ones doubled) is unquoted.
     """
     for number, line in enumerate(stream, start=1):
         plain = line.rstrip("\r\n")
@@ -291,7 +291,7 @@ def _check_names(source: str, names: Sequence[str]) -> None:
 
 
 def _hint(source: str, names: Sequence[str], hint: str) -> str:
-    """Return a better hint if the first line of a file names no columns: other separators, or no header at all."""
+    """Return a better hint for other separators or a missing header."""
     kind = format_of(Path(source))
     if kind not in (".csv", ".tsv"):
         return hint
@@ -304,7 +304,7 @@ def _hint(source: str, names: Sequence[str], hint: str) -> str:
 
 
 def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = False) -> tuple[str, str, str]:
-    """Return the names of both texts and the score (or class), by default found by name. Raises `DataError`."""
+    """Return the columns of both texts and score (or class). Raises `DataError`."""
     if wanted is not None:
         if len(wanted) != 3 or len(set(wanted)) < 3:
             raise table.unfit("three different columns are needed.", _NAME_SCORED)
@@ -320,13 +320,13 @@ def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = 
 
 
 def find_text_columns(table: Table, *, hint: str = _NAME_SCORED) -> tuple[str, str]:
-    """Return the names of first and second text. Raises `DataError` with `hint`."""
+    """Return the columns of both texts. Raises `DataError`."""
     pairs = ((called(table, [left]), called(table, [right])) for left, right in _TEXT_PAIRS)
     return _only_one(table, [(a, b) for left, right in pairs for a in left for b in right], "the two texts", hint)
 
 
 def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
-    """Return the names of anchor, positive and negative, if columns are called that."""
+    """Return the columns of anchor, positive and negative, if any."""
     for names in _TRIPLETS:
         anchor, positive, negative = (called(table, [name]) for name in names)
         if anchor and positive and negative:
@@ -335,12 +335,12 @@ def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
 
 
 def find_score_column(table: Table) -> str | None:
-    """Return the name of a column that is called a score, if any."""
+    """Return the score column by name, if any."""
     return next(iter(called(table, _SCORES)), None)
 
 
 def find_text_column(table: Table, column: str | None = None) -> str | None:
-    """Return the column of raw text, if any. Raises `DataError`, also for an unknown `column`."""
+    """Return the column of raw text, if any. Raises `DataError`."""
     if column is not None:
         check_columns(table, [column])
         return column
@@ -349,20 +349,20 @@ def find_text_column(table: Table, column: str | None = None) -> str | None:
 
 
 def find_label_column(table: Table) -> str | None:
-    """Return the column of classes, if any. Raises `DataError` for several."""
+    """Return the class column, if any. Raises `DataError` for several."""
     labels = called(table, CLASSES)
     return _only_one(table, labels, "the label", _RENAME) if labels else None
 
 
 def check_columns(table: Table, wanted: Iterable[str]) -> None:
-    """Raise `DataError` for the first of the wanted names that is no column."""
+    """Raise `DataError` for the first missing column."""
     for name in wanted:
         if name not in table.columns:
             raise table.unfit(f"there is no column {name!r}.", "Use the names as written there.")
 
 
 def called(table: Table, plain_names: Iterable[str]) -> list[str]:
-    """Return the columns with one of these plain names, in the order of these."""
+    """Return the columns with these plain names, in their order."""
     plain = {column: re.sub(r"[\s_-]", "", column.lower()) for column in table.columns}
     return [column for name in plain_names for column in plain if plain[column] == name]
 
@@ -378,11 +378,10 @@ def _only_one(table: Table, choices: Sequence[Choice], role: str, hint: str) -> 
 
 
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of one file in order, repeats included, without white space around them.
+    """Yield the stripped texts of one file in order, repeats included, skipping blank lines.
 
-    A .txt file (also .gz, .xz) holds one text a line. In a .csv, .tsv, .jsonl or .parquet file the texts are in
-    `column`, by default found by name; a file of sentence pairs gives both texts of each row and needs no scores.
-    Files of any size are streamed; blank lines are skipped. Raises `DataError` when iterated.
+    A .txt file (also .gz, .xz) holds one text a line. A table has them in `column`, by default found by name, or in the
+    two columns of sentence pairs. Streams; raises `DataError` when iterated.
     """
     path = Path(path)
     texts = filter(None, _text_lines(path)) if format_of(path) == TEXT_FORMAT else _cells(path, column, pairs=True)
@@ -390,15 +389,12 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
 
 
 def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
-    """Return the distinct texts of one file in the order in which they first appear; the file as in `iter_texts`."""
+    """Return the distinct texts of one file in order; the file as in `iter_texts`."""
     return list(dict.fromkeys(iter_texts(path, column=column)))
 
 
 def iter_rows(path: str | Path, *, column: str | None = None) -> Iterator[str]:
-    """Yield one text per row, in order, so that the n-th text belongs to the n-th row.
-
-    As `iter_texts`, but a blank line or cell is an error, and a table needs one column of texts.
-    """
+    """Yield one text per row, as `iter_texts`; blank rows and pairs are errors."""
     path = Path(path)
     if format_of(path) != TEXT_FORMAT:
         yield from _cells(path, column, pairs=False)
@@ -426,7 +422,7 @@ def _some(path: Path, texts: Iterator[str]) -> Iterator[str]:
 
 
 def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
-    """Yield the texts of a table; with `pairs` also those of two columns, row by row."""
+    """Yield the texts of a table; with `pairs` also of two columns."""
     names: tuple[str, ...] = ()
     for table in iter_tables(path, counted=not pairs):
         if not names:
@@ -438,12 +434,12 @@ def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
 
 
 def jsonl_in(folder: Path, name: str) -> Path | None:
-    """Return the file of JSON lines of this name, also compressed; None if there is none."""
+    """Return the .jsonl file of this name, also compressed, if any."""
     paths = (folder / f"{name}.jsonl{packed}" for packed in ("", *COMPRESSIONS))
     return next((path for path in paths if path.is_file()), None)
 
 
 def is_retrieval_folder(path: str | Path) -> bool:
-    """Return whether this is a folder of documents and queries rather than of pairs."""
+    """Tell if a folder holds documents and queries."""
     folder = Path(path)
     return folder.is_dir() and ((folder / "qrels").is_dir() or jsonl_in(folder, "corpus") is not None)

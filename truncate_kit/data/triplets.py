@@ -1,4 +1,4 @@
-"""Read anchors with positives and hard negatives: from columns of texts, or built from an NLI set."""
+"""Read anchors with positives and hard negatives, from columns or an NLI set."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from truncate_kit.data.tables import (
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
-"""The order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement."""
+"""Order in SNLI, MultiNLI and GLUE; -1 and "-" mark disagreement."""
 _HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
 
 
 @dataclass(frozen=True, slots=True)
 class Triplet:
-    """A text, one that means the same, and possibly one that looks alike but does not mean the same."""
+    """A text, one of the same meaning, and possibly a hard negative."""
 
     anchor: str
     positive: str
@@ -37,7 +37,7 @@ class Triplet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows for contrastive learning; `note` describes their source."""
+    """Rows for contrastive learning and a note on their source."""
 
     name: str
     rows: tuple[Triplet, ...]
@@ -47,14 +47,14 @@ class TripletSet:
         return len(self.rows)
 
     def pairs(self) -> list[TextPair]:
-        """Return any two different texts of one row."""
+        """Return all pairs of different texts within a row."""
         rows = (dict.fromkeys(filter(None, (row.anchor, row.positive, row.negative))) for row in self.rows)
         return [TextPair(*pair, 0.0) for row in rows for pair in combinations(row, 2)]
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the texts, in order."""
         digest = hashlib.sha256()
-        for row in self.rows:  # lengths first, so that no two sets run together to the same bytes
+        for row in self.rows:  # lengths first, so that no two sets give the same bytes
             for text in (row.anchor, row.positive, row.negative):
                 data = b"" if text is None else text.encode()
                 digest.update(f"{'-' if text is None else len(data)} ".encode() + data)
@@ -62,7 +62,7 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Pair distinct texts with themselves, for the dropout objective. Raises `UsageError` for another type."""
+    """Pair distinct texts with themselves, for dropout. Raises `UsageError`."""
     distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
@@ -76,17 +76,16 @@ def load_triplets(
 ) -> TripletSet:
     """Read triplets from a file, the train split of a folder, or a hub set.
 
-    Columns of texts (anchor, positive and, optionally, negative) are taken as they are. A column of entailment,
-    neutral and contradiction marks an NLI set: a row is built of each premise and a hypothesis it entails, with one it
-    contradicts if there is any.
+    Text columns are taken as they are. In an NLI set, each premise and entailed hypothesis make a row, with a
+    contradicted one if any.
 
     Args:
         name_or_path: As in `load_pairs`.
-        columns: Two texts, three texts, or two texts and the NLI label; by default found by name.
+        columns: Two or three texts, or two and the NLI label; by default found by name.
         negatives: Every row needs a negative.
 
     Raises:
-        DataError: The message names file, row and what is wrong.
+        DataError: Names file and row.
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))
@@ -109,7 +108,7 @@ def load_triplets(
 
 
 def _find(table: Table) -> tuple[str, ...]:
-    """Return the columns that hold an NLI set, triplets or pairs. Raises `DataError`, also for graded pairs."""
+    """Return the columns of an NLI set, triplets or pairs. Raises `DataError`."""
     label = find_label_column(table)
     if label is not None and _nli_labels(table, label) is not None:
         return (*find_text_columns(table, hint=_HINT), label)
@@ -124,7 +123,7 @@ def _find(table: Table) -> tuple[str, ...]:
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the relation of each row, "" if annotators did not agree, unless these are no NLI labels."""
+    """Return the relation of each row ("" for disagreement), None if these are no NLI labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
@@ -154,7 +153,7 @@ def _triplets_of_nli(
         if negatives and not others:
             left_out += 1
             continue
-        # The k-th entailed hypothesis gets the k-th contradicted one, and so on from the first again.
+        # The k-th positive gets the k-th negative, cyclically.
         for place, positive in enumerate(positives):
             rows.append(Triplet(premise, positive, others[place % len(others)] if others else None))
     if not rows:
