@@ -1,1 +1,1 @@
-"""What the layers of a model show before any training, and whether scores are expected to drop at its end."""
+"""Measures of a model's layers before training, and the predicted drop."""

@@ -22,8 +22,8 @@ from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
 from truncate_kit.analysis.streaming import StreamedCKA
 from truncate_kit.core.errors import UsageError, known_name, too_few_texts
 
-GRAM_OVERHEAD = 4  # how much slower per operation layer-by-layer products of tiles run than the tiles' own products
-FEATURE_BYTES = 2 << 30  # limit of the float64 sums of feature products; Gram sums need a few MB
+GRAM_OVERHEAD = 4  # slowdown per operation of layer-by-layer products of tiles
+FEATURE_BYTES = 2 << 30  # limit for sums of feature products
 
 
 def cka_matrix(
@@ -37,17 +37,13 @@ def cka_matrix(
 ) -> Tensor:
     """Compute CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
 
-    Float32 states are multiplied in float32 and added up in float64 for the linear kernel; else all is float64.
-
     Args:
-        states_x: (Lx, n, dx).
-        states_y: (Ly, n, dy) of the same distinct texts; by default the model itself.
-        estimator: "debiased" from the unbiased HSIC (arXiv:2010.15327, eq. 3) or "biased", which is high even between
-            random states if n ≪ d.
+        states_x: (Lx, n, dx); float32 products are added up in float64, RBF is float64 throughout.
+        states_y: (Ly, n, dy) of the same distinct texts; by default `states_x`.
+        estimator: "debiased" (arXiv:2010.15327, eq. 3), or "biased", which is high even between random states if n ≪ d.
         kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
-        bandwidth: Unitless factor of the RBF kernel.
-        undefined: "nan" leaves NaN for layers whose states are constant or all equally far apart, and under the RBF
-            kernel for layers in which most texts have the same state.
+        bandwidth: Unitless.
+        undefined: "nan" for layers with constant or equidistant states (RBF: if most texts share a state).
 
     Returns:
         (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
@@ -70,10 +66,9 @@ def cka_matrix(
 def _cka_from_sums(
     sums: GramSums, layers_x: int, *, estimator: Estimator, undefined: str = "nan", without: int | None = None
 ) -> Tensor:
-    """Compute CKA (Lx, Ly) float64 from sums with the `layers_x` layers of a model first, without a group of texts."""
+    """Compute CKA (Lx, Ly) float64, the model's `layers_x` layers first, without a group of texts."""
     hsic = sums.hsic(debiased=estimator == "debiased", without=without)
     own = torch.diagonal(hsic)
-    # With no layers of a second model, the first one is compared with itself.
     others = slice(layers_x, None) if hsic.shape[0] > layers_x else slice(None)
     if undefined == "raise":
         require_positive(own[:layers_x], "the model")
@@ -84,7 +79,7 @@ def _cka_from_sums(
 def _checked(
     states_x: Tensor, states_y: Tensor | None, *, estimator: str, kernel: str, bandwidth: float = 1.0
 ) -> list[Tensor]:
-    """Return the one or two models' states in one float type. Raises `UsageError` and the errors of `cka_matrix`."""
+    """Return the states in one float type. Raises the errors of `cka_matrix`."""
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
     if not 0 < bandwidth < float("inf"):
@@ -101,7 +96,7 @@ def _checked(
 
 
 def _features_cost_less(models: list[Tensor]) -> bool:
-    """Compare the multiplications of both forms; with small widths and many texts, features win."""
+    """Compare the multiplications of both forms."""
     count = models[0].shape[1]
     layers = sum(model.shape[0] for model in models)
     widths = sum(model.shape[0] * model.shape[2] for model in models)
@@ -132,26 +127,11 @@ def compare_layers(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Curve, tuple[Row, ...]]:
-    """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
+    """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
 
-    Args:
-        states_x: As in `cka_matrix`.
-        states_y: As in `cka_matrix`.
-        layers: Layer of the reference for each layer of the curve; by default at the same relative depth.
-        estimator: As in `cka_matrix`.
-        kernel: As in `cka_matrix`.
-        outliers: Number of dimensions of largest variance that are set to 0 at each layer.
-        blocks: Groups of texts that the jackknife leaves out in turn, 0 for no intervals.
-        level: Confidence level of the intervals.
-        seed: Seed of the groups.
-
-    Returns:
-        The curve, and CKA of all pairs: rows are the model's layers, columns the reference's. Undefined
-        values are None.
-
-    Raises:
-        DataError: A block leaves fewer than 4 texts.
-        TruncateKitError: As `cka_matrix`.
+    layers: reference layers of the curve, by default at the same relative depth. outliers: number of dimensions of
+    largest variance set to 0 in each layer. blocks: groups of texts for jackknife intervals, or 0.
+    Returns the curve and CKA of all pairs, (model, reference); undefined values are None.
     """
     models = _checked(states_x, states_y, estimator=estimator, kernel=kernel)
     models = [prepare(model * outlier_mask(model, outliers) if outliers else model) for model in models]
@@ -160,8 +140,8 @@ def compare_layers(
         raise UsageError("One block gives no interval.", hint="Use 0 for none, or 10.")
     if blocks and count - -(-count // blocks) < 4:
         raise too_few_texts(count, needed=4 + -(-count // blocks))
-    if blocks:  # files are often ordered by source: blocks of neighbours would not be alike
-        # A jackknife, because a bootstrap would repeat texts, which breaks the debiasing.
+    if blocks:  # files are often ordered by source
+        # A bootstrap would repeat texts, which breaks the debiasing.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         models = [model[:, order] for model in models]
     sums = gram_sums(models, kernel=kernel, groups=max(1, blocks))
@@ -175,25 +155,16 @@ def compare_layers(
 
 
 def jackknife_error(left_out: Tensor) -> Tensor:
-    """Return the standard error by the delete-a-block jackknife (Efron and Stein 1981).
+    """Return the delete-a-block jackknife standard error (Efron and Stein 1981), √((G − 1)/G Σ (value − mean)²).
 
-    The variance is (G − 1)/G Σ (value without the block − their mean)²; left_out: (G, *shape), values with each of G
-    equal blocks of texts left out.
+    left_out: (G, *shape), values without each of G equal blocks of texts.
     """
     blocks = left_out.shape[0]
     return ((blocks - 1) / blocks * (left_out - left_out.mean(0)).square().sum(0)).sqrt()
 
 
 def curve_of(values: Tensor, layers: Sequence[int], error: Tensor | None, blocks: int, level: float) -> Curve:
-    """Return the curve with the interval values ± t · standard error.
-
-    Args:
-        values: (L',), NaN if undefined.
-        layers: Reference layer of each value.
-        error: Standard errors, (L',), for an interval.
-        blocks: Blocks of texts that these come from: t is Student's with one degree of freedom less.
-        level: Confidence level.
-    """
+    """Return the curve with the interval values ± t · error, Student's t with blocks − 1 degrees of freedom."""
     curve = Curve(values=without_nan(values), reference_layers=tuple(layers))
     if error is None:
         return curve
@@ -202,5 +173,5 @@ def curve_of(values: Tensor, layers: Sequence[int], error: Tensor | None, blocks
 
 
 def without_nan(values: Tensor) -> Row:
-    """Return the numbers of a vector, None for NaN."""
+    """Replace NaN by None."""
     return tuple(value if value == value else None for value in map(float, values))

@@ -1,25 +1,16 @@
 """Predict from untrained states whether sentence scores drop at the end of a model.
 
-The rule has three steps.
+1. *CKA* drops if the last layer lies more than `CKA_DROP` below a level: with a reference, the median over the lower
+   half of the blocks; else, of CKA to the own middle layer, the median over the middle half of the layers. The bundled
+   BERT and generator have a drop without it (benchmarks/drop/foresight.csv).
+2. *Corroborated* by a drop of the untrained Spearman, or else by a collapse of the effective rank. With a reference and
+   neither, step 1 decides alone.
+3. *Confidence* is 0.5 to a ceiling, by how far the near end of CKA's interval is past `CKA_DROP`, and by the share of
+   other signs that agree. It is not calibrated: the constants come from a few small models. On later models a
+   prediction of no drop carried no information (benchmarks/drop/foresight-brier.csv).
 
-1. *CKA.* CKA drops if the last layer lies more than `CKA_DROP` below the level of the curve. With a reference, the
-   curve is CKA to it, and the level the median over the lower half of the blocks: a discriminator may part from its
-   reference long before its end. Without one, the curve is CKA to the model's own middle layer, and the level the
-   median over the middle half of the layers, as for every other curve here. In the TMFT paper CKA dropped wherever
-   scores dropped; the bundled BERT and generator drop without it (benchmarks/drop/foresight.csv).
-2. *Corroborated.* CKA also drops if a model's end becomes something else that is as good, or if the end of the
-   reference differs. So the model itself must show the drop: in the untrained Spearman scores, or else in a collapse of
-   the effective rank. With a reference and neither of the two, step 1 decides alone.
-3. *How sure.* Confidence is one half, up to a ceiling by how clearly CKA is past `CKA_DROP`, measured from the near end
-   of its interval, and by the share of the other signs that agree.
-
-The constants were chosen on a few small models (a BERT, an ELECTRA pair, a sentence encoder and random weights), so the
-confidence is not calibrated, and the result says so. On later models a prediction of no drop carried no information;
-its sentence says that the drop is unknown (benchmarks/drop/foresight-brier.csv).
-
-*How probable.* Scores of untrained states also give a drop of two points after training a probability: a logistic
-regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four small models and
-scored on each without its own (`LOG_ODDS`; same table).
+*Probability* of a drop of two points after training: a logistic regression (`LOG_ODDS`) on untrained Spearman and
+effective rank, fitted on sweeps of four small models, scored on each without its own (same table).
 """
 
 from collections.abc import Sequence
@@ -30,23 +21,23 @@ from statistics import median
 from truncate_kit.core.errors import UsageError, undefined_cka
 from truncate_kit.core.results import Result
 
-# Far more than the interval of CKA on some hundred texts, and less than half of the drops seen (0.25 to 0.7).
+# Above the interval of CKA on some hundred texts, below half of the drops seen (0.25 to 0.7).
 CKA_DROP = 0.15
-# Effective rank of the last layer against the middle: 0.26 in the model that has a drop, 0.7 to 1.4 in the others.
+# Last layer against the middle: 0.26 with a drop, 0.7 to 1.4 in other models.
 RANK_COLLAPSE = 0.5
-SPEARMAN_DROP = 2.0  # points; what counts as a drop elsewhere in this package
-CROWDED = 0.9  # a mean cosine between unrelated texts above which cosine scores have little room left
-# Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them.
+SPEARMAN_DROP = 2.0  # points
+CROWDED = 0.9  # mean cosine between unrelated texts
+# Block Influence of the last block, in medians of the others.
 BUSY = 2.0
-CEILING_DROPS = 0.8  # with a reference: CKA also drops in models with steady scores
-# Only a drop of CKA to a reference: a sentence encoder that gets better at its end shows the same.
+CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
+# CKA to a reference also drops in sentence encoders that get better at their end.
 CEILING_UNCORROBORATED = 0.65
-CEILING_STAYS = 0.9  # with a reference: without a drop of CKA
-CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
-CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
-# Log odds of a drop: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
+CEILING_STAYS = 0.9  # with a reference
+CEILING_ALONE = 0.65  # without a reference
+CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
+# A constant, per point that the untrained Spearman loses, and per halving of the rank.
 LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
-LEAST_RANK = 1e-3  # of the middle's: equal states have no rank
+LEAST_RANK = 1e-3  # equal states have no rank
 CKA_LOST = "CKA lost at the end"
 OWN_MIDDLE = "the model's own middle layer"
 # No alarm on paraphrases came true (benchmarks/drop/foresight.csv).
@@ -55,17 +46,17 @@ NOT_PREDICTED = "Whether the last layers are worse is not known before training 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
-    """Whether sentence scores drop at the end of a model."""
+    """Predicted drop of sentence scores at the end of a model."""
 
-    from_layer: int | None  # first layer of the predicted drop
+    from_layer: int | None
     confidence: float  # 0.5 (a guess) to 1, not calibrated
-    sentence: str  # the prediction and its reasons, for the user
-    signs: dict[str, float]  # measures of the end of the model, CKA first
+    sentence: str
+    signs: dict[str, float]  # CKA first
     probability: float | None = None  # of a drop of two points after training; needs scores and effective rank
 
     @property
     def sureness(self) -> str:
-        """Return a word and a number that say how sure a predicted drop is."""
+        """Return probability or confidence in words."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
         return f"probability {_probability_in_words(self.probability)}"
@@ -94,18 +85,11 @@ def predict_drop(
 ) -> DropPrediction:
     """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
 
-    Args:
-        cka: To the reference at the same layer or relative depth, else to the model's own middle layer, depth // 2.
-        reference: Its name. Without one, effective_rank or untrained_spearman is needed.
-        low: Lower bounds of CKA.
-        high: Upper bounds of CKA.
-        effective_rank: See `StateScores`.
-        anisotropy: See `StateScores`.
-        block_influence: See `TokenScores`.
-        untrained_spearman: In points (× 100).
+    CKA is to the reference at the same relative depth, else to layer depth // 2; low and high bound it. Spearman is in
+    points (× 100).
 
     Raises:
-        UsageError: Fewer than two blocks, or no curve to corroborate by.
+        UsageError: Fewer than two blocks, or, without a reference, neither effective_rank nor untrained_spearman.
         DataError: CKA is undefined at a layer that the rule needs.
     """
     depth = len(cka) - 1
@@ -117,7 +101,7 @@ def predict_drop(
             "Without a reference the drop cannot be predicted from CKA alone.",
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
-    # To a reference, of the lower half of the blocks, 1 … depth / 2: the embeddings are no block's work.
+    # The embeddings are no block's work.
     level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
@@ -133,7 +117,7 @@ def predict_drop(
     agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     from_layer = None
-    if drops:  # the first layer from which on all lie below the level
+    if drops:
         from_layer = depth
         while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
             from_layer -= 1
@@ -169,7 +153,7 @@ def _signs(
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
 ) -> dict[str, tuple[float, bool]]:
-    """Return the value of each sign but CKA and whether it says drop, by name; first the one that corroborates."""
+    """Return the value of each sign but CKA and whether it shows a drop; the corroborating one first."""
     signs: dict[str, tuple[float, bool]] = {}
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
@@ -188,10 +172,7 @@ def _signs(
 
 
 def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
-    """Compute 1 / (1 + exp(−log odds)) by `LOG_ODDS`, of the last layer against the middle half of the layers.
-
-    Both over layers 0 … depth; untrained_spearman in points (× 100).
-    """
+    """Compute 1 / (1 + exp(−log odds)) by `LOG_ODDS`, last layer against middle half; Spearman in points."""
     constant, by_spearman, by_rank = LOG_ODDS
     lost = _level(untrained_spearman) - untrained_spearman[-1]
     halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))
@@ -209,7 +190,7 @@ def _ceiling(by_cka: bool, corroborated: bool | None, *, with_reference: bool) -
 
 
 def _level(curve: Sequence[float | None]) -> float:
-    """Return the median over the middle half of the layers, depth / 4 … 3 depth / 4."""
+    """Return the median over layers depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
 
@@ -222,7 +203,7 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
 
 
 def _how_sure(drops: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
-    """Return the end of the sentence; benchmarks/drop/foresight-brier.csv has how good the probability is."""
+    """Return the end of the sentence (benchmarks/drop/foresight-brier.csv)."""
     if probability is not None:
         however = ", however," if (probability > 0.5) != drops else ""
         chance = _probability_in_words(probability)
@@ -230,12 +211,11 @@ def _how_sure(drops: bool, confidence: float, probability: float | None, *, alon
     if drops:
         why = ", and lower because there is no reference model" if alone else ""
         return f"; confidence {confidence:.2f}, not calibrated{why}."
-    # Brier scores and misses of models that came later are in the same table.
     why = ", and there is no reference model" if alone else ""
     return f"; scores dropped in models of which the same was said{why}."
 
 
 def _probability_in_words(probability: float) -> str:
-    """Write a probability: four models allow no surer one than a hundredth."""
+    """Write a probability to a hundredth: it rests on four models."""
     sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
     return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure

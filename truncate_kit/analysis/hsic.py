@@ -11,9 +11,9 @@ from torch import Tensor
 
 from truncate_kit.core.errors import UsageError, not_finite, undefined_cka
 
-ROUNDING = 1e-5  # states that differ between texts by less than this share of their length differ by rounding only
-MEDIAN_TEXTS = 2048  # texts of the median distance: its error is far below what the bandwidth factor decides
-TILE = 256  # texts on a tile's side: 26 layers of float32 tiles are 7 MB, which second- and third-level caches hold
+ROUNDING = 1e-5  # relative; smaller differences between texts are rounding
+MEDIAN_TEXTS = 2048  # texts of the median distance
+TILE = 256  # on a side: 26 layers of float32 tiles, 7 MB, fit in cache
 
 
 def check_states(states: Tensor, name: str = "states", shape: tuple[int, int] | None = None) -> Tensor:
@@ -33,7 +33,7 @@ def check_states(states: Tensor, name: str = "states", shape: tuple[int, int] | 
 
 
 def check_pair(first: Tensor, second: Tensor) -> None:
-    """Raise `UsageError` if two states are not of the same texts."""
+    """Raise `UsageError` unless both have as many texts."""
     if first.shape[1] != second.shape[1]:
         raise UsageError(
             f"The two models have states of {first.shape[1]} and {second.shape[1]} texts.",
@@ -42,19 +42,19 @@ def check_pair(first: Tensor, second: Tensor) -> None:
 
 
 def require_finite(values: Tensor) -> None:
-    """Raise `ModelError` naming the layers with NaN or infinite values, (L,)."""
+    """Raise `ModelError` naming the layers (L,) with NaN or infinity."""
     if not values.isfinite().all():
         raise not_finite((~values.isfinite()).nonzero().flatten().tolist())
 
 
 def prepare(states: Tensor) -> Tensor:
-    """Centre each layer of states (L, n, d) and scale it to mean squared length 1; constant layers become zeros.
+    """Centre states (L, n, d) and scale each layer to mean squared length 1; constant layers become zeros.
 
     CKA ignores both, float32 products do not. Raises `ModelError` on NaN or infinity.
     """
     mean = states.mean(1, keepdim=True)
     centred = states - mean
-    # Norms per text first: their squares are added in float64: large outlier dimensions would overflow.
+    # Norms first, squared in float64: large outlier dimensions would overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
     require_finite(length)
     size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
@@ -63,27 +63,18 @@ def prepare(states: Tensor) -> Tensor:
 
 
 def outlier_mask(states: Tensor, count: int) -> Tensor:
-    """Return (L, 1, d), 0 at the `count` dimensions of largest variance over the texts of each layer, 1 elsewhere.
+    """Return (L, 1, d), 0 at the `count` dimensions of largest variance in each layer, 1 elsewhere.
 
-    "All Bark and No Bite" (arXiv:2109.04404) ranks a dimension by its share in the expected cosine of two texts. CKA
-    is made of dot products of centred states, in which this share is the variance.
+    In centred states, variance gives the ranking of "All Bark and No Bite" (arXiv:2109.04404).
     """
     kept = states.new_ones(states.shape[0], 1, states.shape[2])
     return kept.scatter_(-1, states.var(1).topk(count, dim=-1).indices[:, None, :], 0.0)
 
 
 def hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, debiased: bool) -> Tensor:
-    """Return HSIC from sums over two kernels K and L of n texts.
+    """Return HSIC of kernels K and L of n texts, from Σ K∘L and products of their row sums and total sums.
 
-    Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005), diagonals included. Debiased: arXiv:2010.15327, eq. 3, of
-    kernels with zero diagonals.
-
-    Args:
-        product: Σ K∘L.
-        rows: Product of the row sums.
-        totals: Product of the total sums.
-        count: The number n.
-        debiased: Choose the second form.
+    Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005). Debiased: arXiv:2010.15327, eq. 3, sums without diagonals.
     """
     if not debiased:
         return (product - 2 * rows / count + totals / count**2) / (count - 1) ** 2
@@ -92,14 +83,9 @@ def hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, d
 
 
 def meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
-    """Set HSIC terms of layers with themselves, (L,), to 0 if they are only rounding.
+    """Set own HSIC terms (L,) of constant or equidistant states, which are only rounding, to 0.
 
-    Such a term is a squared norm, zero if states are the same for every text, or all equally far apart.
-
-    Args:
-        own: The terms.
-        mean_squares: (L,), mean squared length of the centred states.
-        precision: Relative rounding error of the products.
+    mean_squares: (L,), of centred states. precision: relative rounding error of the products.
     """
     return torch.where(own <= precision * mean_squares.square(), 0.0, own)
 
@@ -110,7 +96,7 @@ def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `DataError` naming the layers of a side unless their own HSIC, (L,), is positive."""
+    """Raise `DataError` naming the layers without positive own HSIC, (L,)."""
     if layers := (~(own > 0)).nonzero().flatten().tolist():
         same = "the same for every text (for most texts, under the RBF kernel)"
         raise undefined_cka(layers, side, f"its states there are {same}, or all equally far apart")
@@ -118,16 +104,16 @@ def require_positive(own: Tensor, side: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GramSums:
-    """Sums for biased and unbiased HSIC of every layer pair, kept apart by groups of texts."""
+    """Sums for biased and unbiased HSIC of every layer pair, by groups of texts."""
 
-    products: Tensor  # (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other
+    products: Tensor  # (G, G, L, L), Σ K∘L over pairs i ≠ j, i in one group and j in the other
     rows: Tensor  # (L, n, G), Σ K_ij over j ≠ i in each group
     diagonal: Tensor  # (L, n), K_ii
     edges: tuple[int, ...]  # G + 1 bounds of the groups
     precision: float  # relative rounding error of the products
 
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
-        """Return HSIC of all layer pairs, (L, L) float64, over all texts or all but one group; see `meaningful`."""
+        """Return HSIC of all layer pairs, (L, L) float64, without a group of texts; see `meaningful`."""
         count = self.rows.shape[1]
         products, rows, diagonal = self.products.sum((0, 1)), self.rows.sum(-1), self.diagonal
         if without is not None:
@@ -146,14 +132,10 @@ class GramSums:
 
 
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
-    """Sum the kernels of all layers of all models.
+    """Sum the kernels of all layers of all models over `groups` runs of texts.
 
-    Args:
-        models: States (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
-        kernel: "linear", or "rbf", which is exp(−|x − y|² / 2σ²) with σ = bandwidth × median distance (Kornblith et
-            al., arXiv:1905.00414).
-        bandwidth: Unitless factor of the RBF kernel.
-        groups: Number of runs of texts that are kept apart.
+    models: prepared states (L_m, n, d_m) of the same texts and float type. RBF is exp(−|x − y|² / 2σ²) with
+    σ = bandwidth × median distance (Kornblith et al., arXiv:1905.00414).
     """
     count = models[0].shape[1]
     edges = torch.linspace(0, count, groups + 1).round().long().tolist()
@@ -181,7 +163,7 @@ def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: fl
                 rows[:, start:stop, other] += tile.sum(2)
                 if start != left:
                     rows[:, left:right, group] += tile.sum(1)
-    if scales is None:  # row sums without a pass over the kernels: x_i · Σ x_j over each group, less |x_i|²
+    if scales is None:  # x_i · Σ x_j over each group, less |x_i|²
         bounds = list(itertools.pairwise(edges))
         sums = [torch.stack([model[:, start:stop].sum(1) for start, stop in bounds], -1) for model in models]
         rows = torch.cat([*map(torch.bmm, models, sums)]).double()
@@ -192,7 +174,7 @@ def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: fl
 
 
 def median_distance(states: Tensor) -> Tensor:
-    """Return the median Euclidean distance (L,) of the pairs of distinct rows of each layer, states (L, n, d)."""
+    """Return the median Euclidean distance (L,) between texts, states (L, n, d)."""
     if states.shape[1] > MEDIAN_TEXTS:
         states = states[:, torch.linspace(0, states.shape[1] - 1, MEDIAN_TEXTS).long()]
     return states.new_tensor([float(np.median(torch.pdist(layer))) for layer in states])
@@ -205,7 +187,7 @@ def _split(start: int, stop: int) -> list[tuple[int, int]]:
 
 def _products(tile: Tensor) -> Tensor:
     """Sum the elementwise products of all layer pairs, (L, L) float64."""
-    # Runs of about a thousand terms are added in the tile's type, the runs in float64: fast, with errors near 1e-8.
+    # Runs of about a thousand terms, their sum in float64: fast, with errors near 1e-8.
     parts = math.gcd(tile.shape[1], 64)
     runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)
     return torch.bmm(runs, runs.mT).sum(0, dtype=torch.float64)

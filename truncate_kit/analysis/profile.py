@@ -1,4 +1,4 @@
-"""Profile the layers of a model before any training: CKA and label-free scores from one pass."""
+"""Profile the layers of a model before training: CKA and label-free scores from one pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,13 +29,12 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Digest, encoder_digest
 from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
 
-ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
-SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for the matrix of all layer pairs
-IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
-IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
-PAIRS_AT_A_TIME = 4_096  # pairs whose states are held at a time: of 13 layers of width 768, 330 MB
-# Cosines that differ by less are all the same: states are float32, cosines of equal states differ by 1e-13. It is wider
-# than `statistics.tied`: no layer that reads something has all of its cosines so near, single pairs of it may.
+ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
+SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs, beside a stream
+IN_MEMORY_BYTES = 512 << 20  # states of both models; comparing takes about four times that
+IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory is slower than a second pass: it is quadratic
+PAIRS_AT_A_TIME = 4_096  # 330 MB for 13 layers of width 768
+# Equal float32 states have cosines within 1e-13. Wider than `statistics.tied`, which compares single pairs.
 CONSTANT_COSINES = 1e-9
 
 
@@ -52,21 +51,19 @@ def profile(
     """Measure every layer of `encoder`; predict whether scores drop at its end, unless the pairs have only labels.
 
     Args:
-        encoder: The model to look at.
-        texts: By default those of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
-        reference: A model known to have no such drop, best a masked language model of the same depth; by default the
-            model's own middle layer, which is less sure.
-        pairs: Graded pairs, for Spearman of the untrained states. Scores of only 0 and 1 predict no drop: no alarm on
-            labels came true.
-        retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10 of the untrained states, all documents
-            compared; its metric chooses the best layer.
-        settings: Settings, or the defaults.
-        progress: True draws bars and logs; a callable is called with the task and its steps.
+        encoder: Model to measure.
+        texts: By default those of the pairs, else of `retrieval`; repeats, which break CKA's debiasing, are left out.
+        reference: A model without such a drop, best a masked language model of the same depth; by default the model's
+            own middle layer, which is less sure.
+        pairs: Graded pairs, for untrained Spearman; scores of only 0 and 1 predict no drop.
+        retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10; its metric chooses the best layer.
+        settings: Settings of the analysis.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         UsageError: There are no texts, or a setting is impossible.
-        ModelError: States are no numbers, or the model has no such blocks.
-        DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
+        ModelError: States are not finite, or the model has no such blocks.
+        DataError: There are too few texts, scores are not finite, or a correlation is undefined.
     """
     settings = settings or AnalysisSettings()
     full_depth, digest = encoder.depth, encoder_digest(encoder)
@@ -139,20 +136,10 @@ def profile(
 def predicted_drop(
     encoder: Encoder, texts: Sequence[str], *, pairs: Sequence[TextPair] | None = None, max_length: int | None = None
 ) -> DropPrediction | None:
-    """Return what `profile` predicts from some texts, with the usual reference of such a model.
+    """Return the prediction of `profile` with the usual reference of the named model.
 
-    Args:
-        encoder: The whole model; its name finds the reference.
-        texts: The first `ANALYSED_TEXTS` are read, unless scored pairs are given.
-        pairs: Graded pairs to learn from; `ANALYSED_TEXTS` of their texts are read instead, and the untrained scores
-            are part of the prediction.
-        max_length: Tokens of the reference's texts.
-
-    Returns:
-        The prediction; None for a model of one layer and if all scores are 0 or 1.
-
-    Raises:
-        TruncateKitError: As `profile`.
+    Reads `ANALYSED_TEXTS` of the texts, or of graded pairs with their untrained scores. Models of one layer and scores
+    of only 0 and 1 have no prediction. max_length: tokens, of the reference.
     """
     usual = default_reference(encoder.name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
@@ -165,10 +152,7 @@ def predicted_drop(
 
 @dataclass(frozen=True, slots=True)
 class _Measurer:
-    """Measures the layers of a model, and of a reference beside it.
-
-    Both measurements return fields of `LayerProfile`, and of each model the states (L', n, d) of the texts held.
-    """
+    """Measures a model and a reference: fields of `LayerProfile`, and held states (L', n, d) of each."""
 
     models: tuple[Encoder, ...]
     settings: AnalysisSettings
@@ -177,12 +161,12 @@ class _Measurer:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Return the layer that each layer is compared with: of the reference, else the model's own middle layer."""
+        """Return the layer, of the reference or the own middle, to compare each layer with."""
         depth = self.models[0].depth
         return relative_layers(depth, self.models[1].depth) if len(self.models) > 1 else (depth // 2,) * (depth + 1)
 
     def in_memory(self, texts: Sequence[str]) -> tuple[dict[str, Any], list[Tensor]]:
-        """Hold the states of all texts and compare them in one go."""
+        """Compare the states of all texts at once."""
         shapes = [(model.depth + 1, len(texts), model.width) for model in self.models]
         states = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
         scores = StateScores(), TokenScores()
@@ -199,8 +183,8 @@ class _Measurer:
         return measured | self._scored(scores), states
 
     def streamed(self, texts: Sequence[str]) -> tuple[dict[str, Any], list[Tensor]]:
-        """Hold the states of a sample alone: memory does not grow with the texts."""
-        # In random order, because files are ordered by source: for the sample, and for the blocks of the interval.
+        """Hold only the states of a sample: memory does not grow with the texts."""
+        # Files are ordered by source.
         texts = [texts[place] for place in _order(len(texts), self.settings.seed)]
         measured, sample = replace(self, blocks=0).in_memory(texts[:SAMPLE_TEXTS])
         how, layers, scores = self.settings, self.layers, (StateScores(), TokenScores())
@@ -217,7 +201,7 @@ class _Measurer:
                 if masks:
                     cleaned.update(*(layer * mask for layer, mask in zip(states, masks, strict=True)))
             values.append(block.result(undefined="nan"))
-        # Batch means: each block is an independent sample of the texts, drawn without replacement.
+        # Batch means: blocks are independent samples of the texts.
         error = torch.stack(values).std(0) / self.blocks**0.5 if self.blocks else None
         measured["cka"] = curve_of(whole.result(undefined="nan"), layers, error, self.blocks, how.level)
         if masks:
@@ -226,22 +210,22 @@ class _Measurer:
         return measured | self._scored(scores), sample
 
     def read(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Return the states of the model alone, (L', n, d), as they are compared."""
+        """Return the states of the model (L', n, d)."""
         options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
         return layer_states(self.models[0], texts, prompt=prompt, progress=self.progress, **options)
 
     def _batches(self, texts: Sequence[str], start: int, total: int) -> Iterator[tuple[StateBatch, ...]]:
-        """Yield the states of all models for texts that begin at `start` of `total`."""
+        """Yield the states of all models for texts from `start` of `total`."""
         progress: Progress = lambda task, done, _: self.progress(task, start + done, total)  # noqa: E731
         options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
         return iter_states_together(self.models, texts, progress=progress, **options)
 
     @torch.inference_mode()
     def _score(self, scores: tuple[StateScores, TokenScores], batch: StateBatch) -> None:
-        """Add a batch of the model to its label-free scores."""
+        """Add a batch to the label-free scores."""
         scores[0].update(batch.states)
         hidden = batch.hidden_states
-        # The last layer always has the final norm; compared with raw ones, it would seem to change every token.
+        # The last layer always has the final norm; compared with raw ones, every token would seem to change.
         if self.settings.raw and (norm := self.models[0].final_norm) is not None:
             hidden = (*(norm(layer) for layer in hidden[:-1]), hidden[-1])
         if len(hidden) > 1:
@@ -274,7 +258,7 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
 
 
 def _drawn_pairs(pairs: list[TextPair], settings: AnalysisSettings) -> list[TextPair]:
-    """Draw pairs at random until their texts are `max_texts`, in their former order; all of them if they are fewer."""
+    """Draw pairs at random, in order, until their texts are `max_texts`."""
     if settings.max_texts is None:
         return pairs
     seen, kept = set[str](), list[int]()
@@ -294,9 +278,9 @@ def _order(count: int, seed: int) -> list[int]:
 def _spearman(
     measurer: _Measurer, pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of each layer, from the states that are held if they have all texts of the pairs.
+    """Return Spearman × 100 of each layer, None if its cosines are equal; reuse held states.
 
-    None if all cosines of a layer are the same. Raises `DataError` for fewer than three pairs or one score only.
+    Raises `DataError` for fewer than three pairs or equal scores.
     """
     parts: Iterable[tuple[PlacedPairs, Tensor]]
     if set(distinct_texts(pairs)) <= held.keys():
@@ -315,7 +299,7 @@ def _spearman(
 def _search(
     measurer: _Measurer, data: RetrievalSet, held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
-    """Score each layer by metric, the set's own first; use the states that are held for texts without any prompt."""
+    """Score each layer by metric, the set's own first; reuse held states for texts without a prompt."""
 
     def reader(names: Sequence[str]) -> Reader:
         prompt = side_prompt(measurer.models[0], names)
@@ -337,7 +321,7 @@ def _search(
 
 
 def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: int) -> DropPrediction | None:
-    """Predict the drop; the scores of few pairs are chance: the sweeps behind a probability had hundreds."""
+    """Predict the drop, without scores of few pairs: the sweeps behind a probability had hundreds."""
     if models[0].depth < 2:
         return None
     spearman, few = measured["spearman"], num_pairs < FEWEST_COMPARED
@@ -349,7 +333,6 @@ def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: 
         effective_rank=measured["effective_rank"],
         anisotropy=measured["anisotropy"],
         block_influence=measured["block_influence"],
-        # States that are the same for all texts have no correlation.
         untrained_spearman=None if spearman is None or few else [value or 0.0 for value in spearman],
     )
     if spearman is None or not few:

@@ -24,21 +24,21 @@ class AnalysisSettings:
     """Settings of `profile`.
 
     Attributes:
-        estimator: Of CKA, see `cka_matrix`.
-        kernel: Of CKA, see `cka_matrix`; RBF cannot be streamed.
-        outliers: Dimensions of largest variance that a second curve leaves out at each layer; 0: no such curve.
-        intervals: Number of blocks of texts for the intervals; 0 or blocks of a single text give no intervals.
+        estimator: See `cka_matrix`.
+        kernel: See `cka_matrix`; RBF cannot be streamed.
+        outliers: Dimensions of largest variance that a second curve leaves out at each layer; 0 draws none.
+        intervals: Blocks of texts for the intervals; 0, or blocks of one text, give none.
         level: Confidence level of the intervals.
-        blocks: Keep these blocks of the model, as `keep` does; by default all.
-        pooling: For both models; by default each one's own.
+        blocks: Blocks to keep, as in `keep`; by default all.
+        pooling: Of both models; by default each one's own.
         raw: See `Encoder.hidden_states`.
-        max_texts: Most distinct texts (and pairs made of them) to draw at random; None draws all.
+        max_texts: Most distinct texts (and pairs of them) to draw; None draws all.
         streamed: Hold no states; by default decided by size.
-        seed: Of the draw.
-        batch_size: Texts that are encoded at a time.
+        seed: Seed of the draw.
+        batch_size: Texts encoded at a time.
 
     Raises:
-        UsageError: There would be too few texts, another number is out of its bounds, or there is no such pooling.
+        UsageError: A value is out of bounds, or there is no such pooling.
     """
 
     estimator: Estimator = setting(
@@ -72,53 +72,53 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve(Result):
-    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = undefined."""
+    """CKA of each layer with one layer of the reference; index 0 = embeddings, None = undefined."""
 
     values: Row
-    reference_layers: tuple[int, ...]  # reference layer of each value
-    low: Row | None = None  # lower bounds of the interval
+    reference_layers: tuple[int, ...]
+    low: Row | None = None  # of the interval
     high: Row | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile(Result):
-    """All measures of the layers 0 (embeddings) … depth of one model."""
+    """Measures of layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None  # else the model was compared with its own middle layer
+    reference: str | None  # else the own middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut at that layer, pooler excluded, if a model can end there
-    # To the reference at the same layer, at the same relative depth if depths differ, or to the own middle layer.
+    parameters: tuple[int | None, ...]  # after a cut there, pooler excluded; None if a model cannot end there
+    # To the reference at the same relative depth, or to the own middle layer.
     cka: Curve
-    cka_without_outliers: Curve | None  # without each layer's dimensions of largest variance
+    cka_without_outliers: Curve | None  # without dimensions of largest variance
     outliers: int  # number of these dimensions
-    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's, else the model's
+    cka_matrix: tuple[Row, ...]  # (model, reference), else (model, model)
     estimator: str
     kernel: str
     level: float
-    block_influence: tuple[float, ...]  # from layer l to l + 1, one less than layers: see `TokenScores`
+    block_influence: tuple[float, ...]  # from layer l to l + 1: see `TokenScores`
     angular_distance: tuple[float, ...]
-    effective_rank: tuple[float, ...]  # of the pooled states: see `StateScores`
+    effective_rank: tuple[float, ...]  # see `StateScores`
     anisotropy: tuple[float, ...]
-    # Points (× 100) of the untrained states on graded pairs; a layer with equal cosines has None.
+    # Points (× 100) on graded pairs; None for a layer with equal cosines.
     spearman: tuple[float | None, ...] | None
     num_pairs: int
-    num_texts: int  # distinct texts compared
-    num_repeats: int  # repeats left out
-    num_not_drawn: int  # distinct texts beyond the limit
-    streamed: bool  # the states were too many to hold
-    matrix_texts: int  # number of texts behind the matrix
-    drop: DropPrediction | None  # missing for models of one block and for labels
-    # Means over the queries of a retrieval set, in points, of the untrained states, by metric; the first chooses.
+    num_texts: int  # distinct
+    num_repeats: int  # left out
+    num_not_drawn: int  # beyond the limit
+    streamed: bool
+    matrix_texts: int  # texts behind the matrix
+    drop: DropPrediction | None  # None for models of one block and for labels
+    # Means over queries in points, by metric; the first chooses.
     searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0
-    kept_blocks: tuple[int, ...] | None = None  # kept of the named model, if not all
-    full_depth: int  # number of blocks of the named model
-    labels: bool = False  # the score of each pair is 0 or 1
+    kept_blocks: tuple[int, ...] | None = None  # of the named model, if not all
+    full_depth: int  # of the named model
+    labels: bool = False  # all scores are 0 or 1
     encoder_digest: str  # of the named model
     texts_digest: str  # of all distinct texts, drawn or not
 
@@ -129,5 +129,5 @@ class LayerProfile(Result):
 
 
 def called(name: str) -> str:
-    """Return what to call a model in a sentence: the last part of a local path, otherwise its name."""
+    """Return the last part of a local path, otherwise the name."""
     return Path(name).name if Path(name).is_dir() else name

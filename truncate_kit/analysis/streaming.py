@@ -1,12 +1,12 @@
 """Sums over a stream of batches: linear CKA and label-free scores, in memory independent of the number of texts.
 
-In feature space every HSIC term is a function of sums over the texts. With z, w the states of two layers, shifted by
-the first batch's means, and m, p the means that remain,
+HSIC is a function of sums over the texts. With z, w the states of two layers, shifted by the first batch's means, and
+m, p the means that remain,
 
-    ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: Gram matrices of the centred states)
+    ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: centred Gram matrices)
     k · l   = Σ |z − m|² |w − p|²     (k, l: their diagonals)
 
-and the unbiased HSIC follows from these two and Σ k, Σ l, because a centred Gram matrix has zero row sums.
+The unbiased HSIC follows from these, Σ k and Σ l: a centred Gram matrix has zero row sums.
 """
 
 import itertools
@@ -29,13 +29,13 @@ from truncate_kit.analysis.hsic import (
 )
 from truncate_kit.core.errors import LayerOutOfRangeError, UsageError, known_name, too_few_texts
 
-# Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200.
+# Adding to L² d² float64 sums costs as much as a product of some 200 texts.
 BUFFERED_TEXTS = 2048
 PRODUCT_TEXTS = 512  # texts in one float32 product: fewer are more exact, more are faster
 
 
 class _Layers:
-    """The states of one model: gathered, shifted, and their own sums."""
+    """The gathered, shifted states of one model and their sums."""
 
     def __init__(self, states: Tensor) -> None:
         self.shift = states.mean(1, keepdim=True)
@@ -98,7 +98,7 @@ class _PairSums:
 
 
 def _product(z: Tensor, w: Tensor) -> Tensor:
-    """Return Σ z wᵀ in float64 from float32 products of a few hundred texts each, exact to about 1e-8."""
+    """Return Σ z wᵀ in float64 from float32 products of `PRODUCT_TEXTS` texts, exact to about 1e-8."""
     whole = len(z) // PRODUCT_TEXTS * PRODUCT_TEXTS
     result = (z[whole:].mT @ w[whole:]).double()
     if whole:
@@ -110,14 +110,12 @@ def _product(z: Tensor, w: Tensor) -> Tensor:
 class StreamedCKA:
     """Accumulates linear CKA between the layers of two models, or of one with itself, batch by batch.
 
-    The result equals `cka_matrix` over all texts at once, not an average over batches. Memory is 8 Σ dx dy bytes
-    over the pairs of layers plus a buffer of `BUFFERED_TEXTS` texts.
+    Equals `cka_matrix` over all texts; memory is 8 Σ dx dy bytes over the layer pairs and a buffer.
 
     Args:
         estimator: "debiased" or "biased".
-        kernel: "linear"; bandwidth and values of "rbf" are not sums over texts.
-        pairs: Layer pairs, by default all. For wide models, name the pairs of the curve, or several blocks in several
-            passes.
+        kernel: "linear"; "rbf" cannot be streamed.
+        pairs: Layer pairs, by default all.
 
     Raises:
         UsageError: Another kernel or estimator.
@@ -142,7 +140,7 @@ class StreamedCKA:
         self._own: list[_PairSums] = []
 
     def update(self, batch_x: Tensor, batch_y: Tensor | None = None) -> None:
-        """Add a batch of texts: (Lx, b, dx) and (Ly, b, dy), or one model's states to compare it with itself."""
+        """Add a batch of texts: (Lx, b, dx) and, of a second model, (Ly, b, dy)."""
         batches = [batch for batch in (batch_x, batch_y) if batch is not None]
         shapes: list[Any] = [model.shape for model in self._models] or [None] * len(batches)
         if len(shapes) != len(batches):
@@ -163,7 +161,7 @@ class StreamedCKA:
     def result(self, *, undefined: Literal["raise", "nan"] = "raise") -> Tensor:
         """Return CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; more batches may follow.
 
-        Raises `ModelError`, and `DataError` for too few texts and, unless undefined="nan", if CKA is undefined.
+        Raises `ModelError`, and `DataError` for too few texts or undefined CKA unless undefined="nan".
         """
         if self.count < 4:
             raise too_few_texts(self.count)
@@ -189,7 +187,7 @@ class StreamedCKA:
         self._models = [_Layers(batch) for batch in batches]
         x, y = self._models[0], self._models[-1]
         pairs = self._pairs
-        if pairs is None:  # with itself, one half is the whole
+        if pairs is None:  # symmetric with itself
             pairs = [(i, j) for i in range(x.shape[0]) for j in range(i if x is y else 0, y.shape[0])]
         used = {(side, layer) for pair in pairs for side, layer in zip((x, y), pair, strict=True)}
         for model, layer in used:
@@ -207,7 +205,7 @@ class StreamedCKA:
 
 
 class StateScores:
-    """Accumulates scores of layers over batches of pooled states of distinct texts; memory L d²."""
+    """Accumulates scores of layers over pooled states of distinct texts; memory L d²."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -230,10 +228,10 @@ class StateScores:
         """Return `effective_rank` and `anisotropy` of each layer. Raises `ModelError` on NaN.
 
         Effective rank is RankMe (arXiv:2210.02885), exp of the entropy of the singular values, between 1 and the width.
-        Anisotropy is the mean cosine of two different texts; near 1, all states have the same direction.
+        Anisotropy is the mean cosine of two different texts.
         """
         require_finite(self._moment.sum((1, 2)))
-        # Singular values of the states, from their second moments zᵀz (d, d).
+        # From second moments zᵀz (d, d).
         values = torch.stack([torch.linalg.eigvalsh(moment).clamp_min(0).sqrt() for moment in self._moment])
         shares = values / values.sum(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
         # Σ over pairs i ≠ j of u_i u_j: |Σ u|² − Σ |u|².
@@ -243,7 +241,7 @@ class StateScores:
 
 
 class TokenScores:
-    """Accumulates the change that each block makes to its tokens over batches of hidden states; padding is left out."""
+    """Accumulates the change that each block makes to its tokens; padding is left out."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -262,10 +260,10 @@ class TokenScores:
         self.count += cosines.shape[1]
 
     def result(self) -> dict[str, tuple[float, ...]]:
-        """Return both measures from layer l to l + 1, one less than layers. Raises `ModelError` on NaN.
+        """Return both measures from layer l to l + 1. Raises `ModelError` on NaN.
 
         Block Influence is 1 − mean cosine of a token before and after (ShortGPT, arXiv:2403.03853), angular distance
-        the mean arccos of this cosine / π (PruneMe, arXiv:2403.17887; over all tokens, not the last).
+        the mean arccos / π (PruneMe, arXiv:2403.17887; over all tokens, not the last).
         """
         require_finite(self._influence)
         means = (self._influence / self.count, self._angle / self.count)

@@ -1,4 +1,4 @@
-"""Evaluation suites of the neighbouring papers: semantic similarity, transfer to classification, retrieval; and MTEB.
+"""Evaluation suites: semantic similarity, transfer to classification, retrieval, and MTEB.
 
 `SUITES` has one row per suite. Importing this imports no torch.
 """
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 class Suite:
     """One suite of `evaluate --suite`.
 
-    Attributes:
-        data: Description of `--data`.
-        options: Options of `evaluate` that only this suite has.
-        function: Function that scores, as `module:name` of this folder.
-        by_cosine: Compares vectors by cosine, which ignores the score that heads have learnt.
+    Options are those that only it has; `function` is `module:name` of this folder. Suites `by_cosine` ignore the scores
+    that heads have learned.
     """
 
     data: str

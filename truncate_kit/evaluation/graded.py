@@ -1,4 +1,4 @@
-"""How alike vectors are, and how well that agrees with graded pairs."""
+"""Similarities of vectors, and their correlation with graded pairs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,24 +20,29 @@ from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize
 
-_CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
+_CHUNK = 4096  # enough for batches of like length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Result):
-    """Correlation of cosine similarity with the graded scores, in points (× 100)."""
+    """Correlation of cosine similarity with graded scores, in points (× 100)."""
 
     spearman: float
     pearson: float
     num_pairs: int
-    cosines: tuple[float, ...]  # of each pair in order, by the encoder's own measure if it has one
+    cosines: tuple[float, ...]  # of each pair, by the encoder's own measure if it has one
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
-    """Correlate targets with cosines, or with the encoder's own measure if it has one: Spearman and Pearson × 100.
+    """Return Spearman and Pearson × 100 of targets with cosines, or with the encoder's own measure.
 
-    Each distinct text is encoded once. Raises `DataError` if a correlation is undefined (fewer than three pairs, equal
-    targets, equal cosines) or a score is no number; `ModelError` unless the encoder gives one vector per text.
+    Args:
+        encoder: Encodes each distinct text once.
+        pairs: Graded pairs.
+
+    Raises:
+        DataError: A score is not finite, or a correlation undefined.
+        ModelError: The encoder does not give one vector per text.
     """
     targets = [pair.target for pair in pairs]
     check_ranks(targets)
@@ -54,7 +59,10 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
-    """Correlate similarities with targets. Raises `DataError` if that is undefined."""
+    """Correlate similarities with targets.
+
+    Raises `DataError` for fewer than three pairs, equal targets or equal cosines.
+    """
     cosines = tied(cosines)
     check_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
@@ -81,17 +89,9 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
 def encode_distinct(
     encoder: Any, texts: Sequence[str], progress: Progress = silent, prompt: str | None = None
 ) -> Tensor:
-    """Return the vectors (n, d) in float32 of distinct texts, in their order.
+    """Return float32 vectors (n, d) of distinct texts; a prompt replaces the encoder's own.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        texts: Distinct texts.
-        progress: Called after each part of them.
-        prompt: Stands before each text; by default the encoder's own.
-
-    Raises:
-        DataError: Vectors are not finite.
-        ModelError: The encoder does not give one vector per text.
+    Raises `DataError` for vectors that are not finite, `ModelError` unless there is one per text.
     """
     parts: list[Tensor] = []
     for start in range(0, len(texts), _CHUNK):
@@ -123,22 +123,11 @@ def paired_difference(
     level: float = LEVEL,
     seed: int = 0,
 ) -> tuple[tuple[float, float], tuple[float, float], int, int]:
-    """Compare Spearman (× 100) of the similarities of two models on the same pairs, by a paired bootstrap.
+    """Compare Spearman (× 100) of two models on the same pairs by a paired percentile bootstrap.
 
-    Args:
-        lean: Similarities of the lean model.
-        full: Similarities of the full model.
-        targets: Graded scores.
-        numbers: Pair number of each row (`numbers_of`), so that repeats are drawn together; by default no row repeats.
-        resamples: Number of draws.
-        level: Confidence level of the percentile interval.
-        seed: Seed of the draws.
-
-    Returns:
-        Both scores, the interval of lean − full, the number of draws with a defined difference, the number of pairs.
-
-    Raises:
-        DataError: A correlation is undefined.
+    numbers: pair number of each row (`numbers_of`), so that repeats are drawn together.
+    Returns both scores, the interval of lean − full, and the numbers of defined draws and of pairs.
+    Raises `DataError` if a correlation is undefined.
     """
     models = [correlate(cosines, targets) for cosines in (lean, full)]
     numbers = np.arange(len(targets)) if numbers is None else numbers
@@ -163,7 +152,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the name in `MEASURES` of the measure in the model's settings. Raises `ModelError`."""
+    """Return the name in `MEASURES` of the model's measure. Raises `ModelError`."""
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(

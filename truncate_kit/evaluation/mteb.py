@@ -20,17 +20,12 @@ from truncate_kit.evaluation.searching import encode_prompted
 from truncate_kit.evaluation.suite import Score, SuiteReport, Values, means_of, report_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, settings_of, side_prompt
 
-_BLOCK = 256  # pairs compared at a time, all with all
-_BATCH = 256  # texts that mteb hands over at a time; they are put together again
+_BLOCK = 256  # pairs compared at a time
+_BATCH = 256  # texts per call of mteb
 
 
 class MtebEncoder:
     """An encoder under mteb's `EncoderProtocol`, with its own prompts and its own measure.
-
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        name: Name for mteb.
-        progress: Called after each part of the texts.
 
     Raises:
         ModelError: The model's measure is unknown.
@@ -45,21 +40,21 @@ class MtebEncoder:
     def encode(
         self, inputs: Iterable[Mapping[str, Sequence[str]]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[Any]:
-        """Encode the texts of all batches after the prompt of the task, as float32 (n, out)."""
+        """Encode all batches after the prompt of the task, as float32 (n, out)."""
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self.prompt(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
         vectors: NDArray[Any] = encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
         return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
-        """Return the prompt for a task, else for its kind, else for the side; None is the model's default one.
+        """Return the prompt for a task, else for its kind, else for the side; None is the default one.
 
-        mteb's order of names, then the names of sentence-transformers. side: `query`, `document`, or neither.
+        Names in mteb's order, then sentence-transformers'. side: `query`, `document`, or neither.
         """
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):
             if name in prompts:
-                return prompts[name] or ""  # null is empty, as everywhere
+                return prompts[name] or ""  # null is empty
         sides = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
         return None if side is None else side_prompt(self.encoder, sides[side])
 
@@ -74,10 +69,9 @@ class MtebEncoder:
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Find tasks of `mteb`, by name or as task objects, each once.
+    """Find tasks of `mteb` by name or as task objects, each once.
 
-    Raises `UsageError` for no or an unknown task, and for a task on anything but text; `MissingExtraError` without
-    `mteb`.
+    Raises `UsageError` for no or an unknown task or one on other than text, `MissingExtraError` without `mteb`.
     """
     package = require("mteb", extra="mteb")
     if not tasks:
@@ -101,20 +95,19 @@ def find_tasks(tasks: Sequence[Any]) -> list[Any]:
 def evaluate_mteb(
     encoder: TextEncoder, tasks: Sequence[Any], *, model: str, progress: ProgressOption = False
 ) -> SuiteReport:
-    """Compute the main scores of MTEB tasks by the `mteb` package, which keeps no results of its own.
+    """Compute the main scores of MTEB tasks by the `mteb` package, with the model's prompts.
 
-    A score is the mean over the splits and subsets of a task, as MTEB reports it; seconds encode and score, without
-    loading the data. Texts get the model's prompts, see `MtebEncoder.prompt`. The data come from the hub or its cache.
+    Scores are means over splits and subsets, as MTEB reports them; seconds leave out the loading of data.
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        tasks: Names such as STSBenchmark, or task objects of `mteb`, which stay as they are.
+        tasks: Names such as STSBenchmark, or task objects.
         model: Name in the report.
-        progress: True draws bars and logs; a callable is called after each task and each part of its texts.
+        progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: No task, an unknown one, or one on anything but text.
-        DataError: The data of a task cannot be loaded, or a score is undefined.
+        UsageError: No task, an unknown one, or one on other than text.
+        DataError: Data cannot be loaded, or a score is undefined.
         ModelError: The model's measure is unknown.
         MissingExtraError: `mteb` is not installed.
     """
@@ -152,9 +145,9 @@ def _measured() -> str:
 
 
 def _scored(adapter: MtebEncoder, task: Any) -> Score:
-    task = copy.deepcopy(task)  # some draw from a generator of their own: each model is to get the same draws
+    task = copy.deepcopy(task)  # some draw from their own generator: both models get the same draws
     task.metadata = copy.deepcopy(task.metadata)
-    parts = getattr(task.metadata, "tasks", [task])  # of an aggregate task: those that have data
+    parts = getattr(task.metadata, "tasks", [task])  # tasks of an aggregate have the data
     for part in parts:
         try:
             if not part.data_loaded:
@@ -190,7 +183,7 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings and bars of mteb, datasets and the hub in the block."""
+    """Silence warnings and bars of mteb, datasets and the hub."""
     import datasets
 
     bars = not datasets.are_progress_bars_disabled()

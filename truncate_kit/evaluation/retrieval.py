@@ -1,4 +1,4 @@
-"""Retrieval: how well a model searches a set, alone, beside the model it was cut from, and with an index of FAISS."""
+"""Retrieval by one model, beside the model it was cut from, and with an index of FAISS."""
 
 import statistics
 import time
@@ -38,9 +38,9 @@ WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full 
 _LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
-TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
+TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns of badly placed lists
 TIMED_QUERIES = 200
-SAMPLED = 10_000  # texts, to know how long the others are
+SAMPLED = 10_000  # texts whose lengths are read
 
 
 def evaluate_retrieval(
@@ -55,17 +55,17 @@ def evaluate_retrieval(
     """Search all documents for each query, exactly; report nDCG, MRR and recall of the first `top`, with intervals.
 
     Args:
-        encoder: Anything with `.encode(texts)`; its prompts for queries and documents are used.
+        encoder: Anything with `.encode(texts)`; its prompts are used.
         data: As `read_retrieval` returns it.
         model: Name in the report.
-        top: Number of documents that count for each query.
+        top: Documents that count for each query.
         form: Storage format of the vectors, by default as they come.
-        progress: True draws bars and logs; a callable is called after each part of the texts.
+        progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: No documents count, or `form` loses what the model compares.
+        UsageError: `top` is out of bounds, or `form` loses what the model compares.
         ModelError: The model's measure is unknown.
-        DataError: Vectors are no numbers.
+        DataError: Vectors are not finite.
     """
     form = form or VectorFormat()
     vectors = encode_set(encoder, data, progress=reporter(progress))
@@ -93,13 +93,7 @@ def _searched(data: RetrievalSet) -> str:
 
 
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """Note if a distilled model searches texts longer than those it learned from.
-
-    Args:
-        model: Its folder, or a graph in it.
-        encoder: The model.
-        data: The set, sampled.
-    """
+    """Note if a distilled model searches texts longer than those it learned from; model: its folder or graph."""
     origin, reader = read_origin(model), getattr(encoder, "reader", None)
     if origin is None or origin.long is None or reader is None:
         return ()
@@ -119,21 +113,16 @@ def compare(
 ) -> SuiteReport:
     """Search with the full model, the lean one, and lean queries on the full model's index; in float32 and in int8.
 
-    A distilled cut gives vectors of the same space: what the full model has indexed need not be encoded again. Both
-    sides of a search are stored in the same precision.
-
     Args:
         full: The model that encoded the index.
-        lean: A cut of it that learned to give its vectors.
+        lean: A cut distilled to give its vectors.
         data: As `read_retrieval` returns it.
-        names: Names of both models in the report.
-        top: Number of documents that count for each query.
-        progress: True draws bars and logs; a callable is called after each part of the texts.
+        names: Names in the report.
+        top: Documents that count for each query.
+        progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: No documents count.
-        ModelError: A model's measure is unknown.
-        DataError: Vectors are no numbers.
+        TruncateKitError: As `evaluate_retrieval`.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
@@ -186,7 +175,7 @@ def compare(
 
 
 def run_retrieval(run: SuiteRun) -> SuiteReport:
-    """Search the answers of a file for its queries; option: `corpus`, a file of more texts to search."""
+    """Search the answers of a file for its queries; option `corpus`: a file of more texts."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := seen_among(data, run.model):
         run.note(chosen_here)
@@ -203,19 +192,19 @@ def score_retrieval(
     threads: int = 1,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
+    """Search all texts for each query by cosine, through an IVF index on the CPU and exactly.
 
-    A query that is itself among the texts is not found by itself. MRR@10 counts 0 for a query without an answer among
-    ten texts. Times are medians for one query at a time; sizes are of the whole index, vectors included.
+    A query does not find itself among the texts. MRR@10 is 0 without an answer among ten texts. Times are medians for
+    one query; sizes are of the whole index, vectors included.
 
     Args:
         encoder: Anything with `.encode(texts)`.
         data: As `read_retrieval` returns it.
         model: Name in the report.
-        lists: Largest number of lists; each is filled with at least `TEXTS_PER_LIST` texts.
-        probes: Number of lists searched for each query.
+        lists: Most lists; each holds at least `TEXTS_PER_LIST` texts.
+        probes: Lists searched for each query.
         threads: CPU threads of the search.
-        progress: True draws bars and logs; a callable is called after each part of the texts.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         MissingExtraError: FAISS is not installed.
@@ -232,7 +221,7 @@ def score_retrieval(
     begin = time.perf_counter()
     lists = max(1, min(lists, len(texts) // TEXTS_PER_LIST))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # below 39 it warns on standard error
+    index.cp.min_points_per_centroid = 1  # below 39 it warns on stderr
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)

@@ -1,4 +1,4 @@
-"""Exact search: vectors of queries and documents, each with its prompt, and the scores of the ranked documents."""
+"""Exact search: vectors of queries and documents with prompts, and scores of the ranked documents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +17,20 @@ from truncate_kit.data.retrieval import RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
-Places = NDArray[np.int64]  # documents of each query, best first, −1 if there are no more: (queries, top)
+Places = NDArray[np.int64]  # (queries, top), best first, −1 if there are no more
 Array = NDArray[np.float64]
-QueryScores = dict[SearchMetric, Array]  # score of each query, (queries,), by metric
-Reader = Callable[[Sequence[str]], Tensor]  # texts to the states of all layers, (L', n, d)
+QueryScores = dict[SearchMetric, Array]  # by metric, (queries,)
+Reader = Callable[[Sequence[str]], Tensor]  # states of all layers, (L', n, d)
 TOP = 10
-DOCUMENTS_AT_A_TIME = 4_096  # documents held with states of all layers: 160 MB for 13 layers of width 768
-# Compared at a time: 64 MiB of similarities, and twice as much in float64 while they are computed.
+DOCUMENTS_AT_A_TIME = 4_096  # 160 MB for 13 layers of width 768
+# 64 MiB of similarities, and twice as much in float64 while they are computed.
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
 _TOP = Bounds(1, 10_000)
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Encode the texts after this prompt (None: the model's own); each distinct text once."""
+    """Encode each distinct text once after this prompt (None: the model's own)."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
@@ -52,7 +52,7 @@ class SearchVectors:
         sides, measure, width = (self.queries, self.documents), self.measure, self.documents.shape[1]
         unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in sides)
         if unit and form.kept(width) < width:
-            form = replace(form, normalize=True)  # as `encode_file` writes the vectors of such a model
+            form = replace(form, normalize=True)  # as `encode_file` writes them
         scaled = form.precision in ("int8", "binary")
         if measure != "cosine" and (scaled or (form.normalize and not unit)):
             if measure == "manhattan" or not unit:
@@ -67,10 +67,9 @@ class SearchVectors:
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
-    """Encode queries and documents with the model's prompt for each side; each distinct text once.
+    """Encode queries and documents with the model's prompt for each side, not its default one.
 
-    A side without a prompt does not get the model's default one, as in sentence-transformers. Raises `ModelError` for
-    an unknown measure, `DataError` for vectors that are no numbers.
+    Raises `ModelError` for an unknown measure, `DataError` for vectors that are not finite.
     """
     measure = measure_of(encoder)
     asked, searched = side_prompt(encoder, QUERY_PROMPTS), side_prompt(encoder, DOCUMENT_PROMPTS)
@@ -86,7 +85,7 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
     """Compare queries (q, d) and documents (n, d) by a measure, (q, n), equal for equal documents.
 
-    Products of matrices in float32 differ in the last digit by a column's position, so they are taken in float64.
+    In float64: the last digit of float32 products depends on a column's position.
     """
     return MEASURES[measure](queries.double(), documents.double()).float()
 
@@ -94,10 +93,7 @@ def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Places:
     """Find the `top` documents most like each query, best first; of equally like ones, the earlier first.
 
-    Args:
-        vectors: Vectors of documents and queries.
-        top: Number of documents for each query, 1 to 10,000 (else `UsageError`).
-        own: The document that each query itself is, if any; its search skips it.
+    own: the document that each query is itself, skipped. Raises `UsageError` unless `top` is 1 to 10,000.
     """
     top = check_number("top", top, _TOP)
     places = []
@@ -120,7 +116,7 @@ class Nearest:
         self.places = torch.empty(num_queries, 0, dtype=torch.long)  # best first, of equal ones the earlier
 
     def add(self, scores: Tensor, first: int) -> None:
-        """Take the similarities of the documents from place `first` on, (q, n)."""
+        """Take the similarities (q, n) of the documents from place `first` on."""
         values, indices = _top(scores, min(self._count, scores.shape[1]))
         self._scores, self.places = torch.cat([self._scores, values], 1), torch.cat([self.places, indices + first], 1)
         self._take(self.places.argsort(dim=1))
@@ -133,14 +129,14 @@ class Nearest:
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest of each row (q, n), best first, and their places; of equal ones the earliest.
 
-    `topk` takes any of these. A sort of all would be right and many times slower.
+    `topk` takes any of these; a full sort is many times slower.
     """
     values, indices = scores.topk(count, dim=1)
     equal = scores == values[:, -1:]
     taken = (values == values[:, -1:]).sum(dim=1)
     rows = (equal.sum(dim=1) > taken).nonzero()[:, 0]
     if len(rows):
-        # Places counted down, so that the largest of these numbers are the earliest places.
+        # Counted down: the largest numbers are the earliest places.
         downwards = torch.arange(scores.shape[1], 0, -1, dtype=torch.int32)
         earliest = torch.where(equal[rows], downwards, 0).topk(count, dim=1).indices
         rank = torch.arange(count) - (count - taken[rows, None])  # among the equal ones, which stand last
@@ -149,7 +145,7 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Places:
-    """Return the first `top` places of each row (q, n) but the query's own; see `search`."""
+    """Return the first `top` places of each row (q, n) but the query's own."""
     others = np.full((len(places), top), -1, np.int64)
     for number, row in enumerate(places.tolist()):
         kept = [place for place in row if own is None or place != own[number]][:top]
@@ -158,13 +154,10 @@ def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -
 
 
 def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """Score each query at the depth of `places`, in points (× 100).
+    """Score each query at the depth of `places`, in points (× 100); relevance: grades above 0 by place.
 
-    ndcg: the grade is the gain, discounted by log₂(rank + 1), over the best order there is: the measure `ndcg_cut` of
-    trec_eval, which BEIR reports (Järvelin and Kekäläinen 2002; the form with 2^grade − 1 is another one).
-    mrr: 1 / rank of the first document that answers, else 0. recall: share of the documents that answer.
-
-    relevance: Grades above 0 by place, as in `RetrievalSet`.
+    ndcg: `ndcg_cut` of trec_eval, as in BEIR (Järvelin and Kekäläinen 2002): gain = grade, discount log₂(rank + 1).
+    mrr: 1 / rank of the first relevant document, else 0. recall: share of the relevant documents.
     """
     top = places.shape[1]
     discounts = 1 / np.log2(np.arange(2, top + 2))
@@ -190,15 +183,15 @@ def overlaps(places: Places, others: Places) -> Array:
 
 
 def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    """Return the mean over the queries and its 95 % percentile interval of a bootstrap over queries.
+    """Return the mean over queries and its 95 % percentile interval of a bootstrap over queries.
 
-    Differences between two models on the same queries give the paired bootstrap.
+    Of differences between two models it is the paired bootstrap.
     """
     return float(values.mean()), interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
 
 
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
-    """Score each layer at depth `TOP`: its states compared by cosine."""
+    """Score each layer by cosine at depth `TOP`."""
     queries = read_queries(data.queries)
     nearest = [Nearest(len(data.queries), TOP) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):

@@ -16,7 +16,7 @@ from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, 
 def score_pairs(
     encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
-    """Report `evaluate` with vectors stored in a format. data: name of the set."""
+    """Report `evaluate` with stored vectors; data: name of the set."""
     stored = StoredVectors(encoder, form)
     correlation = evaluate(stored, pairs)
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
@@ -46,15 +46,15 @@ def score_sts(
     seen_name: str | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score an encoder on the sets; each distinct text of all sets is encoded once.
+    """Score an encoder on the sets.
 
     Args:
         encoder: Anything with `.encode(texts)`.
         sets: As `find_sts` returns them.
         model: Name in the report.
-        seen: Keys of pairs that the model was trained on (`read_trained_pairs`), to score each set also without them.
-        seen_name: Source of these pairs, for the report.
-        progress: True draws bars and logs; a callable is called after each part of the texts.
+        seen: Keys of trained pairs (`read_trained_pairs`), to score also without them.
+        seen_name: Their source, for the report.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         UsageError: There are no sets.
@@ -88,7 +88,7 @@ def _score(data: StsSet, cosines: Sequence[float], seen: Container[int] | None) 
     if seen is not None:
         pairs = zip(cosines, data.pairs, strict=True)
         fresh = [(cosine, pair.target) for cosine, pair in pairs if pair_key(pair.first, pair.second) not in seen]
-        # Too few pairs may be left; the whole set still has its score.
+        # None if too few are left.
         unseen = spearman([cosine for cosine, _ in fresh], [target for _, target in fresh])
         values |= {"unseen pairs": len(fresh), "Spearman unseen": unseen}
     return Score(task=data.name, values=values, size=(whole.num_pairs,))

@@ -1,4 +1,4 @@
-"""Input and output of every evaluation suite: a model on some data, and a report of scores."""
+"""Input and report of every evaluation suite."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Values = dict[str, int | float | None]
 
 
 def measured_digest(model: str) -> str | None:
-    """Return the SHA-256 of weights, configuration and modules of a model folder; None if it is no folder."""
+    """Return the SHA-256 of weights, configuration and modules of a folder, None of anything else."""
     from truncate_kit.core.origin import model_digest
 
     folder = local_path(model)
@@ -28,15 +28,10 @@ def measured_digest(model: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Result):
-    """One row of a report. Keys of mappings are column headings.
+    """One row of a report; mappings are by column heading.
 
-    Attributes:
-        task: Set or task.
-        labels: How it was scored, such as split, metric, or kind of vectors.
-        values: Scores in points (× 100); counts are integers; other headings name their unit.
-        intervals: 95 % intervals of some values.
-        size: How much was measured, such as the number of pairs.
-        remark: Short comment, shown last.
+    Values and their 95 % intervals are in points (× 100), counts are integers, other headings name their unit.
+    Labels are split, metric or kind of vectors; size is the amount measured, such as pairs.
     """
 
     task: str
@@ -55,11 +50,11 @@ class SuiteReport(Result):
         suite: Name of the suite, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`.
         model: Name of the model.
         runtime: `torch` or `onnx`.
-        title: Description of model, data and measure.
+        title: Model, data and measure.
         rows: Scores.
         means: Means over tasks, by heading.
-        notes: Sentences on what the scores rest on.
-        sha256: `measured_digest` of the model.
+        notes: Conditions of the scores.
+        sha256: See `measured_digest`.
     """
 
     suite: str
@@ -77,14 +72,14 @@ class SuiteReport(Result):
             yield (row.task, *row.labels.values()), row.size
 
     def covers(self, other: Self) -> bool:
-        """Also return True if the model's folder holds other weights now."""
+        """Also cover reports of other weights in the same folder."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
         return replaced or Result.covers(self, other)
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Average each score over tasks with one row each; leave out counts and headings that a row lacks."""
+    """Average over tasks with one row each, without counts and headings that a row lacks."""
     first, *others = (row.values for row in rows)
     columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
     means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
@@ -94,7 +89,7 @@ def means_of(rows: Iterable[Score]) -> dict[str, float]:
 def report_of(
     suite: str, encoder: TextEncoder, model: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
 ) -> SuiteReport:
-    """Return a report of rows with a task each. about: what was measured and how, for the title."""
+    """Return a report of rows with a task each; about: data and measure, for the title."""
     runtime = getattr(encoder, "runtime", "torch")
     title, means = f"{model} in {runtime}: {about}", means_of(rows)
     return SuiteReport(
@@ -104,17 +99,9 @@ def report_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
-    """A model that is ready to encode, and the data and options of a suite.
+    """A loaded model, and the data and options of a suite.
 
-    Attributes:
-        encoder: Anything with `.encode(texts)`.
-        model: Name in the report.
-        data: Path of the sets.
-        options: Options of the suite's row; falsy if unset.
-        threads: CPU threads, if set.
-        work: Folder that keeps finished parts for a resume.
-        note: Prints a sentence.
-        progress: Called after each part of the work.
+    Unset options are falsy; `work` keeps finished parts for a resume, `note` prints a sentence.
     """
 
     encoder: TextEncoder

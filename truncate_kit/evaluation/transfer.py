@@ -1,12 +1,8 @@
-"""Transfer to classification as BERT-LC does it: logistic regression on frozen vectors, over random divisions.
+"""Transfer to classification as in BERT-LC: logistic regression on frozen vectors, over random divisions.
 
-Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
-subset of layers is chosen inside the training part only: ridge regressions in closed form rank all subsets over random
-divisions into 82 % and 18 %, and exact logistic regressions over the same divisions choose among the finalists. If a
-class is too small for its share, rows are divided at random. Shares of the training rows that are too small to choose
-layers on are skipped.
-
-A full run takes hours, so finished divisions are kept on disk.
+Each set is divided ten times into 85 % to train and 15 % to test, by class unless a class is too small. Layers are
+chosen inside the training part: ridge regressions rank all subsets over divisions into 82 % and 18 %, and exact
+logistic regressions choose among the finalists. A run takes hours: finished divisions are kept on disk.
 """
 
 import time
@@ -48,14 +44,14 @@ Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
 
-BASE_LAYERS = 13  # layers of a base model, embeddings included; a model with more is large
-FEWEST_ROWS = 8  # training rows to choose layers by; shares that leave fewer are skipped
-QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # settings of a first look
-WIDTH = 256  # numbers of a state that the ridge regressions see: a fixed projection, drawn without looking at the data
-RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
-# BERT-LC's logistic regression; it has 10 as "regularization parameter", which we read as scikit-learn's C.
+BASE_LAYERS = 13  # embeddings included; a model with more is large
+FEWEST_ROWS = 8  # to choose layers by
+QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # for a first look
+WIDTH = 256  # numbers of a state after a fixed random projection
+RIDGE = 1e-3  # share of a feature's mean variance, for stability
+# BERT-LC; its "regularization parameter" 10 is read as scikit-learn's C.
 LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
-_CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
+_CHUNK = 64  # subsets at a time: some tens of megabytes
 _TIMES, _FRACTION = Bounds(1, 10_000), Bounds(0, 1, whole=False, above=True)
 _PART = Bounds(0, 0.99, whole=False, above=True)
 
@@ -64,20 +60,18 @@ _PART = Bounds(0, 0.99, whole=False, above=True)
 class TransferSettings(Result):
     """The protocol; the defaults are BERT-LC's if the paper states them.
 
-    Ours: the features of pairs, |u − v| and u · v; divisions that keep the share of each class; `finalists` (the paper
-    fits every subset).
+    Ours: |u − v| and u · v of pairs, divisions by class, and `finalists` (the paper fits every subset).
 
     Attributes:
-        splits: Number of random divisions.
-        test_share: Part of the rows that each division tests on, 0 … 1.
-        inner_splits: Number of random divisions of the training part that layers are chosen by.
-        inner_share: Part of the training rows that each of these holds out, 0 … 1.
-        max_layers: Largest number of layers in a subset; by default four, and three of a large model's 25.
-        finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
-        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; skipped if fewer than
-            `FEWEST_ROWS` are left.
+        splits: Random divisions.
+        test_share: Share of test rows, 0 … 1.
+        inner_splits: Divisions of the training part, to choose layers.
+        inner_share: Share of rows that each of these holds out, 0 … 1.
+        max_layers: Most layers in a subset; by default four, three of a large model's 25.
+        finalists: Subsets fitted exactly, the best by ridge regression.
+        fractions: Shares of the training rows, 0 … 1, to score; skipped below `FEWEST_ROWS` rows.
         head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
-        max_rows: Largest number of rows of a set, drawn by class; by default all.
+        max_rows: Most rows of a set, drawn by class; by default all.
         seed: Seed of divisions and draws.
     """
 
@@ -96,36 +90,36 @@ class TransferSettings(Result):
         check_settings(self)
 
     def largest_subset(self, num_layers: int) -> int:
-        """Return the largest number of layers in a subset, for a model with this number, embeddings included."""
+        """Return the most layers in a subset; `num_layers` includes the embeddings."""
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
 
     def train_rows(self, rows: int) -> dict[float, int]:
-        """Return the training rows of each division of a set with this number of rows, by share, rising."""
+        """Return the training rows of each division, by share, rising."""
         used = min(rows, self.max_rows or rows)
         return {share: round(share * (used - ceil(self.test_share * used))) for share in sorted(self.fractions)}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One set in numbers."""
+    """Vectors and states of one set."""
 
     labels: Labels  # from 0 on, (n,)
-    as_is: Tensor  # features of the model's own vectors, (n, p)
-    first: Tensor  # row in `states` of the first text of each row of the set, (n,)
-    second: Tensor | None = None  # the same of the second text of a pair
-    cls: Tensor | None = None  # features (n, p) of the last layer's first token through the model's trained pooler
-    states: Tensor | None = None  # of the distinct texts, (L', m, d), if the model has layers
-    small: Tensor | None = None  # the states as the ridge regressions see them, (L', m, k) in float64
-    activation: nn.Module | None = None  # of the pooler for means of states, which have passed its linear part
+    as_is: Tensor  # of the model's own vectors, (n, p)
+    first: Tensor  # row in `states` of each first text, (n,)
+    second: Tensor | None = None  # of each second text of a pair
+    cls: Tensor | None = None  # (n, p), of the last layer's first token through the trained pooler
+    states: Tensor | None = None  # of distinct texts, (L', m, d)
+    small: Tensor | None = None  # `states` for ridge regressions, (L', m, k) in float64
+    activation: nn.Module | None = None  # of the pooler; the states have passed its linear part
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
-        """Return all subsets of layers to choose from, small ones first: 1,092 of 13 layers up to 4."""
+        """Return all subsets of layers, small ones first: 1,092 of 13 layers up to 4."""
         layers = 0 if self.states is None else len(self.states)
         sizes = range(1, settings.largest_subset(layers) + 1)
         return [subset for size in sizes for subset in combinations(range(layers), size)]
 
     def features(self, subset: Layers, states: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-        """Return features (n, p) of the mean of these layers; by default of `self.states` and all rows."""
+        """Return features (n, p) of the mean of these layers; by default of all states and rows."""
         states = self.states if states is None else states
         assert states is not None
         mean = states[list(subset)].mean(dim=0)
@@ -135,7 +129,7 @@ class Task:
 
 
 def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
-    """Return the vectors, or for pairs |u − v| and the products by coordinate (SentEval, arXiv:1803.05449)."""
+    """Return the vectors, or for pairs |u − v| and u · v by coordinate (SentEval, arXiv:1803.05449)."""
     left = vectors[first]
     if second is None:
         return left
@@ -148,8 +142,7 @@ def prepare_task(
 ) -> Task:
     """Draw the rows, encode each distinct text, and build the features.
 
-    pooler: The model's trained one; each text is encoded once more for it. Raises `ModelError` unless the encoder gives
-    one vector per text.
+    Raises `ModelError` unless the encoder gives one vector per text.
     """
     labels = np.asarray(data.labels)
     rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows, settings.seed)
@@ -171,9 +164,9 @@ def prepare_task(
 
 
 def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
-    """Return at most `WIDTH` numbers of each state in float64: projected, or some coordinates if features bend.
+    """Return at most `WIDTH` numbers of each state in float64: a projection, or some coordinates.
 
-    A projection loses what is not linear in the coordinates. Pairs have two features per coordinate.
+    A projection would lose non-linear features. Pairs have two features per coordinate.
     """
     width, drawn = states.shape[2], torch.Generator().manual_seed(0)
     if not linear or not single:
@@ -186,23 +179,23 @@ def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
 
 
 def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settings: TransferSettings) -> list[float]:
-    """Return the accuracy (0 … 1) of a logistic regression for each (features, rows to fit, rows to score)."""
+    """Return the accuracy (0 … 1) of logistic regression for each (features, rows to fit, rows to score)."""
 
     def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
         features, train, test = fit
-        if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone, which is then the answer
+        if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone
             return float((labels[test] == labels[train[0]]).mean())
         model = LogisticRegression(random_state=settings.seed, **LOGISTIC)
         values = features.numpy()
         return float(model.fit(values[train], labels[train]).score(values[test], labels[test]))
 
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        warnings.simplefilter("ignore")  # the protocol stops at a number of iterations, converged or not
+        warnings.simplefilter("ignore")  # the protocol limits the iterations
         return list(pool.map(accuracy, fits))
 
 
 def divisions(labels: Labels, number: int, share: float, seed: int) -> list[tuple[Rows, Rows]]:
-    """Return random divisions into rows to fit on and rows to hold out, by class if the classes are large enough."""
+    """Return random divisions into rows to fit and to hold out, by class if classes are large enough."""
     held_out = ceil(share * len(labels))
     kind = StratifiedShuffleSplit if by_class(labels, held_out) else ShuffleSplit
     division: Any = kind(number, test_size=held_out, random_state=seed)
@@ -216,7 +209,7 @@ def by_class(labels: Labels, part: int) -> bool:
 
 
 def drawn_rows(rows: Rows, labels: Labels, count: int | None, seed: int) -> Rows:
-    """Draw `count` of the rows, by class if the classes are large enough; all rows if there are no more."""
+    """Draw `count` of the rows, by class if classes are large enough."""
     if count is None or count >= len(rows):
         return rows
     stratify = labels[rows] if by_class(labels[rows], count) else None
@@ -225,7 +218,7 @@ def drawn_rows(rows: Rows, labels: Labels, count: int | None, seed: int) -> Rows
 
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """Choose the subset with the best mean accuracy over divisions of `rows`: ranked, then exact fits of the best."""
+    """Choose the subset with the best mean accuracy over divisions of `rows`."""
     subsets, labels = task.subsets(settings), task.labels
     folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, seed)
     assert task.small is not None
@@ -238,29 +231,22 @@ def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int)
     finalists = [subsets[place] for place in order[: settings.finalists]]
     fits = [(values, rows[fitted], rows[held]) for values in map(task.features, finalists) for fitted, held in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
-    # Of equally good ones that with fewer layers, then the one that was ranked higher.
+    # Of equally good ones that with fewer layers, then the higher ranked.
     return finalists[max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))]
 
 
 def ridge_accuracies(
     states: Tensor, labels: Labels, folds: Sequence[tuple[Rows, Rows]], subsets: Sequence[Layers]
 ) -> list[float]:
-    """Return the accuracy (0 … 1) over all rows held out of a ridge classifier on the mean of each subset of layers.
+    """Return held-out accuracies (0 … 1) of a ridge classifier on the mean of each subset of layers.
 
-    No library fits 1,092 subsets at once. The mean over the layers of a subset D is linear in the states, so its second
-    moments are sums of blocks that all subsets share: X_D' X_D = (1 / |D|²) Σ_{l,m ∈ D} X_l' X_m. The blocks are
-    computed once; every subset then costs one small factorisation. The intercept is not penalised.
-
-    Args:
-        states: (L', n, k) in float64.
-        labels: (n,) from 0.
-        folds: Rows to fit on and rows held out.
-        subsets: Subsets of layers.
+    The mean over a subset D is linear in the states, so its second moments are sums of blocks that all subsets share:
+    X_D' X_D = (1 / |D|²) Σ_{l,m ∈ D} X_l' X_m. A subset then costs one small factorisation. The intercept is not
+    penalised. states: (L', n, k) in float64; folds: rows to fit and rows held out.
     """
     layers, _, width = states.shape
     indicators = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
-    # No ridge regression depends on the mean of all rows; if all are equal, as the CLS states of the embeddings,
-    # moments of large numbers would leave rounding errors only.
+    # Ridge regression ignores the mean; moments of equal states, as CLS embeddings, would be rounding errors.
     states = states - states.mean(dim=1, keepdim=True)
 
     def moments(part: Tensor, of: Tensor) -> list[Tensor]:
@@ -277,7 +263,7 @@ def ridge_accuracies(
         parts = zip(whole, moments(held, indicators[held_out]), strict=True)
         blocks, products, sums, counts = (every - part for every, part in parts)
         means, shares = sums / counts.sum(), counts / counts.sum()
-        # Of the rows to fit on less their means.
+        # Centre on the rows to fit on.
         blocks = (blocks - torch.einsum("lk,mj->lmkj", sums, means)).reshape(layers * layers, -1)
         products = products - sums[:, :, None] * shares
         for start in range(0, len(subsets), _CHUNK):
@@ -295,7 +281,7 @@ def ridge_accuracies(
 
 
 def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers, Layers, Layers]:
-    """Return the last layer, the last four, and a subset drawn evenly (BERT-LC, Table 4, does not say how drawn)."""
+    """Return the last layer, the last four, and an evenly drawn subset (BERT-LC, Table 4)."""
     subsets, layers = task.subsets(settings), tuple(range(0 if task.states is None else len(task.states)))
     return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
 
@@ -335,7 +321,7 @@ def score_transfer(
     work: Path | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score logistic regressions on each set. An `Encoder` is also evaluated by its best mean of layers.
+    """Score logistic regressions on each set, and an `Encoder` also by its best mean of layers.
 
     Args:
         encoder: Anything with `.encode(texts)`.
@@ -343,12 +329,12 @@ def score_transfer(
         model: Name in the report.
         settings: The protocol.
         pooler: The model's trained pooler, a baseline over the last layer's first token; `head` needs it.
-        work: Folder that keeps finished divisions for a resume.
-        progress: True draws bars and logs; a callable is called after each part of the work.
+        work: Folder for finished divisions, for a resume.
+        progress: True for bars and logs, or a callable.
 
     Raises:
-        ModelError: The settings ask for a head, and there is no pooler or there are no layers.
-        DataError: A set has one class alone, no share leaves any set enough rows, or the vectors are no numbers.
+        ModelError: The settings ask for a head without pooler or layers.
+        DataError: A set has one class alone, every share leaves too few rows, or vectors are not finite.
         FileProblemError: The folder cannot be written, or another process works there.
     """
     progress, settings, begin = reporter(progress), settings or TransferSettings(), time.perf_counter()
@@ -382,13 +368,13 @@ def score_transfer(
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
     notes.append(f"Took {time.perf_counter() - begin:.0f} s.")
     how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
-    last = {row.task: row for row in rows if row.size}  # by the largest share that was scored
+    last = {row.task: row for row in rows if row.size}  # of the largest scored share
     report = report_of("transfer", encoder, model, how, [*last.values()], notes)
     return replace(report, rows=tuple(rows))
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
-    """Return the SHA-256 of all that the scores of a division depend on but the number of its rows and its own."""
+    """Return the SHA-256 of all else that a division's scores depend on."""
     tensors = {name: getattr(task, name) for name in ("as_is", "states", "cls", "first", "second")}
     kept = {name: value for name, value in tensors.items() if value is not None}
     digest = Digest()
@@ -400,7 +386,7 @@ def _key(task: Task, settings: TransferSettings) -> str:
 def _score(
     data: LabelledSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
 ) -> list[Score]:
-    """Score one set through all splits, for each share of the training rows that leaves enough."""
+    """Score one set over all splits, for each share with enough training rows."""
     labels, curve, done = task.labels, list[Score](), 0
     parts = divisions(labels, settings.splits, settings.test_share, settings.seed)
     shares = settings.train_rows(len(data))
@@ -437,7 +423,7 @@ def _score(
 
 
 def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, seed: int) -> dict[str, Any]:
-    """Score one division into rows to train on and to test on: chosen layers, and accuracies in points by vectors."""
+    """Score one division: chosen layers, and accuracies in points."""
     features, labels = {"as it is": task.as_is}, dict[str, str]()
     if task.states is not None:
         chosen = choose_layers(task, places[0], settings, seed)
@@ -453,9 +439,9 @@ def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, se
 def text_features(
     encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the vectors (n, out) and, for an `Encoder`, the states of all its layers (L', n, d) with its own pooling.
+    """Return the vectors (n, out) and, for an `Encoder`, the states of all layers (L', n, d).
 
-    One pass gives both, unless the vectors are made of other states. Raises `DataError`.
+    One pass gives both, unless vectors are made of other states. Raises `DataError`.
     """
     if not isinstance(encoder, Encoder):
         return encode_distinct(encoder, texts, progress), None
