@@ -1,6 +1,6 @@
-"""Measure the peak memory of one contestant in a process of its own, which is this module.
+"""Measure a contestant's peak memory by running this module in a new process: a fork misses its parent's pages.
 
-It imports no torch, which a graph does not need, and is not forked: a fork does not count pages of its parent.
+It imports no torch, which graphs do not need.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any
 
 from truncate_kit.bench.result import BACKENDS
 
-_PATIENCE = 600  # seconds; a compiled model on a slow processor takes its time
+_PATIENCE = 600  # seconds, for slow compilers
 
 
 def peak_memory(request: Mapping[str, Any]) -> int | str:
-    """Measure in a process of its own: bytes, or the reason why that failed."""
+    """Return the bytes of a new process, or the reason why it failed."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name],
@@ -39,17 +39,13 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
-    """Load the model, encode the batch, and return the highest memory while encoding, in bytes.
-
-    request: `model` (folder, or configuration for random weights), `backend`, `graph`, `device`, `threads`,
-        `batch_size` and `length`.
-    """
+    """Load the model, encode a batch, and return the peak bytes while encoding."""
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
     call, free = (_without_torch(request), 0) if plain else _by_runner(request)
-    call()  # whatever compiles does it here
+    call()  # compiles
     gc.collect()
-    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak then counts copies made while loading
+    with contextlib.suppress(OSError):  # without it the peak counts loading too
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
@@ -57,14 +53,14 @@ def measure_here(request: Mapping[str, Any]) -> int:
 
 
 def _free_on_gpu(device: str) -> int:
-    """Return the bytes that the GPU's driver can hand out: allocators keep what they took."""
+    """Return the driver's free bytes: allocators keep memory."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _highest() -> int:
-    """Return the most bytes that this process held since `clear_refs`; elsewhere than on Linux from its start."""
+    """Return the peak bytes since `clear_refs`; off Linux since the start."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -73,7 +69,7 @@ def _highest() -> int:
 
 
 def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
-    """Load the model; return the call that encodes, and the GPU's free memory before loading."""
+    """Return the call that encodes, and the GPU's free bytes before loading."""
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids
@@ -81,7 +77,7 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
 
     torch.set_num_threads(request["threads"])
     device = torch.device(request["device"])
-    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # this makes the context of the process
+    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # makes the CUDA context
     model = Path(request["model"])
     encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
     backend, graph = BACKENDS[request["backend"]], lambda: Path(request["graph"])
@@ -101,7 +97,7 @@ def _without_torch(request: Mapping[str, Any]) -> Callable[[], object]:
         request["graph"],
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["SkipLayerNormFusion"],  # as `export.open_session`, whose module would bring torch
+        disabled_optimizers=["SkipLayerNormFusion"],  # as `open_session`, whose module imports torch
     )
     ids = np.ones((request["batch_size"], request["length"]), np.int64)
     return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})

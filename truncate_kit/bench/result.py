@@ -21,7 +21,7 @@ Runtime = Literal["torch", "onnx", "sentence-transformers"]
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 Comparison = Literal["fair", "part", "untuned", "unknown budget", "unfair"]
-"""How far two scores may be compared: see `compare_training`."""
+"""See `compare_training`."""
 Key = tuple[Role, str]  # role and backend
 SPEARMAN = "Spearman"
 
@@ -34,31 +34,31 @@ class Backend:
     """One runtime at one precision."""
 
     name: str
-    title: str  # in tables and figures
+    title: str
     runtime: Runtime
     precision: Precision
     marker: str  # in figures
-    compiled: bool = False  # by torch.compile, for any shape
+    compiled: bool = False  # by torch.compile
     static: bool = False  # compiled for each shape anew
-    captured: bool = False  # as CUDA graphs, one for each shape
-    attention: str | None = None  # the name that transformers gives a kernel, by default its own choice
-    tensorrt: bool = False  # inside ONNX Runtime, from a graph without ONNX Runtime's own operators
+    captured: bool = False  # as a CUDA graph for each shape
+    attention: str | None = None  # kernel, as transformers names it
+    tensorrt: bool = False  # in ONNX Runtime, from an unfused graph
 
     @property
     def on_cuda(self) -> bool:
-        """Tell whether it makes sense, or has kernels, on a GPU only."""
+        """Tell whether it needs a GPU."""
         in_torch = self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only
         return in_torch or self.captured or self.tensorrt
 
     @property
     def rival(self) -> bool:
-        """Tell whether it is measured only when asked for."""
+        """Tell whether it is measured only on request."""
         other = self.runtime == "sentence-transformers" or self.tensorrt
         return other or self.static or self.captured or self.attention is not None
 
     @property
     def fixed_shapes(self) -> bool:
-        """Tell whether it cannot run texts of all lengths: each new shape would be compiled."""
+        """Tell whether each new shape would be compiled."""
         return self.runtime == "torch" and (self.static or self.captured)
 
 
@@ -96,10 +96,10 @@ GRAPH = "onnx-fp32"
 def select_backends(
     names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = (), *, slow_starts: bool = True
 ) -> tuple[Backend, ...]:
-    """Return the rows of these names in the order of `BACKENDS`; `["all"]` gives all that make sense on `device`.
+    """Return backends by name; `["all"]` gives all that can run on `device`.
 
-    By default no rivals, on the CPU or without `slow_starts` no compilers, and fp16 and int8 graphs only if one of
-    `folders` holds one for the device. Raises `UsageError` for an unknown name.
+    By default no rivals, compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if `folders` hold one
+    for the device. Raises `UsageError` for an unknown name.
     """
     cuda = device.type == "cuda"
     sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
@@ -126,7 +126,7 @@ def select_backends(
 # Settings
 
 _ROUNDS = Bounds(1, 10_000)
-_TOKENS = Bounds(1, 1_000_000)  # of a text, and texts of a batch
+_TOKENS = Bounds(1, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +134,19 @@ class BenchSettings(Result):
     """One bench.
 
     Attributes:
-        batch_sizes: Texts per batch; latency is timed at batch 1 in any case.
-        lengths: Tokens per text, by default 16 and 128, or the limit of the models.
-        backends: Names of `BACKENDS` or `("all",)`, see `select_backends`.
-        compile: Include torch.compile on a GPU, which takes minutes to start.
-        repeats: Rounds, each of which times every model; latency has ten calls in each.
-        threads: Of torch and ONNX Runtime, by default torch's own choice.
+        batch_sizes: Texts per batch; 1 is always timed.
+        lengths: Tokens per text, by default 16 and 128 or the models' limit.
+        backends: See `select_backends`.
+        compile: Include torch.compile, minutes to start, on a GPU.
+        repeats: Rounds over all models, with ten calls for latency.
+        threads: By default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
-        memory: Measure peak memory in a fresh process per contestant.
-        max_texts: Most texts of the real set, evenly spread.
+        memory: Measure peak memory, in new processes.
+        max_texts: Of the real set, evenly spread.
         seed: Of the bootstrap.
-        blocks: Keep these of the lean model, and compare with all of it.
+        blocks: Keep these of the lean model, compare with all.
 
-    Raises:
-        UsageError: A number out of its bounds.
+    Raises `UsageError` for a number out of bounds.
     """
 
     batch_sizes: tuple[int, ...] = setting(
@@ -186,7 +185,7 @@ QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:
-    """Return the value below which `share` (0 … 1) of the calls lie."""
+    """Return the quantile at `share` (0 … 1)."""
     return float(np.percentile(seconds, 100 * share))
 
 
@@ -196,16 +195,16 @@ class BenchedModel(Result):
 
     role: Role
     name: str
-    layer: int  # its last one
-    width: int  # of its vectors
-    parameters: int  # their number, pooler excluded
-    weights_bytes: int | None  # of the safetensors on disk
-    blocks: tuple[int, ...] | None = None  # those it has of the model that was named, unless all
-    weights_sha256: str | None = None  # of model.safetensors
+    layer: int  # the last one
+    width: int
+    parameters: int  # pooler excluded
+    weights_bytes: int | None  # on disk
+    blocks: tuple[int, ...] | None = None  # unless it has all
+    weights_sha256: str | None = None
 
     @property
     def title(self) -> str:
-        """Return role, name and size: `lean: mini-bert, layer 3`, or `lean: blocks 1, 4, 6` of the folder `lean`."""
+        """Return role, name and size: `lean: mini-bert, layer 3`."""
         name, place = Path(self.name).name, place_in_words(self.layer, self.blocks)
         return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
 
@@ -216,112 +215,112 @@ class Contestant(Result):
 
     role: Role
     backend: str
-    absent: str | None  # why it was not measured, or at what it failed
-    prepare_seconds: float | None = None  # of compiling, opening and first calls
-    file_bytes: int | None = None  # what this runtime loads
-    score: float | None = None  # × 100, by the report's metric
-    peak_bytes: int | None = None  # highest memory of a fresh process, or GPU, that encodes the largest batch
+    absent: str | None  # why it was not measured
+    prepare_seconds: float | None = None  # compiling, opening and first calls
+    file_bytes: int | None = None  # loaded
+    score: float | None = None  # × 100
+    peak_bytes: int | None = None  # encoding the largest batch in a new process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing(Result):
-    """One contestant in one scenario: raw seconds of every timed call."""
+    """One contestant in one scenario."""
 
     role: Role
     backend: str
     scenario: Scenario
     batch_size: int | None  # varies in the real set
     length: int | None  # the same
-    sentences: int  # in one timed call
-    tokens: int  # in one timed call, without padding
-    seconds: tuple[float, ...]
-    device_seconds: tuple[float, ...] = ()  # between two events of the GPU
+    sentences: int  # per call
+    tokens: int  # per call, without padding
+    seconds: tuple[float, ...]  # of each call
+    device_seconds: tuple[float, ...] = ()  # between GPU events
 
     @property
     def p50_seconds(self) -> float:
-        """Return the median of the calls."""
+        """Return the median."""
         return percentile(self.seconds, 0.5)
 
     @property
     def p95_seconds(self) -> float:
-        """Return the 95th percentile of the calls."""
+        """Return the 95th percentile."""
         return percentile(self.seconds, 0.95)
 
     @property
     def sentences_per_second(self) -> float:
-        """Return the sentences of a call over the median."""
+        """Return sentences over the median."""
         return self.sentences / self.p50_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the tokens of a call over the median."""
+        """Return tokens over the median."""
         return self.tokens / self.p50_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport(Result):
-    """Everything one bench measured."""
+    """Result of one bench."""
 
     processor: str
     cores: int  # logical ones
-    threads: int  # of torch and of ONNX Runtime alike
-    device: str  # `cpu`, or the name of the GPU
+    threads: int
+    device: str  # `cpu`, or the GPU's name
     bf16_instructions: str | None
-    others_busy: float | None  # share (0 … 1) of the processor time of other processes
+    others_busy: float | None  # processor time of other processes, 0 … 1
     versions: dict[str, str]
     models: tuple[BenchedModel, ...]
     contestants: tuple[Contestant, ...]
     timings: tuple[Timing, ...]
     num_texts: int
     seconds: float
-    scored_on: str | None = None  # name of the pairs or queries, which may be empty
-    fingerprint: str = ""  # of them
+    scored_on: str | None = None  # pairs or queries; may be empty
+    fingerprint: str = ""
     num_scored: int = 0
-    bundled: bool = False  # synthetic pairs: scores on them are no evidence for a task
+    bundled: bool = False  # synthetic pairs
     metric: str = SPEARMAN
-    # Scores × 100 of both models in one backend, and a paired bootstrap interval of lean minus full: `lean`, `full`,
-    # `difference`, `low`, `high`, `level`, `resamples` with a defined difference, `num_pairs` that are distinct.
+    # `lean`, `full`, and their paired `difference` with its bootstrap interval (`low`, `high`, `level`), × 100; defined
+    # `resamples`, distinct `num_pairs`.
     quality: dict[str, float] | None = None
     quality_backend: str | None = None
-    comparison: Comparison | None = None  # of two models that were both scored
-    distinct_texts: int = 0  # `num_texts` of them are the real set
-    random_ids: bool = False  # a model has no tokenizer, and random weights
-    exported: dict[str, str] = field(default_factory=dict)  # graphs exported for the bench, by the role of the model
-    notes: tuple[str, ...] = ()  # what the user should know of single contestants
+    comparison: Comparison | None = None
+    distinct_texts: int = 0  # `num_texts` of them are timed
+    random_ids: bool = False  # a model has no tokenizer
+    exported: dict[str, str] = field(default_factory=dict)  # new graphs by role
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if all(row.role != "lean" for row in self.models):  # a file may hold anything
+        if all(row.role != "lean" for row in self.models):
             raise ValueError("it has no lean model")
 
     @property
     def unit(self) -> tuple[str, str]:
-        """Name what was scored, one and several."""
+        """Return singular and plural of the scored unit."""
         return ("pair", "pairs") if self.metric == SPEARMAN else ("query", "queries")
 
     @property
     def scored(self) -> str:
-        """Return number and name of what was scored: `1,379 pairs of stsb/en/test`."""
+        """Return number and name: `1,379 pairs of stsb/en/test`."""
         number = counted(self.num_scored, *self.unit)
         return number + (f" of {self.scored_on}" if self.scored_on else "") + (", synthetic" if self.bundled else "")
 
     @property
     def lean(self) -> BenchedModel:
-        """Return the model that is measured, against a full one if there is one."""
+        """Return the lean model."""
         return next(row for row in self.models if row.role == "lean")
 
     @property
     def lean_folder(self) -> str:
-        """Return the last part of the lean model's name, which benches of one model share."""
+        """Return the last part of the lean model's name."""
         return Path(self.lean.name).name
 
     def measured(self) -> tuple[Contestant, ...]:
-        """Return the contestants that took part."""
+        """Return the measured contestants."""
         return tuple(row for row in self.contestants if row.absent is None)
 
     def timing(
         self, role: str, backend: str, scenario: str, batch_size: int | None = None, length: int | None = None
     ) -> Timing | None:
-        """Return the timing of one contestant in a scenario, by default of the first shape."""
+        """Return a contestant's timing in a scenario, by default of the first shape."""
         for row in self.timings:
             same = (row.role, row.backend, row.scenario) == (role, backend, scenario)
             if same and batch_size in (None, row.batch_size) and length in (None, row.length):
@@ -329,7 +328,7 @@ class BenchReport(Result):
         return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield timings by rounds and sentences, contestants by score and memory, the model and pairs of the user."""
+        """Yield amounts of timings, contestants, the model and the user's pairs."""
         yield ("lean model", self.lean_folder), (1,)
         if self.scored_on is not None and not self.bundled:
             yield ("pairs of the user",), (1,)

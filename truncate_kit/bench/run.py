@@ -1,4 +1,4 @@
-"""Measure speed, memory and scores of two models in several runtimes."""
+"""Measure speed, memory and scores of two models in many runtimes."""
 
 import contextlib
 import functools
@@ -55,9 +55,9 @@ from truncate_kit.models.truncation import keep
 
 Found = TypeVar("Found")
 Score = tuple[float, Array]
-"""Of one contestant: its score in points, and the similarity of each pair or the score of each query."""
+"""Score × 100, and the similarity of each pair or score of each query."""
 LENGTHS = (16, 128)
-_MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
+_MAX_PASSES = 3  # over the real set: each is long enough to be steady
 _DEFAULTS = BenchSettings()
 
 
@@ -73,21 +73,21 @@ def bench(
 ) -> BenchReport:
     """Measure the lean model against the full one in every runtime, in turns.
 
-    A runtime that is missing or fails is a row with its reason. The folders of the models stay as they are.
+    A missing or failing runtime is a row with its reason.
 
     Args:
-        lean: A folder, a name, or an encoder, which goes to the device and stays there.
-        full: The model to compare with.
+        lean: A folder, a name, or an encoder, which is moved to the device.
+        full: The same; None measures lean alone.
         settings: Of the bench.
         pairs: For Spearman, or a retrieval set for its metric.
         texts: The real set.
-        graphs: Keeps exported graphs for the next bench.
+        graphs: Folder that keeps exported graphs.
         progress: Called as the work goes on.
 
     Raises:
-        DeviceError: CUDA was asked for and is not active.
-        UsageError: An unknown backend, too long texts, or no runtime can be measured.
-        ModelError: A model cannot be loaded, or has a damaged export.json.
+        DeviceError: CUDA is not active.
+        UsageError: An unknown backend, a too large length, or no runtime can be measured.
+        ModelError: A model or its export.json cannot be read.
         DataError: A correlation is undefined.
     """
     begin, device = time.perf_counter(), select_device(settings.device)
@@ -101,13 +101,13 @@ def bench(
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(settings.threads or threads)
-        if device.type == "cuda":  # ONNX Runtime can share a stream with torch, but not torch's default one
+        if device.type == "cuda":  # ONNX Runtime cannot share torch's default stream
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             stack.enter_context(torch.cuda.stream(stream))
         if any(row.compiled for row in backends):
             from torch._dynamo import config as compiler
 
-            # Contestants share one forward, and torch.compile gives up after eight graphs of one.
+            # Contestants share one forward; torch.compile gives up after eight graphs of one.
             stack.enter_context(compiler.patch(recompile_limit=64))
         target: Target = "cuda" if device.type == "cuda" else "cpu"
         subjects = [
@@ -169,7 +169,7 @@ def _measure(
         num_texts=len(chosen),
         distinct_texts=len(set(texts)),
         random_ids=random,
-        seconds=0.0,  # of the whole bench, loading included: `bench` knows them
+        seconds=0.0,  # set by `bench`
         exported={subject.role: subject.exported for subject in contestants.subjects if subject.exported is not None},
         notes=tuple(contestants.notes),
         **scores,
@@ -177,7 +177,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the fields of the report on the machine."""
+    """Return the machine's fields of the report."""
     from truncate_kit.doctor import installed_version
 
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
@@ -199,7 +199,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", pairs: PairSet | Sequence[TextPair] | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score every contestant; return the fields of the report, with a comparison in the first shared runtime."""
+    """Score every contestant, compare in the first shared runtime; return fields of the report."""
     fields, compute = scored_fields(pairs), query_scores if isinstance(pairs, RetrievalSet) else pair_scores
 
     def score_each() -> dict[Key, Score]:
@@ -234,7 +234,7 @@ def score_all(
 
 
 def scored_fields(pairs: PairSet | Sequence[TextPair] | RetrievalSet) -> dict[str, Any]:
-    """Return the fields of the report on graded pairs or queries."""
+    """Return the data's fields of the report."""
     if isinstance(pairs, RetrievalSet):
         fields = {"scored_on": pairs.name, "fingerprint": pairs.fingerprint(), "num_scored": len(pairs.queries)}
         return fields | {"metric": SEARCH_METRICS[pairs.metric]}
@@ -243,28 +243,28 @@ def scored_fields(pairs: PairSet | Sequence[TextPair] | RetrievalSet) -> dict[st
 
 
 def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> Score:
-    """Return the Spearman × 100 of similarities with graded scores. Raises `DataError` if it is not defined."""
+    """Return Spearman × 100 and similarities. Raises `DataError` if undefined."""
     evaluation = evaluate(runner, tuple(pairs))
     return evaluation.spearman, np.array(evaluation.cosines)
 
 
 def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the set's metric × 100, over all documents, with the prompts of the model."""
+    """Return the set's metric × 100 over all documents, with the model's prompts."""
     from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
     vectors = runner.encode_ids(own.texts()).float().cpu()
-    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # which a search would not notice
+    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # unnoticed by a search
         raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
     single = own.scores(vectors, vectors)
     return float(single.mean()), single
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
-    """Return how far the scores of two models may be compared, by how they were trained.
+    """Return how far the training of two models lets scores be compared.
 
     `unfair`: only one was fine-tuned. `part`: lean was cut and not trained since. `untuned`: neither was fine-tuned.
-    `unknown budget`: not from one call of `finetune`. `fair`: they may be compared.
+    `unknown budget`: not from one call of `finetune`.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
@@ -272,7 +272,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
         return "unfair"
     if lean.blocks is not None or (ours is not None and ours.method == "cut"):
         return "part"
-    if made_of_full:  # without a budget to differ in
+    if made_of_full:
         return "fair"
     if lean.fine_tuned is False:
         return "untuned"
@@ -283,16 +283,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
 
 
 class Subject:
-    """One of the two models.
-
-    Args:
-        role: Of the model.
-        source: Its folder or name, or the encoder.
-        scratch: Folder for files of this bench.
-        graphs: Keeps exported graphs under the digests of their models, unless weights are random.
-        blocks: Keep these of the source.
-        target: Of graphs.
-    """
+    """One of the two models; `graphs` keeps exports, unless weights are random."""
 
     def __init__(
         self,
@@ -305,19 +296,19 @@ class Subject:
     ) -> None:
         self.role, self.target, self.blocks, self.scratch = role, target, blocks, scratch / role
         self.folder = None if isinstance(source, Encoder) else resolve(source)
-        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown of one in memory
+        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # None: unknown
         self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
-        if blocks is not None:  # other files of the folder do not describe these blocks
+        if blocks is not None:  # the folder's other files do not describe them
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
-        self.exported: str | None = None  # the graph that was made here and stays
+        self.exported: str | None = None  # new graph that stays
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
         self._graphs: dict[str, Path] = {}
 
     @cached_property
     def digest(self) -> str:
-        """Return the digest of the model, see `encoder_digest`."""
+        """Return `encoder_digest`."""
         return encoder_digest(self.encoder)
 
     def facts(self) -> BenchedModel:
@@ -337,7 +328,7 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return the ONNX graph that a backend runs; one in fp32 is exported if the folder lacks it.
+        """Return a backend's graph; a missing fp32 one is exported.
 
         Raises `AbsentError`, and `ModelError` for a damaged or foreign graph.
         """
@@ -347,7 +338,7 @@ class Subject:
         return self._graphs[name]
 
     def _plain(self) -> Path:
-        """Write the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
+        """Write the unfused graph, for other runtimes."""
         file = self.scratch / "plain" / GRAPH_FILE
         file.parent.mkdir(parents=True)
         try:
@@ -357,7 +348,7 @@ class Subject:
         return file
 
     def _fused(self, precision: Precision) -> Path:
-        """Return the graph of the model's folder, else the one kept under the model's digest, else a new one."""
+        """Return the folder's graph, else one kept under the model's digest, else a new one."""
         name = GRAPH_FILES[precision]
         if self.folder is not None:
             graph = self.folder / name
@@ -385,7 +376,7 @@ class Subject:
         return graph
 
     def for_worker(self) -> Path:
-        """Return what a process of its own loads: the folder, or a configuration for random weights."""
+        """Return a folder to load, or a configuration for random weights."""
         if self.folder is not None:
             return self.folder
         if self.encoder.tokenizer is not None:
@@ -397,17 +388,17 @@ class Subject:
 
 
 class Contestants:
-    """The runners of all models, and their rows; one that fails leaves with its reason."""
+    """Runners of all models and their rows; failing ones leave with a reason."""
 
     def __init__(self, subjects: Sequence[Subject], backends: Sequence[Backend], device: torch.device) -> None:
         self.subjects, self.backends, self.device = subjects, backends, device
         self.encoders = {subject.role: subject.encoder for subject in subjects}
-        self.runners: dict[Key, Runner] = {}  # those that take part
-        self.rows: dict[Key, Contestant] = {}  # for the report, with those that left
-        self.notes: list[str] = []  # for the user
+        self.runners: dict[Key, Runner] = {}
+        self.rows: dict[Key, Contestant] = {}  # failed ones too
+        self.notes: list[str] = []
 
     def reading_texts(self) -> dict[Key, Runner]:
-        """Return the runners that take texts of any length."""
+        """Return runners for texts of any length."""
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
 
     def update(self, key: Key, **values: Any) -> None:
@@ -415,10 +406,7 @@ class Contestants:
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Start every model in every runtime with calls up to this batch size and length.
-
-        Raises `UsageError` if all fail, `ModelError` for a damaged model.
-        """
+        """Start all with calls up to this batch size and length. Raises `UsageError` if all fail."""
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
             key = subject.role, backend.name
@@ -432,9 +420,9 @@ class Contestants:
         self._require_some()
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
-        """Start a runner and return fields of its row."""
+        """Start a runner; return fields of its row."""
         graph = functools.partial(subject.graph, backend)
-        files = graph_files(graph()) if backend.runtime == "onnx" else []  # exporting is no part of starting
+        files = graph_files(graph()) if backend.runtime == "onnx" else []  # exporting is not timed
         begin, key = time.perf_counter(), (subject.role, backend.name)
         vocabulary, (batch_size, length) = subject.encoder.backbone.config.vocab_size, shape
         runner = guarded(key, make_runner)(
@@ -442,7 +430,7 @@ class Contestants:
         )
         for size, width in sorted({(1, min(length, 16)), (1, length), (batch_size, length)}):
             call = guarded(key, guarded(key, runner.prepare)(random_ids([width] * size, vocabulary)))
-            for _ in range(2):  # whatever compiles or tunes itself has done so afterwards
+            for _ in range(2):  # to compile and tune
                 call()
         self.runners[key] = runner
         loaded = sum(file.stat().st_size for file in files) if files else subject.facts().weights_bytes
@@ -456,7 +444,7 @@ class Contestants:
             )
 
     def surviving(self, task: str, measure: Callable[[], Found]) -> Found:
-        """Return the result of `measure` without contestants that fail in it: the others measure again."""
+        """Call `measure` again without contestants that fail in it."""
         while True:
             try:
                 return measure()
@@ -466,11 +454,11 @@ class Contestants:
                 del self.runners[error.key]
                 self.update(error.key, absent=f"{task}: {error}")
                 self._require_some()
-            with contextlib.suppress(RuntimeError):  # a GPU repeats a fault of its own
-                torch.cuda.empty_cache()  # once the error and its frames are gone
+            with contextlib.suppress(RuntimeError):  # a GPU repeats its fault
+                torch.cuda.empty_cache()  # after the error's frames are gone
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Write the peak memory at one batch size and length into the row of every contestant."""
+        """Write the peak memory at one batch size and length into every row."""
         models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
         subjects = {subject.role: subject for subject in self.subjects}
         requests = [
@@ -485,7 +473,7 @@ class Contestants:
             }
             for role, name in self.runners
         ]
-        # Side by side on the CPU; a GPU counts what all its processes hold.
+        # A GPU counts the memory of all its processes.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:
             for done, (key, result) in enumerate(zip(self.runners, pool.map(peak_memory, requests), strict=True), 1):
                 progress("Measuring memory", done, len(requests))

@@ -1,7 +1,7 @@
 """Run one model in one runtime: torch, an exported graph, or sentence-transformers.
 
-Runners share four methods: `prepare(ids)` makes a call that runs one batch, ready on the device, and waits for it;
-`encode_ids(ids)` and `encode(texts)` give vectors (n, d); `similarities(first, second)` scores them row by row, (n,).
+Runners share four methods: `prepare(ids)` makes a call that runs one batch, ready on the device, and waits;
+`encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from truncate_kit.models.encoder import Encoder, length_batches, original_order,
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")
-ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
-TENSORRT_TEXTS = 512  # of one batch, at most
-# One engine of TensorRT for all shapes, as each takes minutes to build.
+ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts
+TENSORRT_TEXTS = 512  # per batch, at most
+# One engine for all shapes: each takes minutes to build.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
     "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
@@ -36,12 +36,7 @@ _TENSORRT_SHAPES = {
 
 
 class AbsentError(TruncateKitError):
-    """A contestant cannot be measured; the bench writes the reason into its row and goes on.
-
-    Args:
-        reason: In words, or an error.
-        key: Of a contestant that failed while it ran.
-    """
+    """A contestant cannot be measured, or the one of `key` failed while it ran."""
 
     def __init__(self, reason: str | TruncateKitError, key: Key | None = None) -> None:
         message = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
@@ -50,27 +45,27 @@ class AbsentError(TruncateKitError):
 
 
 def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
-    """Draw ids for texts of these lengths from the vocabulary without its first tenth (special tokens)."""
+    """Draw ids of texts, without the vocabulary's first tenth (special tokens)."""
     generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
 
 
 def _dtype(backend: Backend) -> torch.dtype | None:
-    """Return the type that torch turns all weights to, unless they stay as they are."""
+    """Return the type of all weights, None if they stay."""
     weights = PRECISIONS[backend.precision].weights
     return None if weights in (None, "float32") else getattr(torch, str(weights))
 
 
 def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Tensor:
-    """Encode at most `size` texts of like length per call of `encode`: vectors (n, d) in the order of `ids`."""
+    """Encode at most `size` texts of like length per call; return vectors (n, d) in order."""
     chunks = length_batches([len(row) for row in ids], size)
     vectors = torch.cat([encode([ids[place] for place in chunk]) for chunk in chunks])
     return vectors[original_order(chunks)]
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Make a call without gradients that waits for the device."""
+    """Call without gradients, and wait for the device."""
 
     def run() -> Tensor:
         with torch.inference_mode():
@@ -84,7 +79,7 @@ def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], T
 
 @contextlib.contextmanager
 def _products_in(precision: str) -> Iterator[None]:
-    """Multiply float32 matrices of torch as `highest`, or as `high` for TF32."""
+    """Multiply float32 matrices as `highest`, or `high` for TF32."""
     usual = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -94,7 +89,7 @@ def _products_in(precision: str) -> Iterator[None]:
 
 
 class TorchRunner:
-    """torch, eager or compiled, in fp32 or with all weights in bf16 or fp16."""
+    """torch, eager or compiled."""
 
     def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
         self.device = device
@@ -107,14 +102,14 @@ class TorchRunner:
             except (ImportError, ValueError) as error:
                 raise AbsentError(f"{backend.attention} cannot be used: {first_line(error)}") from error
         if backend.compiled:
-            model = copy.copy(model)  # compiling marks the module; the eager row shares the weights, not the mark
+            model = copy.copy(model)  # compiling marks the module, which the eager row uses
             model.compile(dynamic=not backend.static, mode="reduce-overhead" if backend.captured else None)
         self.model = model.to(device).eval()
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
         """Prepare one batch."""
-        with torch.inference_mode():  # tensors made outside would let a compiled model compile once more
+        with torch.inference_mode():  # tensors made outside would compile again
             batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
 
         def call() -> Tensor:
@@ -135,14 +130,14 @@ class TorchRunner:
 
 
 class OnnxRunner:
-    """The graph of one model in `OnnxEncoder`; fixed shapes in a session of their own.
+    """A graph in `OnnxEncoder`, and fixed shapes in another session.
 
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device) -> None:
         self.reader = encoder.reader if encoder.tokenizer is not None else None
-        # On torch's current stream, so that one clock on the device sees both; 0 means no stream.
+        # torch's current stream, so that its events time both; 0 means no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
         on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
@@ -160,14 +155,14 @@ class OnnxRunner:
             )
             session = open_session(graph, device=device, threads=threads, on_cuda=on_cuda)
         except TruncateKitError as error:
-            if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT does not build every graph
+            if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
                 raise
             raise AbsentError(error) from error
         self.shapes = FixedShapes(session, device, self.model.width)
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
-        """Prepare one batch, with inputs and outputs on the device."""
+        """Prepare one batch."""
         return self.shapes.bound(padded(ids, 0 if self.reader is None else self.reader.padding_id))
 
     def encode_ids(self, ids: Ids) -> Tensor:
@@ -184,7 +179,7 @@ class OnnxRunner:
 
 
 class PeerRunner:
-    """The saved folder of one model, loaded and run by sentence-transformers (extra `st`) as its users run it."""
+    """A saved folder in sentence-transformers."""
 
     def __init__(self, backend: Backend, encoder: Encoder, folder: Callable[[], Path], *, device: torch.device) -> None:
         if encoder.tokenizer is None:
@@ -199,19 +194,19 @@ class PeerRunner:
             model = peer.SentenceTransformer(
                 str(folder()), device=str(device), local_files_only=True, model_kwargs=options
             )
-        except Exception as error:  # a module of its own, an old version: its loader raises anything
+        except Exception as error:  # its loader raises anything
             raise AbsentError(f"sentence-transformers does not load it: {first_line(error)}") from error
         self.model = model if (dtype := _dtype(backend)) is None else model.to(dtype)
         self.similarities = encoder.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], Tensor]:
-        """Prepare one batch for its modules, without its tokenizer."""
-        model = self.model  # not self: its memory is measured without the other model
+        """Prepare one batch."""
+        model = self.model  # not self, which holds the other model: memory is measured
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
         return _waiting(lambda: model(dict(batch))["sentence_embedding"], self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids by its modules, because its encode takes texts only."""
+        """Encode ids."""
         return encode_in_chunks(ids, self.batch_size, lambda part: self.prepare(part)().float().cpu())
 
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -233,18 +228,7 @@ def make_runner(
     folder: Callable[[], Path],
     device: torch.device,
 ) -> Runner:
-    """Make `encoder` run in `backend`, on as many CPU threads as torch.
-
-    Args:
-        backend: Runs it.
-        encoder: Is run.
-        graph: Gives its ONNX graph, exporting it if needed.
-        folder: Gives its folder.
-        device: On which it runs.
-
-    Raises:
-        AbsentError: This machine or this environment cannot.
-    """
+    """Make the runner of a backend, on as many CPU threads as torch. Raises `AbsentError` if it cannot run here."""
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("it needs a GPU")
     try:
@@ -259,14 +243,14 @@ def make_runner(
 
 
 def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
-    """Make a call that fails with an `AbsentError`, or a `TruncateKitError`, which the user can mend."""
+    """Turn errors of a call into `AbsentError`, except `TruncateKitError`."""
 
     def guard(*arguments: Any, **options: Any) -> Found:
         try:
             return call(*arguments, **options)
         except TruncateKitError:
             raise
-        except Exception as error:  # runtimes and compilers raise classes of their own
+        except Exception as error:  # runtimes and compilers raise anything
             backend = BACKENDS[key[1]]
             reason = "the GPU's memory does not hold it" if is_out_of_memory(error) else first_line(error)
             runtime = "torch.compile" if backend.compiled else backend.title

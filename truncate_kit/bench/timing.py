@@ -1,4 +1,4 @@
-"""Time contestants side by side: one sentence at a time, fixed shapes, a real set of sentences."""
+"""Time contestants side by side: single sentences, fixed shapes, a real set."""
 
 import itertools
 import time
@@ -17,11 +17,11 @@ Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
 Runners = Mapping[Key, Runner]
 
-# Thread pools of a runtime keep spinning for some milliseconds and would slow the next one.
+# Thread pools spin for some milliseconds and would slow the next runtime.
 _REST = 0.02
-_PRODUCT = 1536  # rows of the matrices by which precisions are compared
+_PRODUCT = 1536  # rows of matrices in `slower_in_bf16`
 WARM_UP_TEXTS = 64
-LATENCY_CALLS = 10  # per round: a 95th percentile wants more calls than a median
+LATENCY_CALLS = 10  # per round, for a 95th percentile
 
 
 def interleaved(
@@ -34,14 +34,8 @@ def interleaved(
 ) -> dict[Name, tuple[float, ...]]:
     """Time `rounds × calls_per_round` calls of each in turns, so that a slower machine slows all.
 
-    Each round starts with another contestant, and each visit with a rest and an untimed call.
-
-    Args:
-        calls: By contestant; a call waits for its device.
-        rounds: Each visits all contestants.
-        calls_per_round: Timed calls of each visit.
-        warm_up: The untimed call, by default the call itself.
-        on_device: Gets the seconds between two events of the GPU around each call.
+    Each visit begins with a rest and an untimed `warm_up`, by default the call itself. `on_device` gets seconds between
+    GPU events around each call.
     """
     seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
@@ -70,7 +64,7 @@ def interleaved(
 def time_shape(
     runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
 ) -> list[Timing]:
-    """Time batches of one shape (batch size, length) without padding, ids ready in memory."""
+    """Time batches of one shape (batch size, length), ids in memory."""
     batch_size, length = shape
     calls = {}
     for key, runner in runners.items():
@@ -112,7 +106,7 @@ def _timings(
 
 
 def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Take at most `count` distinct texts, evenly spread: files are often sorted by source."""
+    """Take at most `count` distinct texts, evenly spread: files are often sorted."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) <= count:
         return tuple(distinct)
@@ -122,9 +116,9 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, random: bool, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time texts, tokeniser included: all of them in batches, or `singly` one by one.
+    """Time texts with their tokenizer, in batches or `singly`.
 
-    random: Time random ids instead, without a tokenizer: of each text as many as it has words, plus two.
+    random: Time random ids instead, two more than each text has words.
     """
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
 
@@ -148,7 +142,7 @@ def time_texts(
         calls_per_round=LATENCY_CALLS if singly else 1,
         warm_up=None if singly else {key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
     )
-    count = len(texts) if singly else 1  # of the calls that these texts took
+    count = len(texts) if singly else 1  # calls
     tokens = {role: round(sum(map(len, rows)) / count) for role, rows in ids.items()}
     return _timings(seconds, "one sentence" if singly else "real set", len(texts) // count, tokens)
 

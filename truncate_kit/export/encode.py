@@ -1,7 +1,4 @@
-"""Encode a file of texts of any size to a file of vectors, in flat memory.
-
-Rows grow in a hidden folder beside the output in chunks with checksums; a resumed run makes the missing ones.
-"""
+"""Encode a file of texts to a file of vectors, in flat memory, chunk by chunk; a killed run can be resumed."""
 
 import io
 import json
@@ -31,27 +28,27 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
 from truncate_kit.models.store import StoredRows
 
-CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work to do again
-_STEP = 100_000  # texts between two messages while they are counted
+CHUNK = 4096  # rows: fill all cores, and take seconds to do again
+_STEP = 100_000  # texts between two reports of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile(Result):
-    """One run of `encode_file`."""
+    """Result of one run."""
 
     file: str
     source: str
     graph: str | None  # the file that ran in ONNX Runtime
-    shape: tuple[int, ...]  # of the stored array
+    shape: tuple[int, ...]
     dtype: str
     file_bytes: int
-    resumed_at: int  # rows that an earlier run had left
-    seconds: float  # of this run, counting and encoding
-    num_cut: int | None = None  # texts encoded by this run that are longer than the model takes
+    resumed_at: int  # rows from earlier runs
+    seconds: float  # of this run
+    num_cut: int | None = None  # too long texts among those encoded in this run
 
     @property
     def rate(self) -> float:
-        """Return the texts per second of this run."""
+        """Return texts per second."""
         return (self.shape[0] - self.resumed_at) / self.seconds
 
 
@@ -68,21 +65,21 @@ def encode_file(
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns).
 
-    The same call continues a killed run and ends with the same bytes. NAME.json beside `out` holds its origin.
+    The same call resumes a killed run, with the same bytes. NAME.json beside `out` holds its origin.
 
     Args:
-        encoder: The model.
-        source: A .txt file with one text a line, or a .csv, .tsv, .jsonl or .parquet file.
-        out: The .npy file.
+        encoder: In torch, or as a graph.
+        source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
+        out: Ends in .npy.
         column: Of the texts.
-        form: Of the stored vectors; by default float32, as the model gives them.
-        chunk: Rows that are encoded together.
-        engine: Encodes the chunks, by default one after another here.
+        form: By default float32, unchanged.
+        chunk: Rows encoded together.
+        engine: By default this process.
         progress: Called after each chunk.
 
     Raises:
         DataError: A row has no text.
-        UsageError: `out` was made from something else.
+        UsageError: `out` exists and holds something else.
         FileProblemError: `out` cannot be written.
     """
     progress, begin = reporter(progress), time.perf_counter()
@@ -112,9 +109,9 @@ def encode_file(
                 cut, done = cut + num_cut, done + len(part.texts)
                 progress("Encoding", done, count)
             if seen.hexdigest() != job["texts"]:
-                shutil.rmtree(work, ignore_errors=True)  # rows of other texts than those that were counted
+                shutil.rmtree(work, ignore_errors=True)
                 raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-            # First, so that the output never stands without its note.
+            # First: the output never stands without its note.
             write_json(note, {"job": job, "sha256": digest_of(stored.file)})
             try:
                 stored.file.replace(out)
@@ -135,7 +132,7 @@ def encode_file(
 
 
 def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
-    """Return whether vectors have length 1."""
+    """Check that vectors have length 1."""
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
     if encoder.report is not None:
@@ -145,18 +142,16 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
 
 
 def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
-    """Return the number of texts and their SHA-256."""
     count, digest = 0, Digest()
     for count, text in enumerate(texts, start=1):
         digest.add(text)
         if count % _STEP == 0:
-            progress("Counting texts", count, count + 1)  # the total is what this finds out
+            progress("Counting texts", count, count + 1)  # the total is unknown yet
     progress("Counting texts", count, count)
     return count, digest.hexdigest()
 
 
 def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
-    """Return whether `out` is the result of this job. Raises `UsageError` if it is another file."""
     if not out.exists():
         return False
     try:
@@ -172,7 +167,6 @@ def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
 
 
 def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
-    """Open the rows that are there, or begin them."""
     header, width, count = io.BytesIO(), job["width"], job["num_texts"]
     descr, shape = np.lib.format.dtype_to_descr(form.dtype), (count, form.columns(width))
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
@@ -191,7 +185,7 @@ def _ignore(message: Any) -> None:
 
 
 class Chunk:
-    """Texts that are encoded together; start: number of texts before them."""
+    """Texts that are encoded together; `start` texts come before them."""
 
     def __init__(self, start: int, texts: list[Any]) -> None:
         self.start, self.texts = start, texts
@@ -201,7 +195,7 @@ class Chunk:
 
 
 def _chunks(texts: Iterator[str], job: dict[str, Any], digest: Digest) -> Iterator[Chunk]:
-    """Yield the counted texts in whole chunks, and add each to `digest`."""
+    """Yield whole chunks, and add their texts to `digest`."""
     for start in range(0, job["num_texts"], job["chunk"]):
         wanted = min(job["chunk"], job["num_texts"] - start)
         chunk = Chunk(start, list(islice(texts, wanted)))
@@ -211,7 +205,7 @@ def _chunks(texts: Iterator[str], job: dict[str, Any], digest: Digest) -> Iterat
 
 
 class EncodingWork:
-    """Encoding as work for an engine; a graph travels as its files and is opened by the worker."""
+    """Encoding as work for an engine; a graph travels as its files."""
 
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
         self._encoder: Any = encoder
@@ -220,7 +214,7 @@ class EncodingWork:
         self._home: tempfile.TemporaryDirectory[str] | None = None
 
     def move(self, device: str) -> None:
-        """Go to another device."""
+        """Move the model."""
         if self._graph is not None:
             name, files, reader, heads = self._graph
             self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
@@ -232,7 +226,7 @@ class EncodingWork:
             self._encoder.to(device)
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the rows as they are stored, and the number of texts that are longer than the model takes."""
+        """Return the stored rows, and the number of too long texts."""
         rows = self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
         reader = self._encoder.reader
         return rows, 0 if reader is None else reader.num_cut(chunk.texts)

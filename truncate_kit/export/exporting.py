@@ -1,4 +1,4 @@
-"""Export a saved folder with a graph that was checked against the encoder; a failure leaves the folder as it was."""
+"""Export a checked graph into a saved folder; a failure leaves the folder as it was."""
 
 import tempfile
 from dataclasses import replace
@@ -54,7 +54,7 @@ from truncate_kit.models.pipeline import encoder_digest, load_by_any_runtime, or
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
-# Unfused attention needs tens of GB for a batch of 17 with thousands of tokens: such lengths run alone.
+# More attention scores would take tens of GB unfused: such lengths run alone.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
 
@@ -72,19 +72,19 @@ def export_onnx(
     """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
 
     Args:
-        encoder: Model of the graph.
-        folder: If it holds this encoder, the graph and export.json are added, beside graphs of other precisions;
-            otherwise it is written anew by `save_encoder`, without a tokenizer with the configuration only.
-        settings: Precision, target and the end of the graph.
-        pairs: Graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
-        search_pairs: Other graded pairs for the search of int8.
-        progress: True draws bars and logs; else called as the work goes on.
+        encoder: Goes into the graph.
+        folder: If it holds this encoder, the graph and export.json are added; else it is replaced by the saved
+            encoder, without a tokenizer by its configuration only.
+        settings: Of the graph.
+        pairs: Their score must stay (fp32, fp16) or is reported (int8).
+        search_pairs: Other pairs, for int8's choice of layers.
+        progress: True draws bars and logs; else called.
 
     Raises:
         UsageError: int8 without `search_pairs`.
-        MissingExtraError: ONNX Runtime or the exporter is not installed.
+        MissingExtraError: ONNX Runtime or onnxscript is missing.
         FileProblemError: The folder cannot be written.
-        ModelError: The export fails, or export.json is damaged; the folder stays as it was.
+        ModelError: A check fails, or export.json is damaged.
     """
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
@@ -105,10 +105,7 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> ExportReport:
-    """Write the checked float32 graph of `encoder` and its export.json alone; raise as `export_onnx`.
-
-    `folder` is replaced as a whole, or stays as it was on failure.
-    """
+    """Replace `folder` by the checked float32 graph and its export.json; raise as `export_onnx`."""
     with replacing(local_path(folder)) as place:
         place.mkdir()
         return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target))
@@ -130,10 +127,9 @@ def _export_into(
     search_pairs: PairSet | None = None,
     progress: Progress = silent,
 ) -> ExportReport:
-    """Make, write and check a graph and its record."""
     runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
     require("onnxscript", extra="cpu")
-    read_exports(folder)  # replacing a damaged one would lose the reports on the other graphs
+    read_exports(folder)  # a damaged one must not be replaced
     traced = with_normalization(encoder, settings.normalize)
     graph, facts = _make(traced, settings, search_pairs, progress)
     path = folder / GRAPH_FILES[precision]
@@ -161,7 +157,7 @@ def _export_into(
             file=path.name,
             file_bytes=sum(part.stat().st_size for part in files),
             opset=int(graph.opset_imports[""]),
-            # The GPU build of ONNX Runtime has a name of its own.
+            # ONNX Runtime's GPU build has another name.
             versions=versions() | {name: version(name) for name in _EXPORTERS} | {"onnxruntime": runtime.__version__},
             fused_nodes=count_fused_nodes(graph),
             graph_sha256={part.name: digest_of(part) for part in files},
@@ -182,7 +178,7 @@ def _export_into(
 def _make(
     encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
 ) -> tuple[Any, dict[str, Any]]:
-    """Make the graph in its precision; return it with fields of the report."""
+    """Return the graph with fields of the report."""
     progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target)
     progress("Exporting", 1, 1)
@@ -205,7 +201,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact, embed_limit=settings.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit of its own
+            check_graph(exact, encoder)  # int8 has no limit
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -220,10 +216,9 @@ def _make(
 def check_graph(
     file: Path, encoder: Encoder, *, precision: Precision = "fp32", progress: Progress = silent
 ) -> dict[str, float]:
-    """Compare the graph on the CPU with the encoder, normalised like it, over shapes and paddings.
+    """Compare the graph on the CPU with the encoder; return `ExportReport.checks`.
 
-    Return the largest differences, see `ExportReport.checks`. Raises `ModelError` on one above the limit of the
-    precision, on NaN, and if ONNX Runtime cannot load the file.
+    Raises `ModelError` above the precision's limit, on NaN, and if the graph does not load.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
@@ -239,7 +234,7 @@ def check_graph(
         cases.append(("token states", batch, STATES, None))
     for pairs in (1, 8) if encoder.heads is not None else ():
         batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
-        if pairs > 1:  # the last pair is one text twice
+        if pairs > 1:  # end with one text twice
             for value in batch.values():
                 value[-1] = value[pairs - 1]
         cases.append((f"score of {counted(pairs, 'pair')}", batch, SCORE, 1.0))
@@ -248,7 +243,7 @@ def check_graph(
         progress("Checking the graph", done, len(cases) + 1)
         expected = _expected(encoder, batch, output)
         checks[name] = _compare(name, _run(session, batch, name, output), expected, limit, unit)
-    # Padding must not change the vector of a text.
+    # Padding must not change vectors.
     plain = _random_batch(encoder, 1, max(1, longest // 2))
     rest = torch.zeros((1, longest - max(1, longest // 2)), dtype=torch.long)
     ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
@@ -259,13 +254,12 @@ def check_graph(
 
 
 def odd_inputs(encoder: Encoder) -> list[Feeds]:
-    """Make the longest batch and the odd ones as feeds."""
+    """Make feeds of extreme ids and the greatest length."""
     batches = [_random_batch(encoder, 1, encoder.max_length), *_odd_batches(encoder).values()]
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
 
 def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
-    """Make a batch of one token over and over, and one of a token alone."""
     length = min(max(_LENGTHS), encoder.max_length)
     last = int(encoder.backbone.config.vocab_size) - 1
     ids = torch.stack([torch.full((length,), token) for token in (0, last // 2, last)])
@@ -277,7 +271,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Draw ids; the first row fills the length, the others end anywhere."""
+    """Draw ids; the first row has the full length, the others any."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
@@ -286,7 +280,7 @@ def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
 
 
 def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
-    # RoBERTa's positions count the ids that are not padding, so padding may stand only under a mask of 0.
+    # RoBERTa counts positions without padding ids: they may stand only under a mask of 0.
     padding = encoder.backbone.config.pad_token_id
     if padding is not None:
         other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)
@@ -314,7 +308,7 @@ def _without_padding(result: NDArray[np.float32], batch: Batch, output: str) -> 
 
 
 def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
-    """Return the largest difference in units of `unit`, by default the largest expected entry."""
+    """Return the largest difference over `unit`, by default over the largest expected entry."""
     if not (np.isfinite(expected).all() and np.isfinite(result).all()):
         raise failed_check(f"{name}: vectors hold NaN or infinity")
     if result.shape != expected.shape:
@@ -329,7 +323,7 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 def check_score(
     encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
-    """Return the correlations of both as fields of the report; raise `ModelError` if one moves too far."""
+    """Return correlations as fields of the report; raise `ModelError` if one moves too far."""
     limit = PRECISIONS[precision].score_limit
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
@@ -342,14 +336,13 @@ def check_score(
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
-    """Compare vectors of texts run alone, in batches, and padded to the longest, on at most 200 pairs.
+    """Compare unit vectors of texts run in batches, and padded to the longest, with texts run alone.
 
-    Return by `batch_` and `padding_` the largest change of an entry (`difference`) and the lowest `cosine` to the text
-    run alone; Spearman × 100 as `spearman_alone` and `spearman_batched`; `num_pairs`.
+    Differences are largest changes of an entry, cosines the lowest ones, Spearman × 100.
     """
     assert exported.reader is not None
     chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]
-    if len({pair.target for pair in chosen}) < 2:  # a set sorted or filled oddly: then all of it
+    if len({pair.target for pair in chosen}) < 2:  # Spearman would be undefined
         chosen = pairs.pairs
     places = PlacedPairs.of(chosen)
     ids = exported.reader.token_ids(places.texts)

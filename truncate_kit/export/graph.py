@@ -27,11 +27,11 @@ Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-SCORE = "score"  # of pairs, if the encoder has heads
-STATES = "last_hidden_state"  # for loaders that pool by themselves; never fetched here
+SCORE = "score"  # of pairs
+STATES = "last_hidden_state"  # for loaders that pool by themselves
 GRAPH_FILE = GRAPH_FILES["fp32"]
-MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
-LENGTH = 7  # of the texts that are traced, at most
+MICROSOFT = "com.microsoft"  # domain of ONNX Runtime's own operators
+LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
@@ -41,10 +41,7 @@ _NORM = "embeddings.LayerNorm.weight"
 
 
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """Return the encoder as it goes into the graph, sharing its weights.
-
-    normalize: End in unit vectors, or without a final Normalize module; by default it stays.
-    """
+    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize, None keeps it."""
     tail = list(encoder.tail)
     if normalize is not None and ends_normalized(encoder):
         tail.pop()
@@ -56,56 +53,46 @@ def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 
 
 def ends_normalized(encoder: Encoder) -> bool:
-    """Check that the last thing the encoder does is to scale vectors to length 1."""
+    """Check that vectors are scaled to length 1 at the end."""
     return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
 
 
 class Traced(nn.Module):
-    """An encoder with both outputs of its graph: vectors (n, out), and token states or scores of pairs (n // 2,).
-
-    Text i is scored with text i + n // 2.
-    """
+    """An encoder with a second output: token states, or scores (n // 2,) of text i with text i + n // 2."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return vectors, and states or scores."""
+        """Return vectors (n, out), and states or scores."""
         heads = self.encoder.heads
         if heads is None:
             states = self.encoder.token_states(input_ids, attention_mask)
             return self.encoder.from_states(states, attention_mask), states
         vectors: Tensor = self.encoder(input_ids, attention_mask)
         half = vectors.shape[0] // 2
-        # Scored all round and cut at the end: kernels fail on 0 pairs, the case of a single text.
+        # Scored all round, then cut: kernels fail on the 0 pairs of a single text.
         return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
-    """Trace the encoder for any batch and length, and fuse its operators; return an `onnx_ir.Model`.
+    """Trace an `onnx_ir.Model` for any batch and length, by default `fused` for the target.
 
-    Args:
-        encoder: Is traced.
-        target: Device of the fused kernels.
-        fused: False leaves the graph as traced.
-
-    Raises:
-        MissingExtraError: onnxscript is not installed.
-        ModelError: Tracing or fusing fails.
+    Raises `MissingExtraError`, and `ModelError` if tracing fails.
     """
     require("onnxscript", extra="cpu")
     try:
         with _quiet(), _frozen(encoder), _constant_positions(encoder):
             model = _trace(encoder)
-            # ONNX Runtime fuses other families itself at load.
+            # ONNX Runtime fuses other families at load.
             if fused and encoder.family.fused_attention:
                 require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
-            # The tracer leaves weights of two products to be turned in every run.
+            # Else some weights are transposed in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
-    except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
+    except Exception as error:  # the tracer raises anything
         raise ModelError(
             f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
             hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
@@ -114,12 +101,12 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 
 
 def fold_constants(model: Any) -> set[str]:
-    """Compute products of weights alone, as of DeBERTa's positions, in place; return their names.
+    """Compute products of weights alone (DeBERTa's positions) in place; return their names.
 
-    A session does so in float32 only.
+    ONNX Runtime does so in float32 only.
     """
     known = set(model.graph.initializers)
-    _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
+    _fold(model, lambda node: node.op_type != "Concat")  # projections that blocks share stay shared
     return set(model.graph.initializers) - known
 
 
@@ -130,7 +117,7 @@ def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
 
 
 def _trace(encoder: Encoder) -> Any:
-    # Different sizes above 1, so that neither batch nor length is taken for a constant.
+    # Different sizes above 1: neither is taken for a constant.
     ids = torch.ones((5, min(LENGTH, encoder.max_length)), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
@@ -144,16 +131,15 @@ def _trace(encoder: Encoder) -> Any:
         output_names=[OUTPUT, *second],
         verbose=False,
     )
-    assert program is not None  # the old exporter has no program
+    assert program is not None
     return program.model
 
 
 @contextmanager
 def _frozen(encoder: Encoder) -> Iterator[None]:
-    """Trace without dropout, gradients and hooks for hidden states."""
     training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
     encoder.eval().requires_grad_(False)
-    # Tracing installs the hooks again: each layer would be captured twice, also later.
+    # Tracing installs its hooks again: layers would be captured twice.
     forget_capturing(encoder.backbone)
     try:
         yield
@@ -166,7 +152,7 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _constant_positions(encoder: Encoder) -> Iterator[None]:
-    """Make normed tables of relative positions constants, which `fold_constants` cannot compute."""
+    """Make normed tables of relative positions constants; `fold_constants` cannot."""
     name = "get_rel_embedding"
     tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
     for module, table in tables.items():
@@ -180,14 +166,13 @@ def _constant_positions(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence exporters that report every missing optional operator."""
+    """Silence reports of every missing optional operator."""
     with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
         yield
 
 
 def _split_skip_norms(model: Any) -> None:
-    """Turn each SkipLayerNormalization back into Add and LayerNormalization."""
-    # On the CPU its kernel takes about twice as long as the parts (benchmarks/encoding).
+    """Split SkipLayerNormalization: on the CPU it takes twice as long as its parts (benchmarks/encoding)."""
     ir = require("onnx_ir", extra="cpu")
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         total, skip, scale, shift, *bias = node.inputs
@@ -200,7 +185,7 @@ def _split_skip_norms(model: Any) -> None:
         epsilon = node.attributes["epsilon"].as_float()
         made.append(ir.node("LayerNormalization", [total, scale, shift], attributes={"axis": -1, "epsilon": epsilon}))
         model.graph.insert_before(node, made)
-        for place, new in ((0, made[-1].outputs[0]), (3, total)):  # an output of the graph keeps its name
+        for place, new in ((0, made[-1].outputs[0]), (3, total)):
             if place < len(node.outputs):
                 old = node.outputs[place]
                 name, output = old.name, old.is_graph_output()
@@ -216,11 +201,10 @@ def _split_skip_norms(model: Any) -> None:
 
 
 def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
-    """Give every fused attention of an `onnx_ir.Model` its mask in this form, in place; return the form it has.
+    """Give fused attentions their mask in place; return its form, "unfused" without such attentions.
 
-    Tokens, the attention mask itself, (b, t), suit the CPU, with padding on either side. Lengths, its sums, (b,), suit
-    CUDA, with padding on the right: fused kernels take lengths or no mask at all, TensorRT's on GPUs of SM 70 to 89,
-    cuDNN's from SM 90 on (since ONNX Runtime 1.30). Return "unfused" for a graph without fused attention.
+    "tokens", the mask itself (b, t), suits the CPU. "lengths", its sums (b,), needs padding on the right, and lets CUDA
+    use TensorRT's (SM 70 to 89) or cuDNN's (from SM 90, ONNX Runtime 1.30) fused kernels.
     """
     ir = require("onnx_ir", extra="cpu")
     attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
@@ -243,9 +227,9 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
 
 
 def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
-    """Shorten the dozen nodes before the first block of an `onnx_ir.Model`, in place; return whether it had them."""
-    # All tokens have type 0, so its row is added to the positions. EmbedLayerNormalization does the rest; in int8 the
-    # look-up of words stays a node, because its table goes into bytes. RoBERTa's positions follow the mask.
+    """Fuse the dozen nodes before the first block in place; return False without them."""
+    # The row of type 0, the only one used, is added to the positions. In int8 words stay a Gather, which becomes bytes.
+    # RoBERTa's positions follow the mask.
     ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
     tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
     if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
@@ -270,7 +254,7 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
         made = [length, places, total, ir.Node("", "LayerNormalization", inputs, kept, name=norm.name)]
     else:
         model.graph.opset_imports.setdefault(MICROSOFT, 1)
-        narrow = _as_int32(ir, ids, "input_ids_int32")  # the kernel takes no other integers
+        narrow = _as_int32(ir, ids, "input_ids_int32")
         inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
         kept = [norm.attributes["epsilon"]]
         made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
@@ -297,7 +281,7 @@ def _as_int32(ir: Any, value: Any, name: str) -> Any:
 
 
 def count_fused_nodes(model: Any) -> dict[str, int]:
-    """Count ONNX Runtime's own operators in the graph; see `fused_attention`."""
+    """Count ONNX Runtime's own operators by name."""
     return dict(Counter(str(node.op_type) for node in model.graph if node.domain == MICROSOFT))
 
 
@@ -305,7 +289,7 @@ def count_fused_nodes(model: Any) -> dict[str, int]:
 
 
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
-    """Write the graph; return the file beside it for weights of more than `embed_limit` bytes.
+    """Write the graph; return the file of its weights if they exceed `embed_limit` bytes.
 
     Raises `FileProblemError`.
     """
@@ -313,7 +297,7 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > embed_limit:
-        digest = hashlib.sha256()  # names the file, so that a graph never meets other weights
+        digest = hashlib.sha256()  # in the file's name: a graph never meets other weights
         for weight in weights:
             digest.update(weight.tobytes())
         data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
@@ -325,7 +309,7 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
 
 
 def strip_notes(model: Any) -> None:
-    """Remove the tracer's notes, in place: they hold paths of this machine."""
+    """Remove the tracer's notes in place: they hold local paths."""
     for node in model.graph.all_nodes():
         node.doc_string = None
         for noted in (node, *node.outputs):
@@ -335,12 +319,12 @@ def strip_notes(model: Any) -> None:
 
 
 def graph_files(graph: Path) -> list[Path]:
-    """List the graph and the files of its weights."""
+    """List the graph and its weight files."""
     return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Count the bytes of one row in all weights of that number of rows, as in word embeddings."""
+    """Sum the bytes of one row over all weights with `rows` rows, such as word embeddings."""
     ir = require("onnx_ir", extra="cpu")
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
@@ -348,17 +332,17 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
-    """Yield a function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU."""
+    """Yield a function from inputs to the named values, computed on the CPU."""
     ir = require("onnx_ir", extra="cpu")
     runtime = require("onnxruntime", extra="cpu")
     watched = model.clone()
     values = {value.name: value for node in watched.graph for value in node.outputs}
     watched.graph.outputs[:] = [values[name] for name in names]
     for value in watched.graph.outputs:
-        value.dtype = value.dtype or ir.DataType.FLOAT  # fusing leaves some without one
+        value.dtype = value.dtype or ir.DataType.FLOAT  # fusing drops some
     options = runtime.SessionOptions()
     options.log_severity_level = 4
-    # Through a file: no protobuf holds a graph with weights of more than 2 GiB.
+    # Through a file: protobuf ends at 2 GiB.
     with tempfile.TemporaryDirectory(prefix="truncate-kit-watch-") as scratch:
         file = Path(scratch) / GRAPH_FILE
         save_graph(watched, file)

@@ -1,7 +1,6 @@
-"""float16 for CUDA, node by node, with islands in float32 where sums or scores may leave its range.
+"""float16 for CUDA, with float32 islands for sums and scores that may leave its range.
 
-ONNX Runtime's own converter goes down to float16 between two neighbouring nodes in float32, so that a masked score
-becomes infinite inside an island.
+ONNX Runtime's own converter narrows between neighbouring float32 nodes, so that masked scores become infinite.
 """
 
 from collections import Counter
@@ -16,30 +15,29 @@ from truncate_kit.export.int8 import quantizable
 from truncate_kit.models.families import Family
 
 _SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
-_LARGE = 1024  # numbers of a constant that is worth storing in half
+_LARGE = 1024  # size of a constant worth storing in half
 _INTEGER = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"))
 _BOOLEAN = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN"))
-# Operators that make new values; the others move or mask them.
+# The others only move or mask values.
 _VALUES = frozenset(
     ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
      "SkipLayerNormalization", "EmbedLayerNormalization", "MultiHeadAttention", "RMSNormalization",
      "SimplifiedLayerNormalization")
 )  # fmt: skip
-_MASKED = -1e30  # below it, a score is masked
-# Squares and sums, as in norms without an operator of their own, and what CUDA has no float16 kernel for.
+_MASKED = -1e30  # scores below it are masked
+# Squares and sums, as in unfused norms, and operators without a float16 kernel.
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-# Pooling that takes states as they are: only what follows is wide.
+# Pooling without sums: only its readers are wide.
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
-    """Copy an `onnx_ir.Model` in float16, inputs and outputs as they are.
+    """Copy an `onnx_ir.Model` in float16 with the same inputs and outputs.
 
-    Squares, sums over tokens and all after pooling stay in float32, and so do unfused scores of disentangled attention.
-    Return the graph, the number of each operator in float32, and the largest other value on these inputs. Raises
-    `ModelError` if that does not fit into float16.
+    Also return the float32 operators by number, and the largest other value on `odd_inputs`. Raises `ModelError` if
+    that exceeds float16.
     """
     wide = _wide_nodes(model)
     if family.float32_scores:
@@ -54,7 +52,7 @@ def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[An
 
 
 def _wide_nodes(model: Any) -> set[str]:
-    """Name the nodes that stay in float32 in every family: squares, sums, and all that follows pooling."""
+    """Name the float32 nodes of every family: squares, sums, and all after pooling."""
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     for node in nodes:
@@ -63,18 +61,16 @@ def _wide_nodes(model: Any) -> set[str]:
     for node in nodes:
         above = {str(maker.name) for maker in _makers(node)}
         below = {str(reader.name) for reader in _readers(node)}
-        if above & wide and below and below <= wide:  # between two such nodes, as a small number before a root
+        if above & wide and below and below <= wide:  # between two, such as an epsilon before a root
             wide.add(str(node.name))
     return wide
 
 
 def _is_float(value: Any) -> bool:
-    """Check whether a value is made of states: the lengths of an attention's mask are integers."""
     return str(value.dtype) == "FLOAT" if value.dtype is not None else not value.is_graph_input()
 
 
 def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[str]:
-    """Name these nodes and all that are reached from them step by step."""
     waiting, names = list(nodes), set[str]()
     while waiting:
         node = waiting.pop()
@@ -93,7 +89,7 @@ def _makers(node: Any) -> list[Any]:
 
 
 def _score_nodes(model: Any) -> set[str]:
-    """Name the nodes between the projections and each Softmax, the Softmax itself included."""
+    """Name the nodes from the projections to each Softmax, included."""
     projections = quantizable(model)
     return _reached(
         [node for node in model.graph if node.op_type == "Softmax"],
@@ -104,8 +100,7 @@ def _score_nodes(model: Any) -> set[str]:
 
 
 def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
-    """Find the largest magnitude outside the islands on these inputs, and its node."""
-    # Fused attention sums in float32 inside.
+    """Find the largest magnitude outside the islands, and its node."""
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
     for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:
@@ -121,7 +116,7 @@ def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tu
 
 
 def _narrow(model: Any, wide: set[str]) -> None:
-    """Turn an `onnx_ir.Model` to float16, in place, except the nodes in `wide`, its inputs and outputs."""
+    """Narrow all but the nodes in `wide`, inputs and outputs, in place."""
     ir = require("onnx_ir", extra="cpu")
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
@@ -136,13 +131,13 @@ def _narrow(model: Any, wide: set[str]) -> None:
         for node in nodes
         if node.name not in wide
         for place, value in enumerate(node.outputs)
-        # A norm gives its mean and spread in float32 whatever it gets.
+        # A norm's mean and spread are float32 always.
         if value in floats and not (place in (1, 2) and "LayerNorm" in node.op_type)
     }
     crossed: dict[tuple[Any, Any], Any] = {}
 
     def as_type(value: Any, kind: Any, before: Any) -> Any:
-        """Return the value in another type: an initializer converted, else through one Cast for all its readers."""
+        """Convert an initializer, else share one Cast between readers."""
         if (value, kind) not in crossed:
             name = f"{value.name}_{kind.name.lower()}"
             if value.const_value is not None and value.producer() is None:
@@ -175,12 +170,9 @@ def _narrow(model: Any, wide: set[str]) -> None:
 
 
 def store_half(model: Any, names: Collection[str]) -> None:
-    """Store these constants as float16 if they are large and in float32, in place.
-
-    A session widens them when it is made.
-    """
+    """Store large float32 constants as float16, in place; a session widens them at load."""
     ir = require("onnx_ir", extra="cpu")
-    for name in sorted(names):  # the same file each time
+    for name in sorted(names):  # for the same file each time
         value = model.graph.initializers.get(name)
         if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
             continue
@@ -200,7 +192,7 @@ def _cast(ir: Any, value: Any, kind: Any, name: str, shape: Any) -> Any:
 
 
 def _fill_types(ir: Any, node: Any) -> None:
-    """Set the type of outputs that fusing left without one: mostly the type of the first input."""
+    """Set types that fusing dropped, mostly to the first input's."""
     if node.op_type in _INTEGER:
         kind = ir.DataType.INT64
     elif node.op_type in _BOOLEAN:
@@ -215,7 +207,6 @@ def _fill_types(ir: Any, node: Any) -> None:
 
 
 def _narrow_attributes(ir: Any, node: Any) -> None:
-    """Turn the types that a node itself names: a Cast's target, the tensor of a constant."""
     if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT.value:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16.value)
     if node.op_type in ("Constant", "ConstantOfShape") and "value" in node.attributes:
@@ -225,6 +216,6 @@ def _narrow_attributes(ir: Any, node: Any) -> None:
 
 
 def _cut(array: Any) -> Any:
-    """Convert to float16, clipped to its largest and, unless 0, smallest magnitude."""
+    """Convert to float16, clipped to its range; only 0 becomes 0."""
     small = (np.abs(array) < _SMALLEST) & (array != 0)
     return np.where(small, np.copysign(_SMALLEST, array), np.clip(array, -_LARGEST, _LARGEST)).astype(np.float16)

@@ -1,10 +1,8 @@
-"""Dynamic int8: weights in 8 bits with one scale per channel, activations in 8 bits with one scale per token.
+"""Dynamic int8: weights with one scale per channel, activations with one scale per token, computed in the graph.
 
-Weights are signed, because ONNX Runtime multiplies unsigned ones at less than half the speed. The graph computes the
-scale of each token; zero points and divisors of channels are calibrated. As many layers are in int8 as the score on
-pairs allows.
-ONNX Runtime's own quantiser gives a whole batch one range, so that a vector depends on its neighbours and its padding.
-A scale per token costs a tenth of the speed, halves the error, and makes the vector depend on its text alone.
+Weights are signed: ONNX Runtime multiplies unsigned ones at less than half the speed. Its own quantiser gives a batch
+one range, so that vectors depend on neighbours and padding; a scale per token costs a tenth of the speed and halves the
+error.
 """
 
 import math
@@ -29,7 +27,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
 Array = NDArray[np.float32]
-# The byte that represents 0, 1 … 254, and the divisor of each channel, (in,), by which rows of weights are multiplied.
+# Zero point, 1 … 254, and divisors of channels, (in,), by which rows of weights are multiplied.
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -44,24 +42,21 @@ _HARM_TEXTS = 128
 
 
 def quantizable(model: Any) -> dict[str, tuple[str, int]]:
-    """Find products with constant weights, fused attentions and word embeddings of an `onnx_ir.Model`.
-
-    Return by the name of the node its module and the number of its weights.
-    """
+    """Map products with constant weights, fused attentions and word embeddings to module and number of weights."""
     weights = ((node, _weight(node)) for node in model.graph)
     return {str(node.name): (_module_of(node), int(weight.size)) for node, weight in weights if weight is not None}
 
 
 def _module_of(node: Any) -> str:
-    """Name the module a node was traced from, such as `encoder.layer.0.output.dense`; the node if that is unknown."""
+    """Name the module, such as `encoder.layer.0.output.dense`, else the node."""
     scopes = [part.strip(" '\"") for part in node.metadata_props.get(_SCOPES, "").strip("[]").split(",")]
     return scopes[-2].removeprefix("encoder.backbone.") if len(scopes) > 1 and scopes[-2] else str(node.name)
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
-    """Return by name each value that `quantize` turns to bytes, with the weights (in, out) that read it, side by side.
+    """Map each value that `quantize` turns to bytes to its weights (in, out), side by side.
 
-    Weights that products of several values share cannot follow one value's divisor, so they are left out.
+    None if several values share a weight, which cannot follow one divisor.
     """
     readers: dict[str, list[Array]] = {}
     tied = set()
@@ -75,13 +70,13 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
 
 
 def _shared(value: Any) -> bool:
-    """Check whether a weight, or a part that it is put together from, has more than one reader."""
+    """Check whether a weight, or a part of it, has several readers."""
     parts = () if value.const_value is not None or value.producer() is None else value.producer().inputs
     return len(value.uses()) > 1 or any(map(_shared, parts))
 
 
 def _weight(node: Any) -> Array | None:
-    """Return the constant matrix of a node if int8 can take it over."""
+    """Return a node's constant matrix if it can be in int8."""
     match node.domain, node.op_type:
         case ("com.microsoft", "Attention"):
             sizes = node.attributes.get("qkv_hidden_sizes")
@@ -107,7 +102,7 @@ def _matrix(value: Any) -> Array | None:
 
 
 def _constant(value: Any) -> Array | None:
-    """Return the array of an initializer, or of the Concat of initializers that holds query, key and value together."""
+    """Return the array of an initializer, or of a Concat of initializers (query, key and value)."""
     if value is None or value.const_value is not None:
         return None if value is None else value.const_value.numpy()
     producer = value.producer()
@@ -128,13 +123,9 @@ def quantize(
     reduce_range: bool = False,
     roundings: Mapping[str, Rounding] | None = None,
 ) -> Any:
-    """Copy an `onnx_ir.Model` with its `quantizable` nodes in int8, except those named in `keep`.
+    """Copy an `onnx_ir.Model` with its `quantizable` nodes in int8, except those in `keep`.
 
-    Args:
-        model: The `onnx_ir.Model` that is copied.
-        keep: Names of the nodes that stay as they are.
-        reduce_range: Weights in 7 bits, for processors that add pairs of 8-bit products in 16 bits.
-        roundings: Of `quantized_inputs`, see `calibrate`.
+    reduce_range: 7-bit weights, for processors that add pairs of 8-bit products in 16 bits.
     """
     ir = require("onnx_ir", extra="cpu")
     copy = model.clone()
@@ -148,7 +139,7 @@ def quantize(
             ir.convenience.replace_nodes_and_values(
                 copy.graph, node, [node], made, node.outputs[:1], made[-1].outputs[:1]
             )
-    for node in copy.graph:  # by tanh, with an error far below half a step of the bytes
+    for node in copy.graph:  # the tanh form's error is far below half a step
         if node.op_type == "BiasGelu" and node.outputs[0] in writer.bytes:
             node.op_type = "FastGelu"
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(copy)
@@ -156,18 +147,18 @@ def quantize(
 
 
 def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
-    """Round to −limit … limit; return the integers and the scales, of size 1 along `axis`."""
+    """Round to −limit … limit; return integers and scales, of size 1 along `axis`."""
     scale = np.abs(weight).max(axis=axis, keepdims=True) / limit
     scale[scale == 0] = 1
     return np.clip(np.rint(weight / scale), -limit, limit).astype(np.int8), scale.astype(np.float32)
 
 
 class _Writer:
-    """Makes the int8 nodes that take the place of a float one; weights that nodes share are rounded once."""
+    """Makes int8 nodes in place of float ones; shared weights are rounded once."""
 
     def __init__(self, ir: Any, graph: Any, limit: int, roundings: Mapping[str, Rounding]) -> None:
         self.ir, self.graph, self.limit, self.roundings = ir, graph, limit, roundings
-        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by the states: their bytes, and the step of each token (…, 1)
+        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by states: bytes, and steps of tokens (…, 1)
         self._made: dict[str, Any] = {}
 
     def _initializer(self, name: str, array: NDArray[Any] | np.generic) -> Any:
@@ -177,12 +168,12 @@ class _Writer:
         return self._made[name]
 
     def product(self, node: Any, weight: Array) -> list[Any]:
-        """Replace a MatMul, or a Gemm with its bias; the bias stays in float."""
+        """Replace a MatMul, or a Gemm with its bias."""
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         return self._rounded_product(node, node.inputs[0], node.inputs[1].name, weight, bias, str(node.name))
 
     def attention(self, node: Any, weight: Array) -> list[Any]:
-        """Replace the projections by a product each; scores and softmax stay in float."""
+        """Replace the projections; scores and softmax stay in float."""
         made, parts = [], []
         for name, matrix in zip("qkv", np.split(weight, 3, axis=1), strict=True):
             source = f"{node.inputs[1].name}_{name}"
@@ -194,7 +185,7 @@ class _Writer:
         return [*made, self.ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
     def embedding(self, node: Any, weight: Array) -> list[Any]:
-        """Round the table with one scale per row: a rare word's wide row must not coarsen the others."""
+        """Round with one scale per row: rare words have wide rows."""
         source, ids = node.inputs[0].name, node.inputs[1]
         values, scale = rounded(weight, 1, 127)
         rows = self.ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
@@ -205,7 +196,7 @@ class _Writer:
         return [rows, steps, wide, self.ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
-        """Make nodes for states · weight + bias: the integer product, times the scales of both sides."""
+        """Make nodes for states · weight + bias."""
         zero, divisor = self.roundings.get(states.name, _PLAIN)
         if divisor is not None:
             weight = weight * divisor[:, None]
@@ -229,7 +220,6 @@ class _Writer:
     def _rounded_states(
         self, before: Any, states: Any, width: int, zero: int, divisor: Array | None
     ) -> tuple[Any, Any]:
-        """Insert nodes for the bytes of the states and the step of each token (…, 1)."""
         name, ir, last = states.name, self.ir, self._initializer("last_axis", np.array([-1], np.int64))
         made: list[Any] = []
 
@@ -242,12 +232,11 @@ class _Writer:
             even = node("Mul", [states, self._initializer(f"{name}_multiplier", 1 / divisor)])
         up = self._initializer(f"up_{zero}", np.float32(1 / (255 - zero)))
         down = self._initializer(f"down_{zero}", np.float32(-1 / zero))
-        least = self._initializer("least_step", np.float32(1e-30))  # for a token of zeros only
-        # A token's step just covers its own range.
+        least = self._initializer("least_step", np.float32(1e-30))  # for tokens of zeros
         high = node("Mul", [node("ReduceMax", [even, last], keepdims=1), up])
         low = node("Mul", [node("ReduceMin", [even, last], keepdims=1), down])
         step = node("Max", [high, low, least])
-        # QuantizeLinear takes one scale per row of a matrix.
+        # QuantizeLinear takes one scale per matrix row.
         rows = node("Reshape", [even, self._initializer(f"rows_{width}", np.array([-1, width], np.int64))])
         steps = node("Reshape", [step, last])
         zeros = node("ConstantOfShape", [node("Shape", [steps])], value=ir.tensor(np.array([zero], np.uint8)))
@@ -261,11 +250,11 @@ class _Writer:
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
-    """Find the rounding of each value that `quantize` turns to bytes; inputs: without padding."""
-    # Divisors even out channels that reach much farther than others, as after a layer norm; zero points share the bytes
-    # between the signs: after a GELU nearly all values are positive.
+    """Find the rounding of each of `quantized_inputs`; inputs: without padding."""
+    # Divisors even out far-reaching channels, as after layer norms; zero points shift bytes to the usual sign, as after
+    # a GELU.
     weights = quantized_inputs(model)
-    if not weights:  # of a model cut at its embeddings
+    if not weights:  # cut at the embeddings
         return {}
     with watching(model, list(weights)) as watch:
 
@@ -285,16 +274,12 @@ def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
 
 
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
-    """Choose a divisor for each channel, if that pays.
+    """Return SmoothQuant's sqrt(max |x| / max |w|) per channel if it pays (arXiv:2211.10438, eq. 4, α = 0.5).
 
-    SmoothQuant's sqrt(max |x| / max |w|) per channel (arXiv:2211.10438, eq. 4 with α = 0.5).
-
-    Args:
-        channels: Largest magnitude of each, (in,).
-        weights: All that read the value, (in, out).
+    channels: max |x|, (in,); weights: (in, out).
     """
     reaching = channels[channels > 0]
-    # If the value is wider than its products, dividing costs more than it gives.
+    # Dividing wide values for narrow products costs too much.
     if weights is None or not reaching.size or weights.shape[0] > weights.shape[1]:
         return None
     if not reaching.max() > _OUTLYING * np.median(reaching):
@@ -307,7 +292,7 @@ def divisor_of(channels: Array, weights: Array | None) -> Array | None:
 
 
 def best_zero(high: Array, low: Array) -> int:
-    """Return the zero point with the least mean squared step for tokens that reach from −low to high, each (n,)."""
+    """Return the zero point with the least mean squared step for ranges −low … high, (n,)."""
     steps = np.maximum(high / (255 - _ZEROS[:, None]), low / _ZEROS[:, None])
     return int(_ZEROS[np.square(steps, dtype=np.float64).mean(axis=1).argmin()])
 
@@ -316,7 +301,7 @@ def best_zero(high: Array, low: Array) -> int:
 
 
 class Trials:
-    """Scores of an encoder's float graph with some layers in int8; scratch: folder for graphs."""
+    """Scores of a float graph with some layers in int8."""
 
     def __init__(self, model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, narrow: bool) -> None:
         self.model, self.encoder, self.pairs, self.scratch, self.narrow = model, encoder, pairs, scratch, narrow
@@ -329,18 +314,18 @@ class Trials:
         self._roundings = calibrate(model, [padded([row], reader.padding_id) for row in ids])
 
     def quantized(self, keep: Collection[str]) -> Any:
-        """Put all layers into int8 except the nodes in `keep`."""
+        """Quantise all nodes except `keep`."""
         return quantize(self.model, keep=keep, reduce_range=self.narrow, roundings=self._roundings)
 
     def drop(self, keep: Collection[str]) -> float:
-        """Return the Spearman points lost against the float graph; infinite if the score is undefined."""
+        """Return the Spearman points lost; infinite if undefined."""
         try:
             return self.base - evaluate(self._open(self.quantized(keep)), self.pairs.pairs).spearman
         except DataError:
             return math.inf
 
     def harm(self, node: str) -> float:
-        """Return the mean squared distance between unit vectors when only this layer is in int8."""
+        """Return unit vectors' mean squared distance with this node alone in int8."""
         vectors = self._vectors(self.quantized(self.layers.keys() - {node}))
         harm = float((vectors - self._expected).square().sum(dim=1).mean())
         return harm if math.isfinite(harm) else math.inf
@@ -358,20 +343,20 @@ class Trials:
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
 ) -> tuple[Any, Quantization]:
-    """Put as much of an encoder's float graph into int8 as costs at most `budget` Spearman points on `pairs`.
+    """Put as many layers into int8 as cost at most `budget` Spearman points on `pairs`.
 
-    Raises `ModelError` if no layer can be in int8.
+    Raises `ModelError` if no layer can be.
     """
     narrow = multiplies_narrow()
     trials = Trials(model, encoder, pairs, scratch, narrow=narrow)
     everything = trials.drop(())
     harms, kept, drop = dict[str, float](), list[str](), everything
-    if everything > budget:  # layers go back to float, the most harmful per weight first, as few as suffice
+    if everything > budget:  # the most harmful per weight go back to float, as few as suffice
         for done, node in enumerate(trials.layers, start=1):
             harms[node] = trials.harm(node)
             progress("Trying each layer in int8", done, len(trials.layers))
         ranked = sorted(harms, key=lambda node: -harms[node] / trials.layers[node][1])
-        # Bisect the number in float: with 0 it is too much, with all of them no points are lost.
+        # Bisect their number: 0 lose too much, all lose 0 points.
         low, high, drop = 0, len(ranked), 0.0
         while high - low > 1:
             middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Upload a model folder to the hub when asked: private unless public is asked for."""
+"""Upload a model folder to the hub, private by default."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES
 from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.data.seen import SEEN_FILE
 
-# Locks, half-written files, records that name files of this machine, and keys of training pairs.
+# Locks, half-written files, records with local paths, and keys of training pairs.
 _RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
 _LEFT_OUT = [".*", "**/.*", "*.tmp", *_RECORDS]
 
 
 def check_hub_name(name: str) -> None:
-    """Raise `UsageError` unless `name` is possible for a model on the hub."""
+    """Raise `UsageError` unless `name` is a possible hub name."""
     with contextlib.suppress(errors.HFValidationError):
         validate_repo_id(name)
         if "/" in name:
@@ -30,17 +30,11 @@ def check_hub_name(name: str) -> None:
 
 
 def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> tuple[str, str, bool]:
-    """Upload a saved model as one commit to the hub; return its address, the commit, and whether it is private.
-
-    Args:
-        folder: Of the saved model.
-        name: Of the repository, made if needed.
-        public: Let everyone see a new repository, or push to a public one.
-        endpoint: Address of the hub, by default HF_ENDPOINT or the usual one.
+    """Upload a saved model in one commit; return its address, the commit, and whether it is private.
 
     Raises:
-        ModelError: There is no model, export.json does not describe a graph, or the card names a local base.
-        UsageError: The name is impossible, or the repository is public.
+        ModelError: No model, an unchecked graph, or a card with a local base.
+        UsageError: An impossible name, or a public repository without `public`.
         TruncateKitError: The hub cannot be reached, or refuses.
     """
     from truncate_kit.export.record import check_record
@@ -66,10 +60,10 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 
 def _check_base(card: Path) -> None:
-    """Raise `ModelError` if a card names a folder of this machine as base model."""
+    """Raise `ModelError` if a card names a local folder as base model."""
     try:
         bases = (metadata_load(card) or {}).get("base_model", ())
-    except (OSError, ValueError, YAMLError):  # no card, or one that the hub itself refuses
+    except (OSError, ValueError, YAMLError):  # no card, or one that the hub refuses
         return
     for base in map(str, bases if isinstance(bases, (list, tuple)) else (bases,)):
         local = Path(base).exists()

@@ -1,7 +1,4 @@
-"""Settings of an export, and export.json, which is checked whenever a graph is loaded; this loads no torch.
-
-The digest in export.json has no key: it shows damage, not forgery.
-"""
+"""Settings of an export, and export.json, checked whenever a graph is loaded; its digest shows damage, not forgery."""
 
 import json
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ from truncate_kit.core.precisions import (
 from truncate_kit.core.results import Result, sealed, unsealed
 from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
 
-EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
+EMBED_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB
 REPORT_FILE = EXPORT_RECORD
 _POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)
 
@@ -36,13 +33,12 @@ class ExportSettings(Result):
 
     Attributes:
         precision: `fp32`, `fp16` (for CUDA) or `int8` (for the CPU).
-        target: Device whose kernels the graph uses, `cpu` or `cuda`.
-        normalize: End in unit vectors or not; by default as the encoder.
-        budget: Spearman points that int8 may cost on the pairs it is searched on.
-        embed_limit: Bytes of weights inside the graph's own file; more go to a file beside it.
+        target: `cpu` or `cuda`.
+        normalize: End in unit vectors; by default as the encoder.
+        budget: Spearman points that int8 may cost.
+        embed_limit: Bytes of weights above which they get their own file.
 
-    Raises:
-        UsageError: Precision and target do not go together, or a value is out of bounds.
+    Raises `UsageError` for values out of bounds or that do not go together.
     """
 
     precision: Precision = setting("fp32", "fp32, fp16 (for CUDA) or int8 (for the CPU).", MACHINE)
@@ -63,18 +59,17 @@ class ExportSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization(Result):
-    """Layers in int8, and the search that chose them; Spearman points are lost against the float graph."""
+    """Layers in int8, and their search; losses are Spearman points against the float graph."""
 
-    layers: int  # number of those that int8 could take over
-    # Layers in float32, with the mean squared distance of unit vectors if that layer alone is in int8.
-    in_float: dict[str, float | None]
-    weight_bits: int  # 7 if the processor lacks the instructions
-    instructions: str | None  # of the processor for int8
-    budget: float  # points that may be lost on the pairs searched on
+    layers: int  # that could be in int8
+    in_float: dict[str, float | None]  # layers in float32, with unit vectors' mean squared distance for each in int8
+    weight_bits: int  # 7 without `instructions`
+    instructions: str | None  # of the processor
+    budget: float
     searched_on: str
     num_pairs: int
-    drop_all_int8: float | None  # points lost with every layer in int8, if the score is defined
-    drop: float  # points lost as exported
+    drop_all_int8: float | None  # None if undefined
+    drop: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +77,7 @@ class ExportReport(Result):
     """One exported graph."""
 
     model: str
-    encoder: str  # digest, see `encoder_digest`
+    encoder: str  # digest
     precision: Precision
     target: Target
     family: str
@@ -92,41 +87,38 @@ class ExportReport(Result):
     normalized: bool
     max_length: int
     file: str
-    file_bytes: int  # of the graph with its weights
+    file_bytes: int  # with weights
     opset: int
     versions: dict[str, str]
-    fused_nodes: dict[str, int]  # ONNX Runtime's own operators in the graph, with their number
-    mask: str  # the form in which attention gets the padding, see `set_mask`
-    graph_sha256: dict[str, str]  # of the graph, and of the file with its weights if there is one
-    model_sha256: dict[str, str]  # of the files beside it that hold the model it was made from
-    # Largest differences from the encoder, relative to its largest entry unless vectors have length 1.
-    checks: dict[str, float]
-    # Correlations × 100 in torch and in the graph, and the pairs they are of.
+    fused_nodes: dict[str, int]  # number of each of ONNX Runtime's own operators
+    mask: str  # see `set_mask`
+    graph_sha256: dict[str, str]  # by file
+    model_sha256: dict[str, str]  # of the model beside it
+    checks: dict[str, float]  # largest differences, relative to the largest entry unless vectors have length 1
+    # × 100, in torch and in the graph.
     spearman: tuple[float, float] | None = None
     pearson: tuple[float, float] | None = None
     scored_on: str | None = None
     num_pairs: int | None = None
-    # How far vectors depend on their batch, see `measure_invariance`, and the pairs.
-    invariance: dict[str, float] | None = None
+    invariance: dict[str, float] | None = None  # see `measure_invariance`
     invariant_on: str | None = None
     quantization: Quantization | None = None
-    # In fp16: number of operators in float32, and the largest float16 value; float16 ends at 65,504.
-    float32_islands: dict[str, int] | None = None
-    largest_half: float | None = None
+    float32_islands: dict[str, int] | None = None  # number of each operator in float32
+    largest_half: float | None = None  # float16 ends at 65,504
 
     @property
     def fused_attention(self) -> int:
-        """Count the nodes that hold a whole attention."""
+        """Count whole attentions."""
         return fused_attention(self.fused_nodes)
 
 
 def fused_attention(nodes: dict[str, int]) -> int:
-    """Count whole attentions among ONNX Runtime's own operators."""
+    """Count whole attentions among fused nodes."""
     return sum(nodes.get(name, 0) for name in ("Attention", "MultiHeadAttention", "GroupQueryAttention"))
 
 
 def read_exports(folder: Path) -> tuple[ExportReport, ...]:
-    """Read the reports on the graphs in a folder; empty without export.json. Raises `ModelError` for a damaged one."""
+    """Read export.json; empty without it. Raises `ModelError` for a damaged one."""
     path = folder / REPORT_FILE
     if not path.exists():
         return ()
@@ -143,7 +135,7 @@ def read_exports(folder: Path) -> tuple[ExportReport, ...]:
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
-    """Return the text of export.json with one report more, without reports on graphs that are gone."""
+    """Return the text of export.json with this report, without missing graphs."""
     known = set(GRAPH_FILES.values()) - {report.file}
     kept = [row for row in read_exports(folder) if row.file in known and (folder / row.file).is_file()]
     values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
@@ -151,9 +143,9 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 
 def check_record(graph: Path) -> ExportReport | None:
-    """Return the report on a graph if export.json is beside it.
+    """Return the report on a graph, None without export.json.
 
-    Raises `ModelError` if export.json is damaged, or describes another graph or model than are beside it.
+    Raises `ModelError` if it is damaged, or files differ from it.
     """
     if not (graph.parent / REPORT_FILE).exists():
         return None
@@ -169,7 +161,7 @@ def check_record(graph: Path) -> ExportReport | None:
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
-    """Name a file of the graph or its model that has changed; the model may be gone."""
+    """Name a changed file of the graph or its model, which may be gone."""
     for name, digest in report.graph_sha256.items():
         if not (folder / name).is_file() or digest_of(folder / name) != digest:
             return name
@@ -179,7 +171,7 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
-    """Check that there is an undamaged graph, with its report, of the encoder with this digest."""
+    """Check for an undamaged graph of the encoder with this digest."""
     try:
         report = check_record(graph) if graph.is_file() else None
     except ModelError:
@@ -188,13 +180,13 @@ def is_graph_of(graph: Path, encoder: str) -> bool:
 
 
 def export_call(precision: str) -> str:
-    """Return the call that makes a graph in this precision, for a hint."""
+    """Return the call for a hint."""
     settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
     return f"`export_onnx({settings})`"
 
 
 def check_runnable(graph: Path, device: str) -> ExportReport | None:
-    """Do `check_record`; raise `DeviceError` too if the device, `cpu` or `cuda`, cannot run the graph."""
+    """Call `check_record`; raise `DeviceError` if `cpu` or `cuda` cannot run the graph."""
     report = check_record(graph)
     precision = precision_of(graph, report)
     row = PRECISIONS[precision or "fp32"]
@@ -211,14 +203,14 @@ def check_runnable(graph: Path, device: str) -> ExportReport | None:
 
 
 def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
-    """Return a graph's precision by its report, else by its name."""
+    """Return the report's precision, else the one of the file's name."""
     if report is not None:
         return report.precision
     return next((name for name, file in GRAPH_FILES.items() if file == graph.name), None)
 
 
 def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str:
-    """Name the graph that runs on `cpu` or `cuda`, and warn if it is made for the other one."""
+    """Name the graph, and warn if it is made for another device."""
     precision = precision_of(graph, report)
     named = f"Graph: {graph}" + (f" ({precision})." if precision else ".")
     if precision is None:
@@ -231,18 +223,18 @@ def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str
 
 
 def graphs_in(folder: Path) -> tuple[Precision, ...]:
-    """List the precisions in which a folder holds a graph."""
+    """List the precisions of a folder's graphs."""
     return tuple(name for name, file in GRAPH_FILES.items() if (folder / file).is_file())
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """Choose a precision of a folder's graphs: fp32, else int8 on `cpu`; fp16, else fp32 on `cuda`."""
+    """Choose fp32, else int8 on `cpu`; fp16, else fp32 on `cuda`."""
     held = graphs_in(folder)
     return next((name for name in precisions_for(device) if name in held), None)
 
 
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
-    """Find the graph of a folder, by default in its `suited_precision`. Raises `ModelError`."""
+    """Find a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
     usual = suited_precision(folder, device) or precisions_for(device)[0]
     chosen = usual if precision is None else check_graph_precision(precision)
     graph = folder / GRAPH_FILES[chosen]

@@ -1,4 +1,4 @@
-"""Run an exported encoder in ONNX Runtime: texts in, sentence vectors out."""
+"""Run an exported encoder in ONNX Runtime."""
 
 import contextlib
 import re
@@ -35,21 +35,20 @@ from truncate_kit.models.pipeline import Digest, read_pipeline
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
-# Tokens per batch: the states have to stay in the cache of one core (benchmarks/encoding), or to fill a GPU.
+# Tokens: states stay in one core's cache (benchmarks/encoding), or fill a GPU.
 _BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _INSTALL = {_CUDA: "'truncate-kit[gpu]' (CUDA 13, cuDNN 9)", _TENSORRT: "tensorrt"}
 _EXPORT_HINT = "Export the model again with `export_onnx()`."
-_GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)  # of ONNX Runtime's messages
-# Slower on the CPU than the Add and LayerNormalization it replaces; see graph.py.
-_SLOW_ON_CPU = ["SkipLayerNormFusion"]
+_GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)
+_SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 
 
 # Shapes of batches
 
 
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield places of the texts, longest first, in batches of at most `tokens` tokens with padding, or one text."""
+    """Yield places of texts, longest first, in batches of one text or at most `tokens`, padding included."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
@@ -59,13 +58,13 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """Round number and length of texts up to powers of two, at least 8 and at most `longest` tokens."""
+    """Round both up to powers of two, the length to 8 … `longest`."""
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
 
 
 def stepped(length: int, longest: int | None) -> int:
-    """Round a length up by at most an eighth, to 56 lengths up to 512; it stays if `longest` is unknown."""
+    """Round a length up by at most an eighth, to 56 lengths up to 512, unless `longest` is None."""
     if longest is None:
         return length
     step = 1 << max(0, length.bit_length() - 4)
@@ -78,15 +77,15 @@ def stepped(length: int, longest: int | None) -> int:
 def cuda_providers(
     index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """List the providers for a GPU with their options, without TF32.
+    """List a GPU's providers with their options, without TF32.
 
     Args:
-        index: Of the GPU, by default the first one.
-        captured: Allow CUDA graphs of fixed shapes (`FixedShapes`).
-        stream: Handle of the CUDA stream to work on.
-        tensorrt: Options of the TensorRT provider, which then comes first.
+        index: Of the GPU, by default 0.
+        captured: Allow CUDA graphs (`FixedShapes`).
+        stream: Handle of a CUDA stream.
+        tensorrt: Options of TensorRT, which then comes first.
     """
-    # Several models share the GPU: memory is taken as needed, not doubled each time.
+    # Models share the GPU: memory is taken as needed, not doubled.
     options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
     if captured:
         options["enable_cuda_graph"] = 1
@@ -97,18 +96,18 @@ def cuda_providers(
 
 
 def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
-    """Open a session that uses `threads` CPU threads per call; on_cuda: see `cuda_providers`.
+    """Open a session on `threads` CPU threads; on_cuda: see `cuda_providers`.
 
-    Raises `MissingExtraError`, `DeviceError` if CUDA is not active, `ModelError` for a damaged or foreign file.
+    Raises `MissingExtraError`, `DeviceError` without CUDA, `ModelError` for a damaged or foreign file.
     """
     cuda = device.type == "cuda"
     runtime = require("onnxruntime", extra="gpu" if cuda else "cpu")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # errors are raised as well
+    options.log_severity_level = 4  # errors are raised anyway
     providers, wanted = [_CPU], list[str]()
     if cuda:
-        runtime.set_default_logger_severity(3)  # since 1.31 each session warns that there is no plugin
+        runtime.set_default_logger_severity(3)  # since 1.31 each session warns of a missing plugin
         _check_active([_CUDA], runtime.get_available_providers())
         on_cuda = on_cuda or cuda_providers(device.index)
         providers, wanted = [*on_cuda, _CPU], [name for name, _ in on_cuda]
@@ -116,7 +115,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Seq
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
-    _check_active(wanted, session.get_providers())  # what runs, not what the build could run
+    _check_active(wanted, session.get_providers())  # those that run
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
@@ -135,10 +134,10 @@ def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[None]:
-    """Turn errors of ONNX Runtime into `ModelError` or `DeviceError`; retried: except a lack of memory."""
+    """Turn errors into `ModelError` or `DeviceError`; retried: except a lack of memory."""
     try:
         yield
-    except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
+    except Exception as error:  # the runtime's classes share no base
         if retried and is_out_of_memory(error):
             raise
         message = f"ONNX Runtime cannot {task}: {first_line(error)}."
@@ -148,18 +147,15 @@ def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[N
 
 
 class FixedShapes:
-    """Runs of a session over fixed buffers, so that CUDA records each shape once as a graph.
-
-    One call replays a graph instead of starting every kernel, which takes most of the time of small batches.
-    """
+    """Runs over fixed buffers: CUDA records each shape as a graph, which spares small batches most of their time."""
 
     def __init__(self, session: Any, device: torch.device, width: int) -> None:
         self.session, self.device, self.width = session, device, width
         self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
-        self._turn = threading.Lock()  # one thread would overwrite the inputs of another
+        self._turn = threading.Lock()  # threads would overwrite each other's inputs
 
     def run(self, feeds: Feeds) -> Vectors:
-        """Return vectors (b, out) of one batch with inputs of (b, t)."""
+        """Return vectors (b, out) of inputs (b, t)."""
         with self._turn:
             output, binding, options = self._filled(feeds)
             with _running():
@@ -168,7 +164,7 @@ class FixedShapes:
             return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
 
     def bound(self, feeds: Feeds) -> Callable[[], None]:
-        """Return a call that runs these feeds again and again, waits, and fetches no output; for one thread."""
+        """Return a call that runs these feeds and waits, without output; for one thread."""
         _, binding, options = self._filled(feeds)
 
         def call() -> None:
@@ -178,7 +174,7 @@ class FixedShapes:
         return call
 
     def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
-        """Put these feeds into the buffers of their shape; return its output, binding and options."""
+        """Fill the buffers of this shape; return its output, binding and options."""
         batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
             runtime = require("onnxruntime", extra="cpu")
@@ -201,17 +197,17 @@ class FixedShapes:
 
 
 class OnnxEncoder:
-    """The graph of one encoder. Many texts run in batches on one core each; few use all cores per call.
+    """The graph of one encoder. Many texts run in batches on one core each, few on all cores.
 
     Args:
         file: The graph.
-        reader: Of texts; without it the graph takes ids only.
-        threads: CPU cores in all, by default all usable ones.
+        reader: Tokenizes; None allows ids only.
+        threads: CPU cores, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
-        batch_tokens: Most tokens of a batch.
-        report: Of the graph.
-        heads: Score its vectors instead of the cosine.
-        buckets: Bring batches into a few shapes (`bucket`), on CUDA recorded as graphs: faster for single texts.
+        batch_tokens: Most tokens per batch.
+        report: On the graph.
+        heads: Score instead of the cosine.
+        buckets: Round shapes (`bucket`), on CUDA recorded as graphs: faster for single texts.
         on_cuda: See `cuda_providers`.
     """
 
@@ -231,11 +227,11 @@ class OnnxEncoder:
         on_cuda: Sequence[Any] | None = None,
     ) -> None:
         self.file, self.reader, self.report, self.heads = file, reader, report, heads
-        self._place = file.absolute()  # read again after a change of folder
+        self._place = file.absolute()  # the working folder may change
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
-        # cuDNN, which runs attention on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
+        # On Hopper, cuDNN plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
         self._state = state_of(self._place.parent, graph_files(self._place))
@@ -249,19 +245,19 @@ class OnnxEncoder:
 
     @classmethod
     def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
-        """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
+        """Load a graph with the tokenizer beside it.
 
         Args:
-            path: The folder or file.
-            precision: `fp32`, `fp16` or `int8`; by default as suits the device.
+            path: A folder, or an .onnx file.
+            precision: `fp32`, `fp16` or `int8`, of a folder's graph; by default as suits the device.
             device: As of the class.
             options: `threads`, `batch_tokens` and `buckets` of the class.
 
         Raises:
-            ModelError: There is no such graph, or export.json does not describe it.
-            DeviceError: The device is not active, or cannot run the graph.
-            UsageError: A precision is given for one file.
-            MissingExtraError: ONNX Runtime is not installed.
+            ModelError: No such graph, or export.json does not fit it.
+            DeviceError: The device is inactive, or cannot run the graph.
+            UsageError: A precision for one file.
+            MissingExtraError: ONNX Runtime is missing.
         """
         path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
@@ -274,11 +270,11 @@ class OnnxEncoder:
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` if its files were replaced since it was loaded."""
+        """Raise `ModelError` if its files were replaced since."""
         check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
-        """Return the SHA-256 over the graph and how texts become ids. Raises `ModelError` if it was replaced."""
+        """Return the SHA-256 of graph and tokenizer. Raises as `check_unreplaced`."""
         self.check_unreplaced()
         digest = Digest()
         for file in graph_files(self._place):
@@ -291,7 +287,7 @@ class OnnxEncoder:
         return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
 
     def _on_one_core(self) -> Any:
-        """Return a session on one core, opened at the first call, unless another model took its place."""
+        """Return a session on one core, None if the files were replaced."""
         with self._opening, contextlib.suppress(ModelError):
             if self._one_core is None:
                 session = self._opened(1)
@@ -300,15 +296,12 @@ class OnnxEncoder:
         return self._one_core
 
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
-        """Return sentence vectors (n, out) in float32; one text gives one vector, (out,).
-
-        prompt: Put the model's default prompt before each text.
-        """
+        """Return vectors (n, out) in float32, (out,) of one text; prompt: with the model's default prompt."""
         vectors: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
         return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Encode as `encode` does, into a tensor on the CPU."""
+        """Encode into a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
         texts = listed_texts(texts)
@@ -317,7 +310,7 @@ class OnnxEncoder:
         return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return the `vectors` of texts that are already ids, as `token_ids` gives them."""
+        """Return the `vectors` of token ids."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens))
@@ -327,7 +320,7 @@ class OnnxEncoder:
         def compute(places: Sequence[int]) -> None:
             rows = [ids[place] for place in places]
             batch, length = self._shape(len(rows), max(1, *map(len, rows)))
-            rows += [rows[0][:1]] * (batch - len(rows))  # one token, so that no text is empty
+            rows += [rows[0][:1]] * (batch - len(rows))  # one token: no text may be empty
             feeds = padded(rows, 0 if self.reader is None else self.reader.padding_id, length)
             vectors[places] = self.run(feeds, one_core)[: len(places)]
 
@@ -340,24 +333,23 @@ class OnnxEncoder:
         return torch.from_numpy(vectors)
 
     def _shape(self, batch: int, length: int) -> tuple[int, int]:
-        """Return the shape that a batch is brought to."""
         if self._fixed is not None:
             return bucket(batch, length, self._longest)
         if not self.few_shapes:
             return batch, length
-        length = stepped(length, self._longest)  # and the next power of two, but no more texts than a whole batch has
+        length = stepped(length, self._longest)
         return max(batch, min(1 << (batch - 1).bit_length(), self.batch_tokens // length)), length
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return the score of the heads, else the cosine, (n,), of vectors (n, out). Raises `UsageError`."""
+        """Return the heads' scores, else cosines, (n,), of rows (n, out)."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
-        """Return vectors (b, out) of one batch of inputs by name; session: runs it instead."""
+        """Return vectors (b, out) of inputs by name."""
         if self._fixed is not None:
             return self._fixed.run(feeds)
         with _running():
@@ -375,21 +367,10 @@ def load_text_encoder(
     threads: int | None = None,
     device: str | None = None,
 ) -> Encoder | OnnxEncoder:
-    """Load a model in torch, with `pooling` and `max_length`, or a graph, with `precision` and `threads`.
+    """Load a model in torch (see `load_encoder`) or a graph (see `OnnxEncoder.load`).
 
-    Args:
-        name: Folder, hub name, miniature or .onnx file.
-        runtime: `torch` or `onnx`; by default `onnx` for an .onnx file or with a precision, else `torch`.
-        pooling: See `load_encoder`.
-        max_length: See `load_encoder`.
-        precision: See `OnnxEncoder.load`.
-        threads: See `OnnxEncoder`.
-        device: `cpu` (by default) or `cuda[:i]`.
-
-    Raises:
-        ModelError: There is no such model or graph, or it is damaged.
-        DeviceError: The device is not active, or cannot run the graph.
-        UsageError: Parameters do not go together.
+    The runtime is by default `onnx` for an .onnx file or with a precision. Raises `UsageError` if parameters do not
+    go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if known_name("runtime", chosen, RUNTIMES) == "torch":
