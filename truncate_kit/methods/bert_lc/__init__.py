@@ -1,1 +1,1 @@
-"""BERT-LC: sentence vectors from a combination of layers, found by exact search over all of them."""
+"""BERT-LC: sentence vectors from a searched combination of layers."""

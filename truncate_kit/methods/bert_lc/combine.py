@@ -1,4 +1,4 @@
-"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): find the layers to combine, and the gain."""
+"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): find layers to combine, and the gain."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -52,8 +52,8 @@ from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import iter_states, truncate
 
 RANDOM_DRAWS = 100
-_QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
-_WINDOW = 2_048  # pairs with states in memory at a time
+_QUICK = 2**16 - 1  # subsets tried exactly to measure the loss of a beam
+_WINDOW = 2_048  # pairs in memory at a time
 
 
 Side = tuple[list[int], RankCorrelation]
@@ -61,7 +61,7 @@ Side = tuple[list[int], RankCorrelation]
 
 
 def divide(pairs: PairSet, seed: int, dev_pairs: int) -> tuple[Side, Side]:
-    """Draw `dev_pairs` pairs for dev, the rest for test; pairs with the same two texts stay on one side.
+    """Draw `dev_pairs` pairs for dev, the rest for test; pairs with the same two texts stay together.
 
     Raises `DataError` for a side without a correlation.
     """
@@ -85,23 +85,22 @@ def combine(
     threads: int = 1,
     progress: ProgressOption = False,
 ) -> CombinationReport:
-    """Find the layers whose mean (or maximum) over states gives the cosines that rank graded pairs best.
+    """Find the layers with the best Spearman correlation between cosines of their combined states and graded pairs.
 
-    On each random split the combination with the highest Spearman correlation on dev is taken and scored on the rest.
-    States are those of `layer_states`, pooled as the encoder pools, before anything that follows pooling.
+    On each random split the best combination on dev is scored on the rest. States are pooled, before later modules.
 
     Args:
-        encoder: Not trained.
+        encoder: Unchanged.
         pairs: With graded scores.
-        settings: Of the search.
-        head: The model's trained pooler, for the baseline "CLS pooler"; `settings.head` needs it.
-        threads: Cores for the exact search over means.
+        settings: Settings of the search.
+        head: Trained pooler, for "CLS pooler" and `settings.head`.
+        threads: Cores for the exact search.
         progress: True draws bars and logs; a callable hears of every step.
 
     Raises:
         DataError: Too few pairs, or no combination tells them apart.
-        ModelError: No head, or states that are not numbers.
-        UsageError: More combinations than an exact search can try.
+        ModelError: No head, or states that are not finite.
+        UsageError: Too many combinations.
     """
     start, progress = perf_counter(), reporter(progress)
     settings, threads = settings or CombineSettings(), check_threads(threads) or 1
@@ -151,7 +150,7 @@ def combine(
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
-    """Return the method and the largest size, of layers that are searched. Raises `UsageError`."""
+    """Return method and largest size. Raises `UsageError`."""
     if not settings.has_grams:
         return "exact", min(settings.up_to or layers, largest_size(layers))
     if layers > MOST_LAYERS:
@@ -168,10 +167,7 @@ def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
 ) -> tuple[PairGrams | StatePairs, Floats]:
-    """Return Gram matrices or states of the pairs, and cosines by the first token of the last layer.
-
-    The cosines (1 or 2, n) are those of its states, and of its states through the pooler.
-    """
+    """Read Gram matrices or states, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
     first_tokens: list[Floats] = []
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
@@ -205,12 +201,7 @@ def _search(
     threads: int,
     progress: Progress,
 ) -> tuple[list[BestSubsets], float | None]:
-    """Search combinations on the dev pairs of each division.
-
-    Returns:
-        The best of each division, and the most points that a beam search loses on dev, if there was one. The
-        loss is tried on at most sixteen layers.
-    """
+    """Return the best combinations of each division on dev, and the most points a beam loses on up to 16 layers."""
     if isinstance(scorer, StatePairs):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
@@ -235,7 +226,7 @@ def _search(
 
 
 def _points(side: Side, cosines: Floats) -> float | None:
-    """Return Spearman × 100 of one side of the pairs from the cosines of all, (n,); None if undefined."""
+    """Return Spearman × 100 of one side from the cosines of all pairs, (n,); None if undefined."""
     places, ranks = side
     if not np.isfinite(cosines[places]).all():
         return None
@@ -294,9 +285,8 @@ def combined_encoder(
 ) -> Encoder:
     """Return the encoder cut above the highest of `layers`, with vectors that are the mean or maximum over them.
 
-    One layer is an ordinary truncated model. sentence-transformers itself has the mean over layers of a model without
-    a final norm and maximum pooling; for others, and for a maximum, a `LayerPooling` travels with the saved folder. A
-    final Normalize is kept; heads and other modules after pooling, trained for other states, are left out.
+    A mean without a final norm is plain sentence-transformers; otherwise a `LayerPooling` is saved. Of later modules
+    only a final Normalize stays.
 
     Args:
         encoder: The full model.
@@ -305,8 +295,8 @@ def combined_encoder(
         head: Trained pooler after the mean.
 
     Raises:
-        ModelError: No layers, or a norm of an unknown kind.
-        LayerNotHeldError: A layer exists, but a model cut there cannot be saved exactly.
+        ModelError: No layers, or an unknown norm.
+        LayerNotHeldError: A model cut there cannot be saved exactly.
         LayerOutOfRangeError: A layer does not exist.
     """
     chosen = tuple(sorted(set(layers)))
@@ -334,12 +324,12 @@ def combined_encoder(
 
 
 def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
-    """Return what `LayerPooling` needs to hold a copy of this norm. Raises `ModelError` for a kind it does not know."""
+    """Return the settings of a copy of this norm in `LayerPooling`. Raises `ModelError` for unknown kinds."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):
         return {"norm": "layer", "eps": norm.eps, "bias": norm.bias is not None}
-    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # the name in qwen2 and llama
+    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # name in qwen2 and llama
         return {"norm": "rms", "eps": eps}
     raise ModelError(
         f"The model ends in a {type(norm).__name__}, which a combination of its layers cannot take with it.",

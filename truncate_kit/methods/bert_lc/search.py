@@ -1,4 +1,4 @@
-"""The search for the best combinations of layers: exact by Gram matrices, by a beam, or vector by vector."""
+"""Search for the best combinations of layers: exact by Gram matrices, by a beam, or by vectors."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -27,26 +27,25 @@ of identical texts are one tie, and far below any difference that float32 states
 MOST_SUBSETS = 2**14 - 1
 """Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
 
-# Added to a number in [−1, 1], it leaves 44 bits behind the point: the last 46 bits of the float are then a count of
-# steps, never negative, and the six bits of its fraction above them are zero.
+# Added to a number in [−1, 1] it leaves 44 fraction bits: the float's low 46 bits then count steps, never negative, and
+# the six bits above are zero.
 _ROUNDER = 2.0**8 + 2
 _STEP_BITS = 46
 _MOST_PAIRS = 65_535
-_PAIRS_AT_ONCE = 32  # their states in float64 stay in the cache
+_PAIRS_AT_ONCE = 32  # their float64 states stay in the cache
 _ROWS = 128  # rows of cosines ranked at a time
-_BLOCK = 100_000  # cosines at a time: about what a core caches; smaller ones keep threads waiting for each other
-_CHUNK_LAYERS = 16  # subsets of the 16 lowest layers are one task
+_BLOCK = 100_000  # cosines at a time: fit a core's cache; fewer keep threads waiting
+_CHUNK_LAYERS = 16  # one task: subsets of the 16 lowest layers
 
 
 class RankCorrelation:
-    """Spearman correlation with fixed targets, of many rows of cosines, by one sort each.
+    """Spearman correlation with fixed targets, of many rows of cosines; ties share their mean rank.
 
-    Ties on either side share their mean rank. Rows are sorted as whole numbers with the cosine in the upper bits and
-    the level of its target in the lower ones, which give the targets by rising cosine without an index. Sorting 32 bits
-    takes half the time; rows with equal upper bits are sorted again with 64, in steps of 2⁻⁴⁴, and equal steps tie.
+    Rows are sorted as integers, the cosine in the upper bits and the target's level in the lower ones, so no index is
+    needed. Sorting 32 bits takes half the time; rows with equal upper bits are sorted again with 64.
 
     Raises:
-        DataError: Fewer than three targets, one single value, or more than 65,535 targets.
+        DataError: Fewer than three targets, a single value, or more than 65,535.
     """
 
     def __init__(self, targets: Sequence[float]) -> None:
@@ -64,8 +63,8 @@ class RankCorrelation:
         self._place_spread = float((self._places**2).sum())
 
     def of(self, cosines: Floats) -> Floats:
-        """Return the correlations (r,) of rows of cosines (r, n), which are overwritten; NaN for a constant row."""
-        # All sums are of halves of whole numbers, so that the result does not depend on the order of anything.
+        """Return correlations (r,) of cosines (r, n), which are overwritten; NaN for a constant row."""
+        # Sums of half integers are exact in any order.
         cosines += _ROUNDER
         steps = cosines.view(np.int64)
         products = np.empty(len(cosines))
@@ -81,7 +80,7 @@ class RankCorrelation:
             ranks, shared = self._sorted(keys)
             products[again] = ranks @ self._places
             tied = np.flatnonzero(shared)
-            if len(tied):  # equal cosines stand at their mean place
+            if len(tied):  # equal cosines share their mean place
                 places = stats.rankdata(keys[tied] >> self._bits, axis=1) - (self.count + 1) / 2
                 products[again[tied]] = np.einsum("rn,rn->r", places, ranks[tied])
                 spreads[again[tied]] = np.einsum("rn,rn->r", places, places)
@@ -90,22 +89,21 @@ class RankCorrelation:
         return correlations
 
     def _sorted(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
-        """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have equal keys (r,)."""
+        """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have ties (r,)."""
         np.left_shift(keys, self._bits, out=keys)
         np.bitwise_or(keys, self._level_of.astype(keys.dtype), out=keys)
         keys.sort(axis=1)
         ranks: Floats = self._levels.take(np.bitwise_and(keys, (1 << self._bits) - 1), mode="clip")
-        unsigned = keys.view(f"u{keys.itemsize}")  # equal upper bits leave a small difference, whatever the sign
+        unsigned = keys.view(f"u{keys.itemsize}")  # equal upper bits leave a small difference of any sign
         nearest = np.bitwise_xor(unsigned[:, 1:], unsigned[:, :-1]).min(axis=1)
         return ranks, nearest < (1 << self._bits)
 
 
 class PairGrams:
-    """Quadratic forms of n pairs (a, b) over L' layers, float64, (3, L', L', n).
+    """Quadratic forms a·a, b·b and a·b of n pairs over L' layers, float64, (3, L', L', n).
 
-    Form 0 is a·a, form 1 b·b, form 2 a·b. Entry [f, l, m] holds what the layers l and m add to the form together:
-    for l = m their own product, otherwise the sum of both orders. So the form of a set of layers is the sum of its
-    entries with l ≤ m, and
+    Entry [f, l, m] is what layers l and m add together: their own product for l = m, else the sum of both orders. A set
+    D sums its entries with l ≤ m, and
 
         cos(mean of a over D, mean of b over D) = Σ a_l·b_m / √(Σ a_l·a_m · Σ b_l·b_m), sums over l, m ∈ D.
     """
@@ -115,7 +113,7 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the forms of some of the pairs, in the order given."""
+        """Return the forms of some pairs, in the given order."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
@@ -126,7 +124,7 @@ class PairGrams:
 
 
 def cosines_of(sums: Floats) -> Floats:
-    """Return cosines from the three sums of the forms, (3, …) to (…)."""
+    """Return cosines (…) from the three sums of the forms (3, …)."""
     cosines: Floats = np.multiply(sums[0], sums[1])
     np.sqrt(cosines, out=cosines)
     np.divide(sums[2], cosines, out=cosines)
@@ -134,15 +132,14 @@ def cosines_of(sums: Floats) -> Floats:
 
 
 def row_cosines(a: Floats, b: Floats) -> Floats:
-    """Return the cosine of the rows of `a` and `b`, (n, d) each."""
+    """Return cosines of the rows of `a` and `b`, (n, d) each."""
     return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
 
 
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """Compute the forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
+    """Compute forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
 
-    Raises:
-        ModelError: A state is not finite, or has length zero.
+    Raises `ModelError` for a state that is not finite or has length zero.
     """
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
@@ -152,7 +149,7 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
         part = np.empty((len(a), 2 * layers, width))
         part[:, :layers] = values[:, a].transpose(1, 0, 2)
         part[:, layers:] = values[:, b].transpose(1, 0, 2)
-        with np.errstate(invalid="ignore"):  # states that are not numbers are named below
+        with np.errstate(invalid="ignore"):  # such states are named below
             products = np.matmul(part, part.transpose(0, 2, 1)).transpose(1, 2, 0)
         place = slice(start, start + len(a))
         forms[0, :, :, place] = products[:layers, :layers]
@@ -184,16 +181,16 @@ def layers_in(mask: int) -> tuple[int, ...]:
 
 
 class BestSubsets:
-    """The best combination of each size and the best without each layer; score −∞ if undefined."""
+    """The best combination of each size and without each layer; score −∞ if undefined."""
 
     def __init__(self, num_layers: int) -> None:
-        self.by_size = [_NO_SUBSET] * num_layers  # at k − 1 the best of k layers
-        self.without = [_NO_SUBSET] * num_layers  # at l the best without layer l
-        self.count = 0  # of all that were seen
+        self.by_size = [_NO_SUBSET] * num_layers  # index k − 1 for k layers
+        self.without = [_NO_SUBSET] * num_layers  # index l without layer l
+        self.count = 0  # all seen
 
     @property
     def best(self) -> Ranked:
-        """Return the best of all. Raises `DataError` if no combination has a correlation."""
+        """Return the best of all. Raises `DataError` without a correlation."""
         best = max(self.by_size)
         if best == _NO_SUBSET:
             raise DataError(
@@ -203,10 +200,10 @@ class BestSubsets:
         return best
 
     def update(self, masks: Masks, scores: Floats) -> None:
-        """Add combinations (r,) with their scores; NaN counts as seen and is never the best."""
+        """Add combinations (r,) with scores; NaN is counted but never the best."""
         self.count += len(masks)
         sizes = np.bitwise_count(masks).astype(np.int64)
-        order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]  # the best first
+        order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]  # best first
         masks, scores, sizes = masks[order], scores[order], sizes[order]
 
         def take_best(best: list[Ranked], place: int, allowed: NDArray[np.bool_]) -> None:
@@ -220,23 +217,23 @@ class BestSubsets:
             take_best(self.without, layer, masks >> layer & 1 == 0)
 
     def merge(self, other: Self) -> None:
-        """Add what another one has seen."""
+        """Add another one's combinations."""
         self.count += other.count
         self.by_size = list(map(max, self.by_size, other.by_size))
         self.without = list(map(max, self.without, other.without))
 
 
 def count_subsets(num_layers: int, up_to: int) -> int:
-    """Count the non-empty subsets of at most `up_to` of the layers."""
+    """Count the non-empty subsets of at most `up_to` layers."""
     return sum(comb(num_layers, size) for size in range(1, up_to + 1))
 
 
 def largest_size(num_layers: int) -> int:
-    """Return the largest size for which all subsets are at most `MOST_SUBSETS`: 14 of 14 layers."""
+    """Return the largest size with at most `MOST_SUBSETS` subsets: 14 of 14 layers."""
     return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
 
 
-# A subset: its mask, its sums (3, n), and what each of the layers that may follow would add to them, (3, layers, n).
+# A subset: mask, sums (3, n), and the gain of each layer that may follow, (3, layers, n).
 _Node = tuple[int, Floats, Floats]
 
 
@@ -246,13 +243,13 @@ def _root(grams: PairGrams) -> _Node:
 
 
 def _joined(node: _Node, layer: int, forms: Floats, num_followers: int) -> _Node:
-    """Take a layer into a subset; only layers below `num_followers` may follow."""
+    """Add a layer to a subset; only layers below `num_followers` may follow."""
     mask, sums, gains = node
     return mask | 1 << layer, sums + gains[:, layer], gains[:, :num_followers] + forms[:, :num_followers, layer]
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """Yield all choices among the layers from `down_to` on, of at most `up_to` layers; the lower masks first."""
+    """Yield all choices of at most `up_to` layers from `down_to` on; the lower masks first."""
     mask, sums, gains = node
     layer = gains.shape[1] - 1
     if layer < down_to:
@@ -268,19 +265,17 @@ def search_exact(
 ) -> BestSubsets:
     """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
 
-    A walk over a tree fixes the highest layers of a subset one by one, and keeps the three sums of its forms and the
-    gain of each lower layer. The lowest layers come as a block: one small product with all their indicator vectors,
-    and a table of the gains among themselves.
+    A tree walk fixes the highest layers one by one, keeping sums and the gains of lower layers. The lowest layers are
+    one block: a product with their indicator vectors.
     """
     forms, num_pairs = grams.forms, grams.num_pairs
-    # As many layers as keep a block in the cache, and small enough for one BLAS thread.
+    # As many layers as fit the cache and one BLAS thread.
     layers = min(grams.num_layers, 7, max(1, _BLOCK // num_pairs).bit_length() - 1)
-    # All subsets of the lowest layers, by rising size: indicator vectors after a leading 1, and what the layers of each
-    # add to each other, own products left out.
+    # Subsets of the lowest layers by rising size: indicator vectors after a leading 1, and gains without own products.
     lowest = np.arange(1 << layers, dtype=np.int64)
     sizes = np.bitwise_count(lowest)
     lowest = lowest[np.argsort(sizes, kind="stable")]
-    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k the number with at most k layers
+    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k those with at most k layers
     chosen = (lowest[:, None] >> np.arange(layers) & 1).astype(np.float64)
     among = np.zeros((3, len(lowest), num_pairs))
     for low, high in combinations(range(layers), 2):
@@ -293,7 +288,7 @@ def search_exact(
     tasks = [some for size in range(up_to + 1) for some in combinations(higher, size)]
 
     def run(task: tuple[int, ...]) -> BestSubsets:
-        """Score all subsets that extend one of the higher layers by lower ones."""
+        """Score the subsets that extend one of the higher layers by lower ones."""
         node = _root(grams)
         for layer in reversed(task):
             node = _joined(node, layer, forms, layer)
@@ -323,7 +318,7 @@ def search_exact(
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Score combinations that grow from the `width` best of each size by one layer; ties as in `Ranked`."""
+    """Score combinations grown from the `width` best of each size by one layer."""
     best_subsets = BestSubsets(grams.num_layers)
     nodes = [_root(grams)]
     for size in range(1, up_to + 1):
@@ -346,19 +341,12 @@ def search_beam(
 
 
 class StatePairs:
-    """Pairs for combinations without a Gram form: the largest value over layers, or the mean through a trained head.
-
-    Args:
-        states: Of the layers, (L', texts, d).
-        first: Places of the pairs' first texts.
-        second: And of their second ones.
-        head: Trained pooler after the mean; without it the maximum over the layers is taken.
-    """
+    """Pairs of `states` (L', texts, d) for combinations without a Gram form: maximum, or mean through `head`."""
 
     def __init__(self, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> None:
         prepared: list[Floats] = [state.double().numpy() for state in states]
         self.bias: Floats | None = None
-        if head is not None:  # W · mean = mean of W · state, so each layer is projected once
+        if head is not None:  # W · mean = mean of W · state
             weight, self.bias = (part.detach().double().cpu().numpy() for part in head.linear.parameters())
             prepared = [state @ weight.T for state in prepared]
         # Of both sides, (2, L', n, width).
@@ -366,13 +354,13 @@ class StatePairs:
         self.num_layers = len(prepared)
 
     def select(self, pairs: Sequence[int]) -> Self:
-        """Return some of the pairs, in the order given."""
+        """Return some pairs, in the given order."""
         some = copy.copy(self)
         some.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
         return some
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Return the cosine of the combination of these layers for each pair, (n,)."""
+        """Return the cosine of this combination for each pair, (n,)."""
         return self._cosines(reduce(self._joined, [self.parts[:, layer] for layer in layers]), len(layers))
 
     def _joined(self, together: Floats, part: Floats) -> Floats:
@@ -382,7 +370,7 @@ class StatePairs:
         return row_cosines(*(together if self.bias is None else np.tanh(together / size + self.bias)))
 
     def all_cosines(self, up_to: int) -> Iterator[tuple[int, Floats]]:
-        """Yield mask and cosines of every non-empty subset of at most `up_to` layers, each from one a layer smaller."""
+        """Yield mask and cosines of every non-empty subset of at most `up_to` layers."""
         waiting: list[tuple[int, Floats | None, int]] = [(0, None, layer) for layer in range(self.num_layers)]
         while waiting:
             mask, before, layer = waiting.pop()
@@ -400,10 +388,7 @@ def search_states(
     up_to: int,
     progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once.
-
-    parts: places of pairs, and the correlation with their targets.
-    """
+    """Score subsets of at most `up_to` layers on several parts (places, correlation) of the pairs."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     subsets, done, total = pairs.all_cosines(up_to), 0, count_subsets(pairs.num_layers, up_to)
     while done < total:

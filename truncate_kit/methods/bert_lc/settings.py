@@ -10,8 +10,8 @@ from truncate_kit.core.statistics import Span
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
-MOST_EXACT = 2**27 - 1  # subsets up to which `auto` tries all of them: every subset of 27 layers
-MOST_LAYERS = 62  # a combination is a number of 64 bits
+MOST_EXACT = 2**27 - 1  # `auto` tries all subsets of up to 27 layers
+MOST_LAYERS = 62  # a combination is a 64-bit number
 _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds(3, 10**9), Bounds(1, 10_000)
 
 
@@ -19,21 +19,8 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 class CombineSettings(Result):
     """Combinations to search, and how.
 
-    Other than in BERT-LC, which joins all splits of a set, one split is divided; pairs with the same two texts stay on
-    one side; the baseline of random layers is the mean over 100 subsets.
-
-    Attributes:
-        over: `mean` or `max` over the layers.
-        head: Feed the mean through the model's trained pooler head.
-        up_to: Largest number of layers in a combination, by default all; BERT-LC has 8 for large models.
-        search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets. `max` and `head` try all
-            subsets of up to 14 layers, else of smaller sizes.
-        width: Combinations of each size that a beam search extends.
-        dev_pairs: Number of pairs to choose on; the rest is for testing.
-        splits: Number of random divisions into such pairs and the rest.
-
-    Raises:
-        UsageError: A value is out of bounds, or does not fit another.
+    Other than in BERT-LC one split is divided, pairs with the same texts stay together, and random layers are the mean
+    over 100 subsets. `max` and `head` try all subsets of up to 14 layers, else of smaller sizes.
     """
 
     over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
@@ -61,7 +48,7 @@ class CombineSettings(Result):
 
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
-CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # plain, and through the pooler as in the paper
 BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
 Combination = tuple[tuple[int, ...], float, float | None]
 """Layers (rising; 0 = embeddings), and their Spearman × 100 on dev and on test, None if undefined."""
@@ -71,11 +58,11 @@ Combination = tuple[tuple[int, ...], float, float | None]
 class SplitReport(Result):
     """One division of the pairs: chosen on dev, reported on test."""
 
-    num_dev: int  # pairs to choose on
+    num_dev: int
     best: Combination
-    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers, if any has a correlation
+    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers
     without: tuple[Combination | None, ...]  # at l the best without layer l
-    baselines: dict[str, tuple[float | None, float | None]]  # dev and test of some of `BASELINES`
+    baselines: dict[str, tuple[float | None, float | None]]  # dev and test, by `BASELINES`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +72,18 @@ class CombinationReport(Result):
     model: str
     data: str
     settings: CombineSettings
-    pooling: str  # of the tokens of a layer
-    depth: int  # L, so that there are L + 1 layers
+    pooling: str  # of tokens
+    depth: int  # L, for L + 1 layers
     method: str  # `exact` or `beam`
-    up_to: int  # largest number of layers in a combination
-    num_subsets: int  # combinations scored for each split
+    up_to: int
+    num_subsets: int  # scored for each split
     num_pairs: int
     splits: tuple[SplitReport, ...]  # by seed, from 0
-    chosen: tuple[int, ...]  # the splits' best combination with the best mean dev score over all splits
+    chosen: tuple[int, ...]  # the splits' winner with the best mean dev score over all splits
     chosen_dev: float  # that mean
-    unseen: float | None  # its score on the pairs that no split chose on; None if they are too few
+    unseen: float | None  # score on pairs that no split chose on; None if too few
     num_unseen: int
-    beam_loss: float | None  # most points that a beam search lost against an exact one
+    beam_loss: float | None  # most points that a beam lost against an exact search
     seconds: float
 
     def best(self, side: str) -> Span | None:
@@ -104,19 +91,16 @@ class CombinationReport(Result):
         return _span([split.best[1:] for split in self.splits], side)
 
     def baseline(self, name: str, side: str) -> Span | None:
-        """Return the score of a baseline; None if it is undefined on a split."""
+        """Return the score of a baseline; None if undefined."""
         return _span([split.baselines.get(name) for split in self.splits], side)
 
     def size(self, layers: int, side: str) -> Span | None:
-        """Return the score of the best combination of that number of layers; None if it is undefined on a split."""
+        """Return the score of the best combination of that size; None if undefined."""
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else row[1:] for row in rows], side)
 
     def effects(self) -> dict[int, tuple[float, float]]:
-        """Return by layer what leaving it out changes on dev and test, in points, mean over the splits.
-
-        That is the best without it minus the best of all; a layer is missing if that is undefined on a split.
-        """
+        """Return by layer the change in points on dev and test without it, if defined on all splits."""
         effects = {}
         for layer in range(self.depth + 1):
             rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]
@@ -128,7 +112,6 @@ class CombinationReport(Result):
 
 
 def _span(scores: Sequence[tuple[float | None, float | None] | None], side: str) -> Span | None:
-    """Summarise dev or test scores over the splits; None if one is undefined."""
     values = [None if score is None else score[side == "test"] for score in scores]
     known = [value for value in values if value is not None]
     return Span.of(known) if known and len(known) == len(values) else None

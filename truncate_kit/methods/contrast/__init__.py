@@ -1,1 +1,1 @@
-"""Contrastive training with layer-wise attention pooling, and with the poolings it is compared with."""
+"""Contrastive training with layer-wise attention pooling and its rivals."""

@@ -1,4 +1,4 @@
-"""Models of contrastive training: the encoder with and without its pooler, and DiffCSE's discriminator."""
+"""Models of contrastive training: the encoder with its pooler, and DiffCSE's discriminator."""
 
 import copy
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     """Cut the encoder at the layer of `settings`, under a fresh pooler drawn from `seed`. Raises `UsageError`."""
     cut = truncate(encoder, encoder.depth if settings.layer is None else settings.layer)
     _check_suits(cut, settings)
-    cut.heads = None  # they would take the pooler's place
+    cut.heads = None  # they would replace the pooler
     cut.pool_with(None)
     token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # it has seen the whole text
     cut.pooling = "mean" if settings.pooling in MEANS else token
@@ -38,11 +38,11 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         cut.pool_with(ConcatPooling())
     elif settings.pooling == "mean-first-last":
         cut.pool_with(LayerPooling(width, layers=(0, cut.depth), over="mean", last=True))
-    # A final Normalize is kept; other modules after pooling were trained for another one.
+    # Only a final Normalize fits the new vectors.
     tail = _normalize(encoder)
-    if settings.mlp and settings.pooling != "layer-attention":  # which has its MLP inside
+    if settings.mlp and settings.pooling != "layer-attention":  # has its own MLP
         dense = Dense(wide * width, width, bias=True, activation="Tanh")
-        nn.init.normal_(dense.linear.weight, std=0.02)  # as the transformer's own layers begin
+        nn.init.normal_(dense.linear.weight, std=0.02)  # as in the transformer's layers
         nn.init.zeros_(dense.linear.bias)
         tail.insert(0, dense)
     cut.tail = nn.ModuleList(tail)
@@ -63,10 +63,10 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
-    """Drop the share of `settings` in training, in place, everywhere the backbone can.
+    """Set the training dropout of `settings` in place.
 
-    Modules that a class builds only if its configuration drops something, as ModernBERT's after attention, are not
-    added. Raises `UsageError` if an objective needs that some units are dropped and none are.
+    Modules that a class builds only with dropout, as ModernBERT's after attention, are not added. Raises
+    `UsageError` if an objective needs dropout and there is none.
     """
     modules: list[Any] = list(encoder.backbone.modules())
     name = "attention_dropout"
@@ -82,15 +82,13 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
-    """Return the final Normalize if the encoder ends in one."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 
 def remove_pooler(encoder: Encoder) -> Encoder:
-    """Take off, in place, the pooler and all modules that were trained beside the blocks.
+    """Take off, in place, the pooler and all modules trained beside the blocks.
 
-    Attention and concatenations leave their first state: the top CLS (a decoder's last token), or the top mean. A
-    single state stays, without the tanh layer.
+    Attention and concatenations leave their first state: the top CLS (a decoder's last token), or the top mean.
     """
     if encoder.pooler is not None:
         encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
@@ -99,7 +97,7 @@ def remove_pooler(encoder: Encoder) -> Encoder:
 
 
 class BareEvaluator:
-    """Scores an encoder as if its pooler were removed, and leaves it unchanged."""
+    """Scores an encoder as if its pooler were removed, without changing it."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -109,7 +107,7 @@ class BareEvaluator:
         return self._evaluator.texts()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the inner evaluator's scores of the encoder without its pooler."""
+        """Return the scores of the encoder without its pooler."""
         pooler, tail = encoder.pooler, encoder.tail
         try:
             return self._evaluator.score(remove_pooler(encoder))
@@ -146,7 +144,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
 
 
 class Generator:
-    """A frozen masked language model. Raises `UsageError` without a head of its own or with another vocabulary."""
+    """A frozen masked language model. Raises `UsageError` without its own head or with another vocabulary."""
 
     def __init__(self, model: Encoder, learner: Encoder) -> None:
         self.model, self.words = model, load_masked_head(model)
@@ -158,7 +156,7 @@ class Generator:
 
     @torch.no_grad()
     def fill(self, batch: Batch, hidden: HiddenWords) -> tuple[Tensor, Tensor]:
-        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each place that changed (b, t)."""
+        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each changed place (b, t)."""
         with evaluating(self.model), evaluating(self.words):
             likeliest = self.words(hidden.of_states(self.model.token_states(**batch))).argmax(dim=-1)
         ids = batch["input_ids"]
@@ -168,9 +166,9 @@ class Generator:
 
 
 class Discriminator(nn.Module):
-    """Tells original from replaced tokens of a text, given its vector in place of the first token's embedding.
+    """Finds replaced tokens of a text, given its vector in place of the first token's embedding.
 
-    It starts as a copy of the trained blocks, and is not part of the sentence vector.
+    Starts as a copy of the trained blocks; no part of the sentence vector.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -182,10 +180,10 @@ class Discriminator(nn.Module):
         nn.init.zeros_(self.replaced.bias)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, vectors: Tensor) -> Tensor:
-        """Return logits (b, t, 2) of ids (b, t) under a mask (b, t), given vectors (b, d)."""
+        """Return logits (b, t, 2) of ids and mask (b, t), given vectors (b, d)."""
 
         def place(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            hook.remove()  # blocks that share their weights are one module, which is called again
+            hook.remove()  # shared blocks are one module, called again
             states: Tensor = inputs[0] if inputs else options.pop("hidden_states")
             states = torch.cat([vectors.to(states.dtype).unsqueeze(1), states[:, 1:]], dim=1)
             return (states, *inputs[1:]), options
@@ -198,13 +196,9 @@ class Discriminator(nn.Module):
 
 
 def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
-    """Return the cross entropy in nats, mean over real tokens; 0-d.
+    """Return the cross entropy in nats of `logits` (b, t, 2) over real tokens of `mask` (b, t); 0-d.
 
-    Args:
-        logits: (b, t, 2).
-        replaced: (b, t) of 0 and 1.
-        mask: (b, t).
-        tokens: Number that the sum is divided by, for a part of a batch; by default the real tokens of `mask`.
+    The sum is divided by `tokens`, for a part of a batch, or by the real tokens.
     """
     terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
     seen = mask.to(terms.dtype)
@@ -214,10 +208,8 @@ def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | 
 class DifferenceTexts(ContrastiveTexts):
     """Raw texts for DiffCSE: equation 7 plus `weight` × `replaced_loss` of both copies of each text.
 
-    A frozen generator fills in hidden words of a text; a discriminator that is given the text's vector finds the
-    replaced words (Chuang et al. 2022). Other than there the generator is by default the model itself, there
-    DistilBERT; hidden words alone are replaced, at least one of each text, by the likeliest word; the loss is a mean
-    over real tokens.
+    Other than in Chuang et al. 2022 the generator is by default the model itself, not DistilBERT; only hidden words are
+    replaced, at least one a text, by the likeliest; the loss is a mean over real tokens.
     """
 
     def __init__(
@@ -228,7 +220,7 @@ class DifferenceTexts(ContrastiveTexts):
         *,
         temperature: float,
         weight: float,
-        share: float,  # of the tokens that are hidden
+        share: float,  # of hidden tokens
         group: Group = ALONE,
     ) -> None:
         super().__init__([ids, ids], temperature=temperature, group=group)
@@ -237,7 +229,7 @@ class DifferenceTexts(ContrastiveTexts):
         self.head: nn.Module | None = self.discriminator
 
     def texts(self) -> None:
-        """Return None: any id of the vocabulary may replace a hidden token."""
+        """Return None: any id of the vocabulary may be filled in."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return both losses of the texts at the given places."""
@@ -245,7 +237,7 @@ class DifferenceTexts(ContrastiveTexts):
         ids = [column[place] for column in self._columns for place in own]
         vectors = encoded(encoder, ids)
         loss = self._loss_of(vectors, len(batch))
-        seed = int(torch.randint(2**62, ()))  # from torch's own generator, which checkpoints keep
+        seed = int(torch.randint(2**62, ()))  # from torch's generator, which checkpoints keep
         if not own:
             return loss
         inputs, hidden = self._masker(encoder, ids, torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Contrastive training of one model at one layer: each seed is a trial that is kept and can continue."""
+"""Contrastive training of one model at one layer: each seed is a stored trial."""
 
 import contextlib
 import time
@@ -48,30 +48,26 @@ def finetune_contrastive(
     progress: ProgressOption = False,
     stage_done: StageDone | None = None,
 ) -> ContrastiveResult:
-    """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; the best weights on dev are kept.
+    """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; save the best weights on dev.
 
     Args:
-        encoder: Whole; it is not changed.
-        rows: Anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
-        data: Graded pairs; dev is scored in training, test once per seed.
-        out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
-            continues after a kill.
-        settings: Of the run.
-        generator: Fills in the hidden words of `diffcse`, frozen; by default a copy of `encoder`.
-        group: Processes that train together; only the leading one writes.
+        encoder: Unchanged.
+        rows: Anchors, positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
+        data: Graded pairs: dev for training, test once per seed.
+        out: Gets `lean/`, `contrastive.json` and `trials/`; the same call continues there after a kill.
+        settings: Settings of the run.
+        generator: Fills in words for `diffcse`, frozen; by default a copy of `encoder`.
+        group: Processes that train together.
         progress: True draws bars and logs; a callable hears of every step.
-        stage_done: Called after each look at dev, see `TrainingRun.train`.
-
-    Returns:
-        Scores of all seeds trained in `out` with these settings, and the saved one.
+        stage_done: See `TrainingRun.train`.
 
     Raises:
-        UsageError: Model and settings do not suit each other.
+        UsageError: Model and settings do not fit.
         DataError: Rows or pairs are missing.
-        LayerOutOfRangeError: The model has no such layer.
-        LayerNotHeldError: No class can hold it cut there.
-        FileProblemError: `out` cannot be written, or another process writes there.
-        DivergedError: Of one seed, after all others were run and kept.
+        LayerOutOfRangeError: The layer does not exist.
+        LayerNotHeldError: A model cut there cannot be saved exactly.
+        FileProblemError: `out` is not writable or in use.
+        DivergedError: A seed diverged; the others are kept.
     """
     start, progress, settings = time.perf_counter(), reporter(progress), settings or ContrastiveSettings()
     if data.dev is None:
@@ -99,7 +95,7 @@ def finetune_contrastive(
             except DivergedError as error:
                 diverged.append((f"Seed {seed}", error))
         check_diverged(diverged)
-        # All finished ones: a shorter run takes no seed away.
+        # A shorter run drops no seed.
         finished = store.all(Trial).values() if group.leads else ()
         trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
         best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
@@ -119,7 +115,7 @@ def finetune_contrastive(
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
-    """Return anchors, positives and, if the objective has them, negatives. Raises `DataError`."""
+    """Return anchors, positives and, if needed, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
         problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
         raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
@@ -135,8 +131,6 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
 
 @dataclass(slots=True)
 class _Run:
-    """The state shared by the trials of a run."""
-
     full: Encoder
     generator: Encoder
     rows: TripletSet
@@ -161,7 +155,7 @@ class _Run:
         return examples
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of this seed, from the store if it is finished, unless it is to be run `again`."""
+        """Return the trial of this seed; run it if it is missing, or `again`."""
         settings, training, group = self.settings, self.training, self.group
         encoder = poolable_encoder(self.full, settings, seed=seed)
         name = trial_name(encoder.depth, seed, training.epochs)
@@ -196,7 +190,6 @@ class _Run:
         return trial
 
     def result(self, trials: Sequence[Trial], best: Trial, parameters: int, seconds: float) -> ContrastiveResult:
-        """Return the scores over all finished seeds."""
         encoder, training, rows, data = self.full, self.training, self.rows, self.data
         tests = [trial.test for trial in trials if trial.test is not None]
         dev, test = Span.of([trial.dev for trial in trials]), Span.of(tests) if tests else None

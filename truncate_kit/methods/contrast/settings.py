@@ -43,11 +43,11 @@ MEANS = ("mean", "first-last", "mean-first-last")
 
 @dataclass(frozen=True, slots=True)
 class NamedPooling:
-    """A row of Table 2: a pooling, and the parts of its attention over layers."""
+    """A row of Table 2: a pooling, and the parts of its layer-wise attention."""
 
-    paper: str  # as the paper writes it
+    paper: str  # name in the paper
     pooling: ContrastivePooling
-    words: str = ""  # of a fixed pooling in a model card
+    words: str = ""  # for model cards
     over: Over = "both"
     last_cls: bool = True
 
@@ -74,11 +74,10 @@ LARGE_WIDTH = 1024
 
 
 def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
-    """Return the usual rate, rate with attention, and batch size for this recipe (`Family.recipe`) and width.
+    """Return rate, rate with attention, and batch size for this recipe (`Family.recipe`) and width.
 
-    From width 768 on they are a row of Table 4: RoBERTa-large from 1,024 on, else the recipe's base model, or BERT-base
-    without such a row, as for DiffCSE. Narrower models and other objectives take the objective's usual batch and
-    `scaled_learning_rate`.
+    From width 768 on a row of Table 4: RoBERTa-large from 1,024 on, else the recipe's base model or BERT-base. Narrower
+    models and other objectives take `scaled_learning_rate`, and the objective's batch.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
     printed = row.rates if width >= BASE_WIDTH else {}
@@ -100,40 +99,11 @@ _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in 
 class ContrastiveSettings(Result):
     """One contrastive run; most defaults come from the authors of layer-wise attention pooling.
 
-    Others: the objective; `hard_negative_weight` and `precision`; epochs of `dropout` (SimCSE) and of `diffcse`,
-    `replaced_weight` and `masked_share` (DiffCSE); the rates of models narrower than 768.
-
-    Attributes:
-        objective: `in-batch` (equation 6), `dropout` (7, raw text), `hard-negatives` (8) or `diffcse`
-            (7, and replaced words found from the vector; raw text).
-        pooling: `layer-attention`, `cls`, `mean`, `first-last` (mean over embeddings and last layer), `concat` (CLS and
-            mean of the last layer) or `mean-first-last` (mean of the last layer, then `first-last`). `TABLE_2` has the
-            rows of the paper.
-        over: Of the layer-wise attention, see `LayerAttentionPooling`.
-        last_cls: Of the same.
-        literal: Of the same.
-        mlp: A fresh linear layer and tanh after every pooling, d or 2d → d, as in the comparison of section 3.3.
-        keep_pooler: False takes pooler and MLP off after training: attention and `concat` leave the CLS state of the
-            top layer, a mean stays a mean.
-        layer: Cuts the model, by default at its last layer.
-        temperature: Of the softmax.
-        hard_negative_weight: Added to the logit of an anchor's own negative. 0 is equation 8 as printed; the authors'
-            released code has 1.
-        replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7; DiffCSE's.
-        masked_share: Share of the tokens that the generator of `diffcse` fills in, at least one of a text; DiffCSE's.
-        epochs: By default those of the objective.
-        batch_size: Rows of a step over all processes; by default as in Table 4, see `default_budget`.
-        learning_rate: Peak rate; by default as in Table 4.
-        max_tokens: Of a training text.
-        evaluate_every: Steps between two looks at dev; None is an epoch.
-        dropout: Share of hidden states and attention weights that training drops, by default the model's own. Many
-            models drop no unit, and `dropout` and `diffcse` need different copies of a text.
-        chunk: Texts that are encoded at a time in training, by default the whole batch; it changes memory and time.
-        precision: Of training; the authors' code has 16 bits.
-        seeds: Each trains a model. The best on dev is saved, also of seeds that were trained earlier.
-
-    Raises:
-        UsageError: A value is out of bounds, or does not fit another.
+    Objectives: `in-batch` (equation 6), `dropout` (7), `hard-negatives` (8; the authors' code adds a
+    `hard_negative_weight` of 1) and `diffcse` (7 and replaced words). Poolings are rows of `TABLE_2`; `over`,
+    `last_cls` and `literal` go to `LayerAttentionPooling`. `batch_size` counts rows over all processes; its default and
+    the rate's are those of Table 4. `evaluate_every` None is an epoch. `chunk` changes memory and time only. The best
+    seed on dev is saved, earlier ones included.
     """
 
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
@@ -212,7 +182,7 @@ class ContrastiveSettings(Result):
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
-            buckets=False,  # rows of like length would be easier to tell apart
+            buckets=False,  # rows of like length are easier to tell apart
         )
 
 
@@ -221,40 +191,40 @@ class ContrastiveResult(Result):
     """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds."""
 
     model: str
-    rows: str  # the training rows, in words
+    rows: str  # in words
     num_rows: int
     rows_fingerprint: str
-    data: str  # the graded pairs of dev and test
+    data: str  # in words
     data_fingerprint: str
     settings: ContrastiveSettings
     epochs: int
     batch_size: int
     learning_rate: float
-    layer: int  # blocks that are kept, of `depth`
+    layer: int  # blocks kept of `depth`
     depth: int
     parameters: int  # of the saved model
-    # By seed, also of earlier calls with these settings; `dev_scores` are the looks at dev.
+    # By seed, also of earlier calls with these settings.
     trials: tuple[Trial, ...]
-    chosen_seed: int  # best on dev; its weights were saved
+    chosen_seed: int  # best on dev
     dev: float
     dev_std: float | None
     test: float | None  # None without a test split
     test_std: float | None
-    test_texts: int  # distinct texts of test
-    seen: int  # how many of them are among the training texts
-    processes: int  # that trained together
+    test_texts: int  # distinct test texts
+    seen: int  # of these in the training texts
+    processes: int
     seconds: float  # of all seeds
-    seen_before: str = ""  # that the model had seen test pairs before, in words
+    seen_before: str = ""  # test pairs the model had seen, in words
 
     @property
     def chosen(self) -> Trial:
-        """Return the trial whose weights were saved."""
+        """Return the trial with the saved weights."""
         return next(trial for trial in self.trials if trial.seed == self.chosen_seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights(Result):
-    """How much each layer counts in the vector of each text: rows sum to 1; index 0 = embeddings."""
+    """Weight of each layer in each text's vector: rows sum to 1; index 0 = embeddings."""
 
     model: str
     texts: tuple[str, ...]

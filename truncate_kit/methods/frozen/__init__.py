@@ -1,1 +1,1 @@
-"""Frozen heads: what the states of all blocks say about similarity when no block is trained."""
+"""Frozen heads: similarity from the states of all blocks, none of them trained."""

@@ -1,4 +1,4 @@
-"""Cached states of frozen blocks, and the autoencoders and heads that are trained on them."""
+"""Cached states of frozen blocks, and the autoencoders and heads trained on them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ from truncate_kit.models.store import StoredRows
 from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import TrainingRun
 
-CHUNK = 512  # texts stored together: enough to sort by length, and seconds of work to repeat after a kill
-HELD_OUT = 0.1  # share of the raw sentences that score the autoencoders
-_READ = 1024  # states read at a time for their moments
+CHUNK = 512  # texts stored together: seconds of work to repeat after a kill
+HELD_OUT = 0.1  # share of raw sentences
+_READ = 1024  # states read at a time for moments
 _ENCODED = 512  # states encoded at a time
-_SMALLEST = 1e-12  # variance below which differences are equal but for rounding
+_SMALLEST = 1e-12  # smaller variances are rounding
 
 Rows = NDArray[np.float32]
 
@@ -40,21 +40,10 @@ def cached_states(
     chunk: int = CHUNK,
     progress: Progress = silent,
 ) -> tuple[Rows, int]:
-    """Return pooled states of the blocks 1 … L and how many texts had damaged ones, which are computed again.
+    """Return pooled states of blocks 1 … L and how many texts had damaged ones, which are computed again.
 
-    The states are (n, L, d) float32, read-only and memory-mapped. A killed run continues and ends with the same bytes.
-
-    Args:
-        encoder: Model that gives the states.
-        texts: The n texts.
-        folder: The cache, with an entry for each model and list of texts.
-        final_norm: Apply the model's final norm to the states of all blocks.
-        chunk: Texts computed together.
-        progress: Called after each chunk.
-
-    Raises:
-        FileProblemError: The entry cannot be written, or another process holds it.
-        UsageError: The disk is too small.
+    States (n, L, d) are float32, read-only and memory-mapped. A killed run continues, with the same bytes. Raises
+    `FileProblemError` if `folder` is not writable or in use, `UsageError` if the disk is too small.
     """
     digest = Digest()
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
@@ -86,7 +75,7 @@ def take_states(values: Rows, places: Sequence[int] | NDArray[np.int64], device:
 
 
 class StateExamples:
-    """Examples of the training loop that are states (n, L, d), all of one size, instead of texts."""
+    """Training examples that are states (n, L, d) instead of texts."""
 
     head: nn.Module | None = None
     separable = False  # the variance of a batch is no mean over its parts
@@ -106,10 +95,9 @@ class StateExamples:
 
 
 class BlockAutoencoders(nn.Module):
-    """Block networks as encoders, and for each as many layers back.
+    """Block networks as encoders, with as many tanh layers back, the last one linear.
 
-    The layers back are tanh layers from code to code, and last a linear one. Losses of the blocks are summed and no
-    weight is shared, so that each block is trained as it would be alone.
+    Losses are summed over blocks that share no weight, so each trains as it would alone.
     """
 
     def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
@@ -128,7 +116,7 @@ class BlockAutoencoders(nn.Module):
         return self.networks.mean.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the standardised states (L, b, d) that the codes of states (L, b, d) give back."""
+        """Return standardised states reconstructed from states, both (L, b, d)."""
         codes = self.networks(states)
         for layer in self.deeper:
             codes = [code.tanh() for code in layer(codes)]
@@ -136,11 +124,9 @@ class BlockAutoencoders(nn.Module):
         return torch.cat([torch.baddbmm(shift.view(len(back), 1, -1), code, back) for code, back, shift in rows])
 
     def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
-        """Return the mean squared error of each block over texts and dimensions, (L,).
+        """Return the mean squared error of each block, (L,), from states (L, b, d).
 
-        Args:
-            states: (L, b, d).
-            own_scale: Use the states' own units; else 1 is the loss of predicting the mean.
+        Units: 1 is the loss of predicting the mean; with `own_scale` the states' own.
         """
         difference: Tensor = self(states) - self.networks.standardized(states)
         return (difference * self.networks.scale if own_scale else difference).square().mean(dim=(1, 2))
@@ -154,7 +140,7 @@ def load_autoencoders(folder: Path, width: int, code_widths: Sequence[int], dept
 
 
 class RawStates(StateExamples):
-    """States (n, L, d) of raw sentences at some places: examples and evaluator of autoencoders."""
+    """Raw sentences' states (n, L, d): examples and evaluator of autoencoders."""
 
     def __init__(self, values: Rows, places: Sequence[int]) -> None:
         super().__init__(values, len(places))
@@ -172,7 +158,7 @@ class RawStates(StateExamples):
 
     @torch.inference_mode()
     def losses(self, model: BlockAutoencoders, *, own_scale: bool = False) -> tuple[float, ...]:
-        """Return the mean squared error of each block, see `BlockAutoencoders.losses`."""
+        """Return the mean squared error of each block."""
         total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
         for start in range(0, len(self._places), _ENCODED):
             part = self._places[start : start + _ENCODED]
@@ -191,10 +177,9 @@ def pretrain(
     checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> tuple[BlockAutoencoders, tuple[float, ...], tuple[float, ...]]:
-    """Train one autoencoder per block on states (n, L, d); keep the epoch with the smallest loss on a held-out tenth.
+    """Train one autoencoder per block on states (n, L, d); keep the epoch with the smallest held-out loss.
 
-    Returns:
-        The autoencoders, and their held-out losses by block: of standardised states, and in the states' own units.
+    Returns held-out losses by block, too: of standardised states, and in the states' own units.
     """
     generator = torch.Generator().manual_seed(seed)
     model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth), generator)
@@ -210,7 +195,7 @@ def pretrain(
 
 
 def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return log Var(ŷ − y) over a batch (b,), population variance; 0-d. A shift common to all costs no loss."""
+    """Return log Var(ŷ − y) over a batch (b,), population variance; 0-d. A common shift costs no loss."""
     return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
 
 
@@ -221,15 +206,7 @@ LOSS_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class StatePairs(StateExamples):
-    """Pairs of texts by their rows in cached states (n, L, d): examples and evaluator of heads.
-
-    Args:
-        values: The states.
-        first: Row of the first text of each pair.
-        second: Row of the second text of each pair.
-        targets: From 0 to 1.
-        loss: A key of `LOSS_FUNCTIONS`.
-    """
+    """Pairs by rows in cached states (n, L, d): examples and evaluator of heads; targets from 0 to 1."""
 
     def __init__(
         self,
@@ -241,7 +218,7 @@ class StatePairs(StateExamples):
     ) -> None:
         super().__init__(values, len(targets))
         self.first, self.second, self.targets, self._loss = first, second, targets, loss
-        self._fixed: Tensor | None = None  # distances without networks, which no training changes
+        self._fixed: Tensor | None = None  # distances without networks
 
     def lowest(self, blocks: int) -> "StatePairs":
         """Return the same pairs with the states of the lowest blocks only."""
@@ -281,7 +258,7 @@ class StatePairs(StateExamples):
 
     @torch.no_grad()
     def evaluation(self, heads: LayerHeads) -> Evaluation:
-        """Return both correlations and the scores themselves."""
+        """Return both correlations and the scores."""
         return correlate(heads.score(self.distances(heads).to(heads.device)).tolist(), self.targets)
 
 
@@ -294,7 +271,7 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Make untrained heads of a step, in units of the training `pairs`; the step `AUTOENCODER` copies its encoders."""
+    """Make untrained heads of a step, in units of the training `pairs`; `AUTOENCODER` copies its encoders."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
@@ -302,7 +279,7 @@ def new_heads(
         assert autoencoders is not None
         pretrained = autoencoders.networks.state_dict()
         for name, own in networks.state_dict().items():
-            own.copy_(pretrained[name][: len(own)])  # lowest blocks come first everywhere, in the flat biases too
+            own.copy_(pretrained[name][: len(own)])  # lowest blocks come first, in flat biases too
     elif networks is not None:
         networks.fit(*moments(pairs.values[np.unique([pairs.first, pairs.second])]))
     score = PairScore(blocks, settings.hidden, cast(ScoreKind, settings.score), generator)

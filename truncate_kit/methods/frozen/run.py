@@ -1,4 +1,4 @@
-"""Frozen heads from end to end: states once, the paper's three steps in order, the best saved as a model."""
+"""Frozen heads from end to end: states, the paper's three steps, the best model saved."""
 
 import itertools
 import json
@@ -54,7 +54,7 @@ MODEL_FOLDER = "frozen"
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 FEWEST_SENTENCES = 20
 NUM_WORST = 20
-_AUTOENCODERS = "autoencoders"  # their record in the store
+_AUTOENCODERS = "autoencoders"  # record in the store
 
 
 @isolated()
@@ -68,24 +68,23 @@ def finetune_frozen(
     nli: PairSet | None = None,
     progress: ProgressOption = False,
 ) -> FrozenReport:
-    """Train heads over the states of the frozen blocks of `encoder` and save the best, with the blocks it needs.
+    """Train heads over the states of frozen blocks of `encoder`; save the best with the blocks it needs.
 
     Args:
         encoder: Pools the states; the paper takes the last token's.
         data: Train, dev and test pairs with scores.
-        out: Gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call
-            continues after a kill.
+        out: Gets `frozen/` (the model) and `frozen-heads/`; the same call continues there after a kill.
         settings: Steps, blocks and training.
-        raw: Sentences for the step `autoencoder`; sentences of dev and test are left out.
-        nli: Pairs with the classes entailment, neutral and contradiction, on which heads are trained first.
+        raw: Sentences for `autoencoder`; those of dev and test are left out.
+        nli: NLI pairs, learned first.
         progress: True draws bars and logs; a callable hears of every step.
 
     Raises:
         ModelError: The model has no blocks.
-        UsageError: Settings that do not suit the model.
+        UsageError: Settings do not suit the model.
         DataError: Pairs or sentences are missing or too few.
         FileProblemError: `out` cannot be written.
-        DivergedError: One trial diverged, after all others were run and kept.
+        DivergedError: A trial diverged; the others are kept.
     """
     begin, progress, settings = time.perf_counter(), reporter(progress), settings or FrozenSettings()
     layers, splits = _layers(encoder, settings), _splits(data, settings.seeds[0])
@@ -140,7 +139,7 @@ def finetune_frozen(
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
-    """Return the numbers of lowest blocks to try, rising. Raises `ModelError`; `UsageError` for unsuitable settings."""
+    """Return the numbers of lowest blocks to try, rising. Raises `ModelError` or `UsageError`."""
     if encoder.depth == 0:
         raise ModelError(
             f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one layer or more."
@@ -173,7 +172,7 @@ def _splits(data: PairSplits, seed: int) -> dict[str, PairSet]:
 
 
 def nli_scores(pairs: PairSet) -> list[float]:
-    """Score entailment as 1, neutral as ½, contradiction as 0. Raises `DataError` for any other class."""
+    """Score entailment as 1, neutral as ½, contradiction as 0. Raises `DataError` for other classes."""
     if not pairs.classes or not {name.lower() for name in pairs.classes} <= NLI_SCORES.keys():
         labels = f"the classes {', '.join(pairs.classes)}" if pairs.classes else "scores, not classes"
         hint = f"NLI pairs are labelled {', '.join(NLI_SCORES)}."
@@ -184,10 +183,7 @@ def nli_scores(pairs: PairSet) -> list[float]:
 def _draw_sentences(
     raw: Sequence[str] | None, splits: dict[str, PairSet], settings: FrozenSettings
 ) -> tuple[list[str], int]:
-    """Draw distinct raw sentences that are not in dev or test; return also how many were left out.
-
-    Raises `UsageError` without sentences, `DataError` for too few.
-    """
+    """Draw distinct raw sentences not in dev or test, and count those left out. Raises `UsageError` or `DataError`."""
     if raw is None:
         hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
         raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
@@ -204,9 +200,9 @@ def _draw_sentences(
 def _store(
     encoder: Encoder, layers: Sequence[int], settings: FrozenSettings, texts: Sequence[str], work: Path
 ) -> RunStore:
-    """Make the store of the trials of one model, data and settings, for any layers, steps and seeds.
+    """Make the store of trials of one model, data and settings, for any steps and seeds.
 
-    Autoencoders of all blocks learn together: fewer blocks give others, and other heads that start from them.
+    Autoencoders train together, so other layers give other weights.
     """
     read = max(layers) if AUTOENCODER in settings.steps else encoder.depth
     fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
@@ -221,7 +217,7 @@ def _store(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Take the lowest blocks alone, without a combination of layers, heads and modules after pooling."""
+    """Take the lowest blocks alone, without heads and modules after pooling."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.combine_layers(None)
     base.tail, base.heads = nn.ModuleList(), None
@@ -229,12 +225,11 @@ def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
 
 
 def _name(step: str, layer: int, seed: int) -> str:
-    """Name the record and the weights of a trial."""
     return f"{step}-blocks{layer:02d}-seed{seed}"
 
 
 class _Run:
-    """All trials of one run, on states that are read once."""
+    """Trials of one run, on states that are read once."""
 
     raw: Rows | None = None
     autoencoders: BlockAutoencoders | None = None
@@ -270,7 +265,7 @@ class _Run:
             self.raw = states(sentences)
 
     def trials(self, left_out: int) -> tuple[FrozenTrial, tuple[FrozenTrial, ...]]:
-        """Run what has not been run; return the best of what was asked for, and all finished trials."""
+        """Run missing trials; return the best requested one, and all finished ones."""
         settings, diverged, asked = self.settings, list[tuple[str, DivergedError]](), list[FrozenTrial]()
         for step in sorted(settings.steps, key=STEPS.index):
             if step == AUTOENCODER:
@@ -287,7 +282,6 @@ class _Run:
         return choose([trial for trial in trials if (trial.step, trial.layer) in groups]), tuple(trials)
 
     def _pretrained(self, left_out: int) -> BlockAutoencoders:
-        """Load the autoencoders, or train and keep them."""
         store, settings, raw = self.store, self.settings, self.raw
         read = partial(load_autoencoders, width=self.base.width, code_widths=self.widths, depth=settings.depth)
         kept = store.load(_AUTOENCODERS, read) if store.read(_AUTOENCODERS, Reconstruction) else None
@@ -310,7 +304,7 @@ class _Run:
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return the heads of a finished trial, trained again if their weights are gone or damaged."""
+        """Return the heads of a trial, trained again if their weights are gone or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
         heads = self.store.load(name, read_layer_heads)
         if heads is None:
@@ -319,7 +313,7 @@ class _Run:
         return heads
 
     def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """Return the finished trial; run it if it is missing, or `again` for its weights."""
+        """Return the trial; run it if missing, or `again` for its weights."""
         begin, name, settings = time.perf_counter(), _name(step, layer, seed), self.settings
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
@@ -358,7 +352,7 @@ def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | N
 def _worst(
     heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
 ) -> tuple[tuple[str, str, float, float, float], ...]:
-    """Return the test pairs with the largest errors, less the mean difference on dev, which the loss does not see."""
+    """Return the test pairs with the largest errors, less the mean difference on dev, which the loss ignores."""
     held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
     rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)

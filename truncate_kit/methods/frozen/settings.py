@@ -32,7 +32,7 @@ COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
 SCORES = ("exp", "sigmoid")  # as `PairScore`, which imports torch
 LOSSES = ("mse", "log-variance")
-LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's codes of 256 and 512 are a quarter and a half of its model's 1,024
+LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's 256 and 512 of 1,024
 _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
 
 
@@ -47,32 +47,9 @@ def _code_widths(text: str) -> tuple[int, int]:
 class FrozenSettings(Result):
     """Steps, blocks and training of frozen heads.
 
-    The FREEZE report gives no epochs, batch size, learning rate, number of hidden units or seeds: these are ours, as is
-    `exp`, and that the encoders go on learning on the pairs in the step `autoencoder`.
-
-    Attributes:
-        layers: `auto` for all blocks, or numbers of the lowest ones, as text ("6", "3,6,9", "1..6", `all`).
-        steps: Some of `STEPS`, always in their order.
-        score: `exp` or `sigmoid` (the paper's), see `PairScore`.
-        loss: Of the pairs: `mse`, as for all but the paper's last model, or `log-variance`, log Var(ŷ − y).
-        hidden: Units of the score's layer.
-        codes: Code widths of the blocks in the lower and in the upper half of the model; by default a quarter and a
-            half of the states' width.
-        depth: Layers of each block's network, and of the way back from its codes. The report gives no number, and no
-            gain by deeper ones.
-        final_norm: Apply the final norm of a model that has one. Without it states are those after the residual
-            connection of each block.
-        raw_sentences: Number drawn for the autoencoders, as the report draws from GenericsKB.
-        epochs: Of the pairs; the one with the best dev Spearman is kept.
-        nli_epochs: Of the NLI pairs before them.
-        pretraining_epochs: Of the raw sentences.
-        batch_size: Pairs, or sentences, of a step.
-        learning_rate: Peak rate of all of them.
-        precision: Of training.
-        seeds: Of the heads; the first one also draws sentences and trains the autoencoders.
-
-    Raises:
-        UsageError: A value is out of bounds.
+    The FREEZE report gives no epochs, batch size, learning rate, hidden units or seeds: these are ours, as are `exp`
+    and encoders that go on learning in the step `autoencoder`. The loss `log-variance`, log Var(ŷ − y), is that of its
+    last model only. The first seed draws sentences and trains the autoencoders.
     """
 
     layers: str = setting(
@@ -109,7 +86,7 @@ class FrozenSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
 
     def training(self, epochs: int) -> TrainingSettings:
-        """Return the loop's settings: random batches, as log Var needs, and no common clipping of blocks."""
+        """Return the loop's settings: random batches, as log Var needs, without common clipping of blocks."""
         return TrainingSettings(
             epochs=epochs,
             batch_size=self.batch_size,
@@ -120,7 +97,7 @@ class FrozenSettings(Result):
         )
 
     def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
-        """Return the code width of each block of a model with `blocks` blocks and states of `width`."""
+        """Return each block's code width for states of `width`."""
         lower, upper = self.codes or (max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE))
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))
 
@@ -130,19 +107,19 @@ class FrozenTrial(BaseTrial):
     """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100."""
 
     step: str  # of `STEPS`
-    blocks: tuple[float | None, ...]  # test Spearman of the codes' cosine at each block; None if undefined
+    blocks: tuple[float | None, ...]  # test Spearman of the codes' cosine at each block
     parameters: int  # trained ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(Result):
-    """The autoencoders: width of the codes and mean squared error on held-out sentences, both by block from 1."""
+    """The autoencoders: code widths and held-out mean squared errors, by block from 1."""
 
     code_widths: tuple[int, ...]
-    losses: tuple[float, ...]  # of standardised states: 1 is the loss of predicting the mean
+    losses: tuple[float, ...]  # standardised: 1 is the loss of predicting the mean
     own_losses: tuple[float, ...]  # in the states' own units
-    num_sentences: int  # raw ones, the held-out tenth included
-    left_out: int  # raw sentences that are also in dev or test
+    num_sentences: int  # the held-out tenth included
+    left_out: int  # also in dev or test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,16 +133,15 @@ class FrozenReport(Result):
     pooling: str
     depth: int  # blocks of the full model
     width: int
-    states: tuple[float | None, ...]  # test Spearman of the plain states' cosine by block; None if undefined
-    train_states: tuple[float | None, ...]  # the same on the training pairs (the paper's figure 1)
+    states: tuple[float | None, ...]  # test Spearman of the plain states' cosine by block
+    train_states: tuple[float | None, ...]  # the same on train (the paper's figure 1)
     trials: tuple[FrozenTrial, ...]
     chosen_step: str
     chosen_layer: int
     chosen_seed: int
-    reconstruction: Reconstruction | None  # with autoencoders
-    test_sentences_in_nli: int | None  # distinct test sentences that NLI pairs hold
-    # Test pairs with the largest errors: both texts, target and predicted score from 0 to 1, and the error, which is
-    # predicted − target − the mean difference on dev.
+    reconstruction: Reconstruction | None
+    test_sentences_in_nli: int | None  # distinct ones
+    # Largest test errors: texts, target and score from 0 to 1, and predicted − target − the mean difference on dev.
     worst: tuple[tuple[str, str, float, float, float], ...]
     overlap: Overlap
     seconds: float
@@ -184,12 +160,12 @@ class FrozenReport(Result):
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of lowest blocks that were tried by step, rising."""
+        """Return the numbers of lowest blocks tried by step, rising."""
         return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
 
     @property
     def num_seeds(self) -> int:
-        """Count the trials of the group that has most."""
+        """Count the trials of the largest group."""
         return max(map(len, self.groups.values()))
 
     def score(self, step: str, layer: int, measure: str) -> Span:
@@ -206,6 +182,6 @@ def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenT
 
 
 def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Take the group with the best mean dev Spearman, fewer blocks on a tie, and its best seed on dev."""
+    """Take the group with the best mean dev score, fewer blocks on a tie, and its best seed on dev."""
     best = max(grouped(trials).values(), key=lambda group: (fmean(one.dev for one in group), -group[0].layer))
     return max(best, key=lambda trial: (trial.dev, -trial.seed))

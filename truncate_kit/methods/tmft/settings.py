@@ -101,13 +101,8 @@ def picker(
 class SweepSettings(Result):
     """Layers to search and how to choose one.
 
-    Attributes:
-        layers: `auto`, `all`, numbers as text ("3,6,9", "2..5"), or one or several numbers.
-        strategy: Behind `auto`, one of `STRATEGIES`; the default, `rankings`, was most often within 0.3 points of an
-            exhaustive search (benchmarks/pick).
-        pick: A row of `PICK_RULES`.
-        within: Points of the pick rule.
-        seeds: Of the full trials.
+    `layers` is `auto`, `all`, or numbers ("3,6,9", "2..5"). The default strategy, `rankings`, was most often within 0.3
+    points of an exhaustive search (benchmarks/pick).
     """
 
     layers: str = "auto"
