@@ -17,7 +17,6 @@ from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import DataSource, read_result
 from truncate_kit.evaluation import SUITES
-from truncate_kit.evaluation.suite import SuiteReport, SuiteRun, measured_digest
 
 from . import options
 from .console import note, progress_bar, say, show
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from truncate_kit.bench.result import BenchSettings
     from truncate_kit.data.pairs import PairSet
     from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
     from truncate_kit.models.encoder import Encoder
 
     TimedModel = Path | Encoder
@@ -180,6 +180,7 @@ def evaluate(
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
+    from truncate_kit.evaluation.suite import SuiteRun, measured_digest
     from truncate_kit.export.record import graph_sentence  # slow: after all checks of options
     from truncate_kit.export.runtime import OnnxEncoder
 
@@ -214,7 +215,7 @@ def evaluate(
         workspace.say(CODES)
 
 
-def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteReport:
+def _searched(run: "SuiteRun", split: str | None, form: VectorFormat) -> "SuiteReport":
     """Score the search of a retrieval folder."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
@@ -226,7 +227,9 @@ def _searched(run: SuiteRun, split: str | None, form: VectorFormat) -> SuiteRepo
     return evaluate_retrieval(run.encoder, data, model=run.model, form=form, progress=run.progress)
 
 
-def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace) -> SuiteReport:
+def _scored(
+    run: "SuiteRun", pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
+) -> "SuiteReport":
     """Score a split, by default without pairs seen in training."""
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.sts import score_pairs
@@ -240,7 +243,7 @@ def _scored(run: SuiteRun, pairs: Pairs, split: str | None, form: VectorFormat, 
     return score_pairs(run.encoder, scored.pairs, model=run.model, data=data, form=form)
 
 
-def _write(report: SuiteReport, workspace: Workspace) -> Path:
+def _write(report: "SuiteReport", workspace: Workspace) -> Path:
     """Write a report under the name of its suite, or beside a report that measured more."""
     usual = workspace.suite(report.suite)
     path = file_for(report, usual)
@@ -260,8 +263,8 @@ def _mteb_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def _mteb(
-    tasks: Sequence[Any], run: SuiteRun, against: str | None, max_length: int | None, device: str | None
-) -> SuiteReport:
+    tasks: Sequence[Any], run: "SuiteRun", against: str | None, max_length: int | None, device: str | None
+) -> "SuiteReport":
     """Score the model, and the full model with the same maximum length."""
     from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
     from truncate_kit.export.runtime import load_text_encoder

@@ -1,6 +1,5 @@
 """Check what runs on this machine, with a remedy for each problem."""
 
-import contextlib
 import ctypes
 import json
 import os
@@ -17,6 +16,7 @@ from packaging.requirements import Requirement
 
 from truncate_kit.core import hardware
 from truncate_kit.core.errors import TruncateKitError, first_line, known_name
+from truncate_kit.core.hardware import installed_version
 from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
 from truncate_kit.core.results import Result
 
@@ -144,13 +144,6 @@ def _unless(fits: object, name: str, found: str, needed: object, otherwise: str,
     """Make a check: ok if it `fits`, else a problem if `needed`, else the other verdict."""
     verdict = "ok" if fits else "problem" if needed else otherwise
     return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
-
-
-def installed_version(name: str) -> str | None:
-    """Return the installed version of a distribution, if any."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(name)
-    return None
 
 
 def known_extras() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,14 +34,13 @@ from truncate_kit.bench.runners import AbsentError, Runner, guarded, make_runner
 from truncate_kit.bench.timing import spread, time_shape, time_texts
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.core.files import digest_of
-from truncate_kit.core.hardware import OtherWork, bf16_instructions, processor_name, select_device
+from truncate_kit.core.hardware import OtherWork, bf16_instructions, installed_version, processor_name, select_device
 from truncate_kit.core.origin import read_origin, was_trained
 from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
 from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import PairSet, TextPair, is_bundled, pairs_fingerprint
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
@@ -52,6 +51,9 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.model_folder import resolve
 from truncate_kit.models.pipeline import encoder_digest, save_encoder
 from truncate_kit.models.truncation import keep
+
+if TYPE_CHECKING:
+    from truncate_kit.data.retrieval import RetrievalSet
 
 Found = TypeVar("Found")
 Score = tuple[float, Array]
@@ -66,7 +68,7 @@ def bench(
     full: Path | Encoder | None = None,
     settings: BenchSettings = _DEFAULTS,
     *,
-    pairs: PairSet | Sequence[TextPair] | RetrievalSet | None = None,
+    pairs: "PairSet | Sequence[TextPair] | RetrievalSet | None" = None,
     texts: Sequence[str] | None = None,
     graphs: Path | None = None,
     progress: Progress = silent,
@@ -122,7 +124,7 @@ def bench(
 def _measure(
     contestants: "Contestants",
     settings: BenchSettings,
-    pairs: PairSet | Sequence[TextPair] | RetrievalSet | None,
+    pairs: "PairSet | Sequence[TextPair] | RetrievalSet | None",
     texts: Sequence[str],
     progress: Progress,
 ) -> BenchReport:
@@ -177,9 +179,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the machine's fields of the report."""
-    from truncate_kit.doctor import installed_version
-
+    """Return the fields of the report on the machine."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -197,10 +197,10 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 
 
 def score_all(
-    contestants: "Contestants", pairs: PairSet | Sequence[TextPair] | RetrievalSet, seed: int, progress: Progress
+    contestants: "Contestants", pairs: "PairSet | Sequence[TextPair] | RetrievalSet", seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score every contestant, compare in the first shared runtime; return fields of the report."""
-    fields, compute = scored_fields(pairs), query_scores if isinstance(pairs, RetrievalSet) else pair_scores
+    """Score every contestant; return the fields of the report, with a comparison in the first shared runtime."""
+    fields, compute = scored_fields(pairs), pair_scores if isinstance(pairs, PairSet | Sequence) else query_scores
 
     def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
@@ -218,7 +218,7 @@ def score_all(
     shared = [row.name for row in contestants.backends if {("lean", row.name), ("full", row.name)} <= scores.keys()]
     if shared and fields["comparison"] != "unfair":
         (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
-        if isinstance(pairs, RetrievalSet):
+        if not isinstance(pairs, PairSet | Sequence):
             from truncate_kit.evaluation.searching import estimated
 
             (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
@@ -233,9 +233,11 @@ def score_all(
     return fields
 
 
-def scored_fields(pairs: PairSet | Sequence[TextPair] | RetrievalSet) -> dict[str, Any]:
-    """Return the data's fields of the report."""
-    if isinstance(pairs, RetrievalSet):
+def scored_fields(pairs: "PairSet | Sequence[TextPair] | RetrievalSet") -> dict[str, Any]:
+    """Return the fields of the report on graded pairs or queries."""
+    if not isinstance(pairs, PairSet | Sequence):
+        from truncate_kit.data.retrieval import SEARCH_METRICS
+
         fields = {"scored_on": pairs.name, "fingerprint": pairs.fingerprint(), "num_scored": len(pairs.queries)}
         return fields | {"metric": SEARCH_METRICS[pairs.metric]}
     fields = {"scored_on": "", "fingerprint": pairs_fingerprint(pairs), "num_scored": len(pairs)}
@@ -248,8 +250,8 @@ def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> 
     return evaluation.spearman, np.array(evaluation.cosines)
 
 
-def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the set's metric × 100 over all documents, with the model's prompts."""
+def query_scores(data: "RetrievalSet", runner: Runner, encoder: Encoder) -> Score:
+    """Return the set's metric × 100, over all documents, with the prompts of the model."""
     from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))

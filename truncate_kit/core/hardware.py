@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -240,3 +241,10 @@ def without_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution, if it is installed."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return None
