@@ -310,7 +310,7 @@ class BenchReport(Result):
 
     @property
     def lean_folder(self) -> str:
-        """Return the last part of the lean model's name."""
+        """Return the last part of its name."""
         return Path(self.lean.name).name
 
     def measured(self) -> tuple[Contestant, ...]:
@@ -328,7 +328,7 @@ class BenchReport(Result):
         return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield amounts of timings, contestants, the model and the user's pairs."""
+        """Yield amounts of timings, contestants, model and user's pairs."""
         yield ("lean model", self.lean_folder), (1,)
         if self.scored_on is not None and not self.bundled:
             yield ("pairs of the user",), (1,)

@@ -79,7 +79,7 @@ def bench(
 
     Args:
         lean: A folder, a name, or an encoder, which is moved to the device.
-        full: The same; None measures lean alone.
+        full: The same; by default lean is measured alone.
         settings: Of the bench.
         pairs: For Spearman, or a retrieval set for its metric.
         texts: The real set.
@@ -263,7 +263,7 @@ def query_scores(data: "RetrievalSet", runner: Runner, encoder: Encoder) -> Scor
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
-    """Return how far the training of two models lets scores be compared.
+    """Return how far training lets two scores be compared.
 
     `unfair`: only one was fine-tuned. `part`: lean was cut and not trained since. `untuned`: neither was fine-tuned.
     `unknown budget`: not from one call of `finetune`.
@@ -298,7 +298,7 @@ class Subject:
     ) -> None:
         self.role, self.target, self.blocks, self.scratch = role, target, blocks, scratch / role
         self.folder = None if isinstance(source, Encoder) else resolve(source)
-        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # None: unknown
+        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown in memory
         self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         if blocks is not None:  # the folder's other files do not describe them

@@ -52,7 +52,7 @@ def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
 
 
 def _dtype(backend: Backend) -> torch.dtype | None:
-    """Return the type of all weights, None if they stay."""
+    """Return the type of all weights, unless they stay."""
     weights = PRECISIONS[backend.precision].weights
     return None if weights in (None, "float32") else getattr(torch, str(weights))
 
@@ -65,7 +65,7 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Call without gradients, and wait for the device."""
+    """Call without gradients; wait for the device."""
 
     def run() -> Tensor:
         with torch.inference_mode():

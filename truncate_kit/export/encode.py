@@ -1,4 +1,4 @@
-"""Encode a file of texts to a file of vectors, in flat memory, chunk by chunk; a killed run can be resumed."""
+"""Encode a file of texts to vectors in flat memory; a killed run can be resumed."""
 
 import io
 import json
@@ -44,7 +44,7 @@ class EncodedFile(Result):
     file_bytes: int
     resumed_at: int  # rows from earlier runs
     seconds: float  # of this run
-    num_cut: int | None = None  # too long texts among those encoded in this run
+    num_cut: int | None = None  # too long texts, of this run
 
     @property
     def rate(self) -> float:

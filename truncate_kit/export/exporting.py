@@ -141,7 +141,7 @@ def _export_into(
         exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
         if pairs is not None:
             facts |= check_score(traced, exported, pairs, precision=precision)
-        if precision != "fp32" and (measured := search_pairs or pairs) is not None:  # checks show it of fp32
+        if precision != "fp32" and (measured := search_pairs or pairs) is not None:  # fp32: see checks
             facts |= {"invariance": measure_invariance(exported, measured), "invariant_on": measured.name}
         report = ExportReport(
             model=name_without_folders(encoder.name),
@@ -201,7 +201,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact, embed_limit=settings.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit
+            check_graph(exact, encoder)  # int8 has no limit itself
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -323,7 +323,7 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 def check_score(
     encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
-    """Return correlations as fields of the report; raise `ModelError` if one moves too far."""
+    """Return fields of the report; raise `ModelError` if a correlation moves too far."""
     limit = PRECISIONS[precision].score_limit
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}

@@ -41,7 +41,7 @@ _NORM = "embeddings.LayerNorm.weight"
 
 
 def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize, None keeps it."""
+    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize."""
     tail = list(encoder.tail)
     if normalize is not None and ends_normalized(encoder):
         tail.pop()
@@ -152,7 +152,7 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _constant_positions(encoder: Encoder) -> Iterator[None]:
-    """Make normed tables of relative positions constants; `fold_constants` cannot."""
+    """Make normed tables of relative positions constants."""
     name = "get_rel_embedding"
     tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
     for module, table in tables.items():
@@ -324,7 +324,7 @@ def graph_files(graph: Path) -> list[Path]:
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Sum the bytes of one row over all weights with `rows` rows, such as word embeddings."""
+    """Sum the bytes of one row over weights with `rows` rows (word embeddings)."""
     ir = require("onnx_ir", extra="cpu")
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))

@@ -1,4 +1,4 @@
-"""float16 for CUDA, with float32 islands for sums and scores that may leave its range.
+"""float16 for CUDA, with float32 islands for sums and scores.
 
 ONNX Runtime's own converter narrows between neighbouring float32 nodes, so that masked scores become infinite.
 """
@@ -192,7 +192,7 @@ def _cast(ir: Any, value: Any, kind: Any, name: str, shape: Any) -> Any:
 
 
 def _fill_types(ir: Any, node: Any) -> None:
-    """Set types that fusing dropped, mostly to the first input's."""
+    """Set types that fusing dropped."""
     if node.op_type in _INTEGER:
         kind = ir.DataType.INT64
     elif node.op_type in _BOOLEAN:

@@ -1,8 +1,7 @@
 """Dynamic int8: weights with one scale per channel, activations with one scale per token, computed in the graph.
 
 Weights are signed: ONNX Runtime multiplies unsigned ones at less than half the speed. Its own quantiser gives a batch
-one range, so that vectors depend on neighbours and padding; a scale per token costs a tenth of the speed and halves the
-error.
+one range, so vectors depend on neighbours and padding; a scale per token costs a tenth of the speed, halves the error.
 """
 
 import math
@@ -56,7 +55,7 @@ def _module_of(node: Any) -> str:
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
     """Map each value that `quantize` turns to bytes to its weights (in, out), side by side.
 
-    None if several values share a weight, which cannot follow one divisor.
+    Weights that several values share are left out: they cannot follow one divisor.
     """
     readers: dict[str, list[Array]] = {}
     tied = set()
@@ -76,7 +75,7 @@ def _shared(value: Any) -> bool:
 
 
 def _weight(node: Any) -> Array | None:
-    """Return a node's constant matrix if it can be in int8."""
+    """Return the constant matrix that can be in int8."""
     match node.domain, node.op_type:
         case ("com.microsoft", "Attention"):
             sizes = node.attributes.get("qkv_hidden_sizes")
@@ -173,7 +172,7 @@ class _Writer:
         return self._rounded_product(node, node.inputs[0], node.inputs[1].name, weight, bias, str(node.name))
 
     def attention(self, node: Any, weight: Array) -> list[Any]:
-        """Replace the projections; scores and softmax stay in float."""
+        """Replace the projections only."""
         made, parts = [], []
         for name, matrix in zip("qkv", np.split(weight, 3, axis=1), strict=True):
             source = f"{node.inputs[1].name}_{name}"
@@ -343,10 +342,7 @@ class Trials:
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
 ) -> tuple[Any, Quantization]:
-    """Put as many layers into int8 as cost at most `budget` Spearman points on `pairs`.
-
-    Raises `ModelError` if no layer can be.
-    """
+    """Put as many layers into int8 as cost at most `budget` Spearman points. Raises `ModelError` if no layer can be."""
     narrow = multiplies_narrow()
     trials = Trials(model, encoder, pairs, scratch, narrow=narrow)
     everything = trials.drop(())

@@ -60,7 +60,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 
 def _check_base(card: Path) -> None:
-    """Raise `ModelError` if a card names a local folder as base model."""
+    """Raise `ModelError` if a card's base model is a local folder."""
     try:
         bases = (metadata_load(card) or {}).get("base_model", ())
     except (OSError, ValueError, YAMLError):  # no card, or one that the hub refuses

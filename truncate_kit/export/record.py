@@ -62,13 +62,13 @@ class Quantization(Result):
     """Layers in int8, and their search; losses are Spearman points against the float graph."""
 
     layers: int  # that could be in int8
-    in_float: dict[str, float | None]  # layers in float32, with unit vectors' mean squared distance for each in int8
+    in_float: dict[str, float | None]  # layers in float32, with the mean squared distance if one is in int8
     weight_bits: int  # 7 without `instructions`
     instructions: str | None  # of the processor
     budget: float
     searched_on: str
     num_pairs: int
-    drop_all_int8: float | None  # None if undefined
+    drop_all_int8: float | None  # if the score is defined
     drop: float
 
 
@@ -143,7 +143,7 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 
 def check_record(graph: Path) -> ExportReport | None:
-    """Return the report on a graph, None without export.json.
+    """Return the report on a graph, if export.json exists.
 
     Raises `ModelError` if it is damaged, or files differ from it.
     """

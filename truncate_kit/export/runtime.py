@@ -64,7 +64,7 @@ def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, in
 
 
 def stepped(length: int, longest: int | None) -> int:
-    """Round a length up by at most an eighth, to 56 lengths up to 512, unless `longest` is None."""
+    """Round a length up by at most an eighth, to 56 lengths up to 512, if `longest` is known."""
     if longest is None:
         return length
     step = 1 << max(0, length.bit_length() - 4)
@@ -197,11 +197,11 @@ class FixedShapes:
 
 
 class OnnxEncoder:
-    """The graph of one encoder. Many texts run in batches on one core each, few on all cores.
+    """An encoder's graph. Many texts run in batches on one core each, few on all cores.
 
     Args:
         file: The graph.
-        reader: Tokenizes; None allows ids only.
+        reader: Tokenizes; needed for texts.
         threads: CPU cores, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
         batch_tokens: Most tokens per batch.
@@ -270,7 +270,7 @@ class OnnxEncoder:
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` if its files were replaced since."""
+        """Raise `ModelError` if its files were replaced."""
         check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
@@ -287,7 +287,7 @@ class OnnxEncoder:
         return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
 
     def _on_one_core(self) -> Any:
-        """Return a session on one core, None if the files were replaced."""
+        """Return a session on one core, unless the files were replaced."""
         with self._opening, contextlib.suppress(ModelError):
             if self._one_core is None:
                 session = self._opened(1)
