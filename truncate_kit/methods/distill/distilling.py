@@ -1,4 +1,4 @@
-"""Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
+"""Distillation from end to end: texts, vectors, blocks, learning, choice, the saved model."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -55,16 +55,13 @@ from truncate_kit.training.tasks import scored_as
 
 FEWEST_TESTED = 3  # pairs that have a correlation
 AGREEMENT_PER_POINT = 3.0
-"""Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
-lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
-block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (benchmarks/lean)."""
+"""Per point of score: lean models lost less than a third of their disagreement on STS (benchmarks/lean)."""
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
     """Refuse, before any work, blocks that no lean model with the vectors of `layer` (by default the last) can have.
 
-    Raises `ModelError` for a model without a block to leave out, `LayerOutOfRangeError` for a missing block, and
-    `UsageError` for a number of blocks, or for blocks behind the layer.
+    Raises `ModelError`, `LayerOutOfRangeError` or `UsageError`.
     """
     check_blocks(encoder, budget.named_blocks)
     if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
@@ -77,7 +74,7 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
 
 
 def check_size(megabytes: float, encoder: Encoder) -> None:
-    """Raise `UsageError`, before any work, if the smallest choice of blocks takes more megabytes."""
+    """Raise `UsageError` if the smallest choice of blocks takes more megabytes."""
     every = range(1, encoder.depth + 1)
     held = ([one for one in combinations(every, size) if is_held(encoder, one)] for size in every)
     smallest = next(filter(None, held))
@@ -91,14 +88,7 @@ def check_size(megabytes: float, encoder: Encoder) -> None:
 
 
 class Distillation(Learning):
-    """One distillation, as the leading process sees it.
-
-    Args:
-        budget: The wanted size.
-        vocabulary: The lean model keeps the word pieces of these texts only, by default all.
-        searches: Store of what does not depend on how students learn: scores without training, and speeds.
-        learning: Arguments of `Learning`.
-    """
+    """One distillation in the leading process; `searches` holds what does not depend on how students learn."""
 
     def __init__(self, *learning: Any, budget: Budget, vocabulary: Sequence[str] | None, searches: RunStore) -> None:
         super().__init__(*learning)
@@ -108,18 +98,14 @@ class Distillation(Learning):
             self.needed = self.full_score - budget.within * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
 
     def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
-        """Search, learn, choose, measure and save.
+        """Search, learn, choose, measure, and save `lean/` and `full/` in `out`.
 
-        Args:
-            out: Gets `lean/` and `full/`.
-            before: Earlier changes to the full model, for the card.
-            chosen_by: The pairs as a user gave them, if any.
-            num_seen: Number of their test pairs that the full model had seen.
+        before: earlier changes to the full model. chosen_by: pairs as given. num_seen: test pairs it had seen.
         """
         candidates, others_busy = self._sizes()
         chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
-        self.group.agree(None)  # there is no more to help with
+        self.group.agree(None)  # ends `help`
         lean, words, student = self._saved(whole)
         students = [student if row.blocks == chosen else row for row in self.recorded("blocks")]
         frontier, covered = self._frontier(chosen)
@@ -175,7 +161,6 @@ class Distillation(Learning):
         return result
 
     def _chose(self) -> Keys:
-        """Return the keys of the pairs or queries that chose blocks and epochs."""
         if isinstance(self.data, RetrievalSet):
             return query_keys(choosing_queries(self.data))
         return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
@@ -183,7 +168,7 @@ class Distillation(Learning):
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
         """Return the model to save, the cut of its vocabulary, and the student with its agreement after the cut.
 
-        That agreement is measured with the pieces of the vocabulary's other texts.
+        The reporting texts give no pieces for that agreement.
         """
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
@@ -196,7 +181,7 @@ class Distillation(Learning):
 
     @cached_property
     def _search(self) -> SubsetSearch:
-        """Score all subsets; for named blocks only these and what simpler rules keep."""
+        """Score all subsets, or only the named blocks and what simpler rules keep."""
         blocks = self.budget.named_blocks
         name = "subsets" if blocks is None else f"sub{run_name(blocks)}"
         known = self.searches.read(name, SubsetSearch)
@@ -205,7 +190,7 @@ class Distillation(Learning):
         )
 
     def _sizes(self) -> tuple[list[LeanModel], float | None]:
-        """Return the best, or the named, subset of each size, timed once; and the load of other processes."""
+        """Return the best or named subset of each size, timed once; and the load of other processes."""
         search, named = self._search, self.budget.named_blocks
         scores = dict(search.best) if search.num_texts is None else {}  # else of other texts
         name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else "-" + "-".join(map(str, named)))
@@ -223,7 +208,7 @@ class Distillation(Learning):
                 row = LeanModel(blocks=subset, score=0.0, texts_per_second=rate, megabytes=size, agreement=agreement)
                 rows.append(self._scored(replace(row, speedup_interval=ends), subset, scores.get(subset)))
             measured = Measured(rows=tuple(rows), others_busy=busy)
-            if (busy or 0.0) <= QUIET:  # else the next call times them anew
+            if (busy or 0.0) <= QUIET:  # else timed anew
                 self.searches.write(name, measured)
         spared = 0.0
         if self.vocabulary is not None:
@@ -233,7 +218,6 @@ class Distillation(Learning):
         return [*(replace(row, megabytes=row.megabytes - spared) for row in lean), full], measured.others_busy
 
     def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
-        """Return the row with these blocks and their score without training, which may be known."""
         model = self.view(blocks)
         if score is None:
             score = self.evaluator.score(model)[0]
@@ -241,12 +225,12 @@ class Distillation(Learning):
         return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
 
     def _choose(self, candidates: list[LeanModel]) -> Blocks:
-        """Return the blocks of the lean model; settle the `candidates` that learn."""
+        """Return the lean model's blocks; settle the `candidates` that learn."""
         if self.needed is None:
             taken = within_limit(candidates, self.budget)
             settled = candidates[candidates.index(taken)] = self._settled(taken)
             return settled.blocks
-        # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
+        # Scores rise with the number of blocks, but for noise.
         low, high, tried = 0, len(candidates) - 2, list[LeanModel]()
         while low <= high:
             middle = (low + high) // 2
@@ -262,8 +246,7 @@ class Distillation(Learning):
     def _settled(self, row: LeanModel) -> LeanModel:
         """Replace the row's blocks by the leading subset that learns best from few texts.
 
-        Scores without training do not tell how well a subset learns: of two blocks of all-MiniLM-L6-v2, 5 and 6 agree
-        best with the full model untrained, and 1 and 6 by a point after 1,800 texts (benchmarks/lean).
+        Untrained scores do not tell: blocks 5 and 6 of all-MiniLM-L6-v2 lead, 1 and 6 learn better (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self.few is None:
@@ -274,7 +257,7 @@ class Distillation(Learning):
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Take the blocks of the row's size that learned best, in this run or an earlier one; the chosen ones stay."""
+        """Take the blocks of the row's size that learned best in any run; the chosen ones stay."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -287,10 +270,9 @@ class Distillation(Learning):
         return replace(learned, score=best.score) if best.scores else learned
 
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
-        """Measure the full model and the students with weights that were not measured before, if asked for.
+        """Measure the full model and new students with weights, if asked for; return all graphs and `Measured.covered`.
 
-        Return all graphs that were ever measured with these settings, and what `Measured` covers. Without the option,
-        return them only if the chosen model is among them.
+        Without the option, return earlier graphs only if the chosen model is among them.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
@@ -310,11 +292,7 @@ class Distillation(Learning):
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the subset that is to learn from all texts: with labels, the one with the highest score.
-
-    Without labels, subsets within the interval of the highest agreement are ranked by the overlap of neighbours, which
-    tells subsets apart that agreement does not (benchmarks/lean).
-    """
+    """Return the best tryout: by score, without labels by overlap within its interval (benchmarks/lean)."""
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
         return first
@@ -327,22 +305,16 @@ def find_aim(
 ) -> tuple[int | None, DropPrediction | None]:
     """Return the layer to learn, for `DistillSettings`, and the drop that is predicted behind it.
 
-    The layer is the one before the drop, or the first one that has the blocks of the budget. Both are
-    missing without a prediction. A drop without a layer: the budget's blocks reach into the drop, so that the
-    vectors of the model's end would be learned.
+    The layer precedes the drop and has the blocks of the budget; it is absent if these reach into the drop.
 
     Args:
         encoder: The full model.
-        texts: Raw texts as for `distill`; the first `ANALYSED_TEXTS` are read.
+        texts: Raw texts; the first `ANALYSED_TEXTS` are read.
         budget: As for `distill`.
-        max_length: Length of the reference's texts, in tokens.
-
-    Raises:
-        UsageError, ModelError, LayerOutOfRangeError: As `check_budget`. A model or texts that cannot be analysed
-            predict no drop.
+        max_length: Tokens of the reference's texts.
     """
     budget = budget or Budget()
-    check_budget(budget, encoder)  # looking for a drop takes a minute
+    check_budget(budget, encoder)  # a drop takes a minute
     drop = None
     with suppress(TruncateKitError):
         from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
@@ -370,26 +342,25 @@ def distill(
 ) -> DistillResult:
     """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
 
-    A run that was killed continues with the same call and ends with the same model.
+    A killed run continues with the same call and ends with the same model.
 
     Args:
         encoder: The full model; it is not changed.
-        texts: Raw texts to learn from, as long as those to be served. `RawTexts` also has queries and texts to leave
-            out; texts of `data` are always left out.
-        out: Gets `lean/` and `full/` (sentence-transformers folders); vectors and trials lie beside them.
+        texts: Raw texts to learn from, as long as those to be served; texts of `data` are always left out.
+        out: Gets `lean/` and `full/` (sentence-transformers folders), beside vectors and trials.
         budget: Wanted size; by default the fewest blocks within a point.
-        settings: How the vectors are learned.
-        data: Chooses instead of agreement with the full model, and is reported: dev and test of graded pairs (of words
-            as the seed divides them), or two halves of the queries of a retrieval set.
+        settings: How students learn.
+        data: Chooses instead of agreement, and is reported: dev and test of graded pairs, or two halves of the queries
+            of a retrieval set.
         before: Earlier changes to `encoder`, for the model card.
-        engine: Where the full model's vectors are computed; by default here.
-        group: Processes that learn together; all must see `out`, and the leading one writes there.
+        engine: Computes the full model's vectors; by default here.
+        group: Processes that learn together; all must see `out`.
         progress: True draws bars and logs; else called as the work goes on.
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.
-        DataError: There are too few texts, neither dev nor test, classes, or pairs without a defined correlation.
-        ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
+        DataError: Too few texts, neither dev nor test, classes, or pairs without a defined correlation.
+        ModelError: Vectors come from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
@@ -402,7 +373,7 @@ def distill(
     elif data is not None:
         judged = [part.texts() for part in (data.dev, data.test) if part is not None]
         raw = replace(raw, exclude={*raw.exclude, *chain.from_iterable(judged)})
-    # All mistakes are reported before the full model's vectors are computed, which may take hours.
+    # Report mistakes before the full model's vectors, which may take hours.
     check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     smallest = teacher if raw.vocabulary is None else keep_words(teacher, raw.vocabulary)
     if budget.megabytes is not None:
@@ -412,7 +383,7 @@ def distill(
             held.enter_context(output_folder(out, encoder, "lean", "full"))
             held.enter_context(unfinished((out / FOLDER).parent, shared=True))
             store = store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
-            beside = store.folder.parent / store.digest[:16]  # the full model's graph and its vectors of these texts
+            beside = store.folder.parent / store.digest[:16]  # graph and vectors
             teacher_vectors(teacher, store, beside, engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / FOLDER)
@@ -430,16 +401,15 @@ def distill(
         if group.leads:
             return group.agree(work.run(out, before=before, chosen_by=chosen_by, num_seen=num_seen))
         work.help()
-        return cast(DistillResult, group.agree(None))  # that of the leading process
+        return cast(DistillResult, group.agree(None))
 
 
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
 ) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
-    """Return pairs as the seed divides them, the pairs as they were given, and the number of seen test pairs.
+    """Return pairs as the seed divides them, as given, and the number of seen test pairs, which are left out.
 
-    Test pairs that the full model has seen are left out; fewer than `FEWEST_TESTED` are no test. Raises `DataError` if
-    no pairs can choose or report.
+    Raises `DataError` if no pairs can choose or report.
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, 0
@@ -466,11 +436,11 @@ def _stores(
     data: PairSplits | RetrievalSet | None,
     group: Group,
 ) -> tuple[RunStore, RunStore]:
-    """Return two stores: one depends on how students learn, one has earlier scores and speeds."""
+    """Return two stores: of runs, by how students learn, and of scores and speeds before learning."""
     judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
 
     def key(kind: str, some: DistillSettings, *parts: str) -> str:
-        # The peak rates if many blocks go and if few do: defaults change.
+        # Both peak rates: defaults change.
         rates = [some.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
         return run_key(encoder, kind, f"{some.to_json()} {rates} {judged}", texts.digest, *parts)
 

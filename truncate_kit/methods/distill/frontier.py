@@ -28,16 +28,14 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.truncation import keep_pieces, kept_pieces
 from truncate_kit.training.examples import Ids
 
-ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are timed more often: they are noisy
+ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are noisy
 PRECISIONS = precisions_for("cpu")
-SHARES = (1, 2, 4)
-"""Leading dimensions of a vector, as divisors of its width."""
-Speed = tuple[float, tuple[float, float]]
-"""Texts per second, and the 95 % interval of the speed relative to the reference."""
+SHARES = (1, 2, 4)  # divisors of a vector's width
+Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
 def timed_on(encoder: Encoder) -> str:
-    """Name the device that speeds are measured on, with the number of threads of a CPU."""
+    """Name the device, with the number of threads of a CPU."""
     device = encoder.device
     if device.type == "cuda":
         return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
@@ -47,13 +45,9 @@ def timed_on(encoder: Encoder) -> str:
 def side_by_side(
     runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
 ) -> list[Speed]:
-    """Time runs in rounds that make every run once, so that a disturbance slows all of them.
+    """Time runs over `num_texts` texts each, in rounds of all runs, so that a disturbance slows all of them.
 
-    Args:
-        runs: Each encodes `num_texts` texts.
-        num_texts: Number of texts.
-        reference: Place of the run with speed 1.
-        progress: Called after each round.
+    reference: place of the run with speed 1.
     """
     seconds: list[list[float]] = [[] for _ in runs]
     started = time.perf_counter()
@@ -63,37 +57,24 @@ def side_by_side(
         for times, run in zip(seconds, runs, strict=True):
             begin = time.perf_counter()
             run()
-            if round_:  # the first one warms up
+            if round_:  # the first warms up
                 times.append(time.perf_counter() - begin)
         progress("Timing", min(round_, ROUNDS), ROUNDS)
     return speeds(np.array(seconds), num_texts, reference)
 
 
 def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
-    """Return the speed of each run, by its median, from the seconds of each round, (runs, rounds).
-
-    The bootstrap draws the same rounds for all runs.
-    """
+    """Return each run's speed by its median, from seconds (runs, rounds); resamples share their rounds."""
     rates = (num_texts / np.median(seconds, axis=1)).tolist()
     medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
     return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
 
 
 def measure_frontier(encoders: Sequence[tuple[Blocks, Encoder]], learning: Learning) -> Measured:
-    """Export each encoder in both precisions, and measure score, speed and size.
+    """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
 
-    The float layers of int8 graphs are chosen by the full model's cosines between held-out texts, without labels. A
-    smaller vocabulary has the pieces of the learned texts alone; texts that need others are split into those pieces.
-    Its vectors are what the whole graph gives for these ids, so no graph is exported again; the file is smaller by the
-    rows of the other pieces.
-
-    Args:
-        encoders: Blocks and encoder of each model; the full one is first.
-        learning: Has texts and evaluators.
-
-    Raises:
-        MissingExtraError: No ONNX Runtime or exporter is installed.
-        ModelError: An encoder cannot be exported.
+    The full model's cosines between held-out texts choose the float layers of int8 graphs, without labels. A smaller
+    vocabulary has the learned texts' pieces only; its vectors are the whole graph's for these ids.
     """
     full, texts, evaluator, report = encoders[0][1], learning.texts, learning.evaluator, learning.report
     held_out = np.concatenate([learning.choosing, learning.reporting])
@@ -148,10 +129,7 @@ def measure_frontier(encoders: Sequence[tuple[Blocks, Encoder]], learning: Learn
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
-    """Put the graphs of several measurements together, the last one's full model first, larger models before smaller.
-
-    Speeds are scaled to the full model's pace in the last measurement.
-    """
+    """Merge measurements, the last full model first, larger models next; scale speeds to its pace."""
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:
@@ -163,10 +141,9 @@ def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
 
 
 def mark_dominated(rows: Iterable[LeanModel]) -> tuple[LeanModel, ...]:
-    """Mark the rows that another one beats: nowhere worse in score, speed, size and dimensions, and better somewhere.
+    """Mark rows that another beats: nowhere worse in score, speed, size and dimensions, and better somewhere.
 
-    Scores count in hundredths, as they are printed. Scores before and after learning do not compare, but the full
-    model's, which has the most blocks, counts as both.
+    Scores before and after learning do not compare, but the full model's counts as both.
     """
     rows = list(rows)
     most = max(len(row.blocks) for row in rows)

@@ -1,4 +1,4 @@
-"""Agreement with the full model, its vectors, the student's loss, and the runs of one distillation."""
+"""Agreement with the full model, its vectors, the student's loss, and the runs of a distillation."""
 
 import importlib.util
 import shutil
@@ -42,14 +42,9 @@ from truncate_kit.training.settings import TrainingSettings
 
 
 class AgreementEvaluator(VectorEvaluator):
-    """Score an encoder by its agreement with given vectors, without labels.
+    """Score an encoder by its agreement with given vectors (n, d) of held-out texts, without labels.
 
-    Args:
-        ids: Token ids of n held-out texts.
-        vectors: The full model's vectors of them, (n, d).
-
-    Raises:
-        DataError: There are fewer than 2 · `NEAR` + 1 texts.
+    Raises `DataError` for fewer than 2 · `NEAR` + 1 texts.
     """
 
     def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
@@ -66,12 +61,12 @@ class AgreementEvaluator(VectorEvaluator):
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson."""
-        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also while bf16 trains
+        with torch.autocast("cpu", enabled=False):  # also while bf16 trains
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
         return spearman(cosines.flatten().tolist(), self._expected) or 0.0, None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
-        """Do as in `VectorEvaluator`: take the first texts, drawn at random before, and encode them anew."""
+        """Take the first texts, which are in random order, and encode them anew."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
@@ -80,17 +75,16 @@ class AgreementEvaluator(VectorEvaluator):
         return self.agreement_of(encoder.encode_ids(self._ids))
 
     def agreement_of(self, vectors: Tensor) -> Agreement:
-        """Do as `agreement`, from vectors (n, d) of `texts()`."""
+        """Return the agreement of vectors (n, d) of `texts()`."""
         unit = nn.functional.normalize(vectors.float(), dim=1)
         cosines = tied(self._cosines(unit).flatten().tolist())
-        # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and
-        # its partners' pairs.
+        # Texts are drawn, not pairs: one odd text spoils all of its pairs.
         drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
         scores = 100 * rank_correlations(cosines, self._expected, counts.reshape(TEXT_RESAMPLES, -1))
         scores = scores[np.isfinite(scores)]
         low, high = interval(scores) if len(scores) else (0.0, 0.0)
-        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # neighbours of both models
+        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)
         near = counts[:, :, :NEAR]
         overlap_low, overlap_high = interval(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)))
         return Agreement(
@@ -109,7 +103,7 @@ class AgreementEvaluator(VectorEvaluator):
 
 
 def _nearest(unit: Tensor) -> Tensor:
-    """Return places (n, NEAR) of the texts nearest to each, by vectors (n, d) of length 1."""
+    """Return places (n, NEAR) of the texts nearest to each, by unit vectors (n, d)."""
     nearest = []
     for start in range(0, len(unit), 1024):  # never all n² cosines at once
         cosines = unit[start : start + 1024] @ unit.T
@@ -121,14 +115,7 @@ def _nearest(unit: Tensor) -> Tensor:
 def held_out_scores(
     full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
 ) -> HeldOutScores | None:
-    """Compare both models on the test pairs, or on the half of the queries that reports, if there are any.
-
-    Args:
-        full: The full model.
-        lean: The lean model, which may have fewer word pieces.
-        data: Data to choose and report by.
-        queries: The reporting half if `data` is a retrieval set.
-    """
+    """Compare both models on the test pairs, or on the half of the queries that reports, if any."""
     mixed, scores = None, (0.0, 0.0)
     if isinstance(data, RetrievalSet) and queries is not None:
         ids = queries.texts()
@@ -161,28 +148,21 @@ def held_out_scores(
 CHUNK = 4096
 VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
-EVALUATIONS = 20
-"""Evaluations of an epoch."""
-PATIENCE = 10
-"""Learning stops after this number of evaluations without a gain, half an epoch: at the peak of the rate scores dip for
-a while, also if they end higher."""
-LOST = 1.0
-"""Points on labels that learning must lose before blocks are saved as they came: their vectors fit no other model's."""
+EVALUATIONS = 20  # per epoch
+PATIENCE = 10  # evaluations without a gain: scores dip for a while at the peak of the rate
+LOST = 1.0  # points on labels that learning must lose before blocks are saved as they came
 
 
 class TokenWork(EncodingWork):
-    """Encoding of texts that are token ids already."""
+    """Encode texts that are token ids already."""
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return rows as they are stored, in the order of the texts."""
+        """Return rows as stored, in the order of the texts."""
         return self._form.store(self._encoder.encode_ids(chunk.texts)).tobytes(), 0
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the encoder's float32 graph in `folder`, made there if needed; or the encoder itself.
-
-    The encoder runs on a GPU, without ONNX Runtime, or if it cannot be exported; a graph has as many threads as torch.
-    """
+    """Return the float32 graph in `folder`, made if needed; on a GPU or without export, the encoder itself."""
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
@@ -197,18 +177,9 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def teacher_vectors(
     encoder: Encoder, texts: TextStore, folder: Path, *, engine: Engine | None = None, progress: Progress = silent
 ) -> NDArray[np.float16]:
-    """Compute the vectors (n, out) of all texts in float16, memory-mapped; continue after a kill.
+    """Compute the vectors (n, out) of all texts in float16, memory-mapped in `folder`; continue after a kill.
 
-    Args:
-        encoder: The teacher.
-        texts: Token ids.
-        folder: Gets the graph and the vectors.
-        engine: Where chunks are encoded, by default here; the bytes are the same on processors alike.
-        progress: Called after each chunk.
-
-    Raises:
-        UsageError: The disk is too small, or a vector does not fit into float16.
-        FileProblemError: The folder cannot be written.
+    Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
     """
     runner = fastest(encoder, folder / "full")
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
@@ -216,7 +187,7 @@ def teacher_vectors(
     stored = StoredRows(folder / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
     chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
     done = len(texts) - sum(map(len, chunks))
-    work = (Chunk(places.start, list(map(texts.ids, places))) for places in chunks)  # ids, for TokenWork
+    work = (Chunk(places.start, list(map(texts.ids, places))) for places in chunks)
     for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
@@ -228,25 +199,19 @@ def teacher_vectors(
 
 
 def read_vectors(texts: TextStore, folder: Path) -> NDArray[np.float16]:
-    """Map what `teacher_vectors` has written to `folder`."""
+    """Map what `teacher_vectors` wrote."""
     return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(texts), -1)
 
 
 def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
-    """Return some of the vectors in float32, (b, out)."""
+    """Return some vectors in float32, (b, out)."""
     return torch.from_numpy(np.asarray(vectors[places], dtype=np.float32))
 
 
 class TaughtTexts:
-    """Texts with the full model's vectors, both read from the disk.
+    """Texts with the teacher's vectors (n, out), both read from the disk.
 
-    Args:
-        texts: All texts.
-        places: Of the texts to learn from.
-        vectors: The full model's vectors of all texts, (n, out).
-        settings: Weights of the parts of the loss.
-        full: The full model and the blocks that the student keeps of it; for `states` only.
-        group: Processes that learn together, each on its share of every batch.
+    full: the full model and the blocks that the student keeps of it, for `states`.
     """
 
     head: nn.Module | None = None
@@ -264,7 +229,7 @@ class TaughtTexts:
         self._full, self._group = full if settings.states else None, group
         self._lengths: list[int] = texts.lengths()[places].tolist()
         self.separable = not (settings.similarity or self._full)
-        # Over all texts: a batch holds texts of like length, and one of queries alone would cancel their weight.
+        # Over all texts: a batch of queries alone would cancel their weight.
         share = float((places < texts.num_queries).mean())
         self._mean_weight = 1 + share * (settings.query_weight - 1)
 
@@ -279,9 +244,9 @@ class TaughtTexts:
         """Keep all rows of the word embeddings."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return 1 − cosine to the full model's vector, plus the weighted parts for `similarity` and `states`.
+        """Return 1 − cosine to the teacher's vector, plus the weighted parts for `similarity` and `states`.
 
-        Every process of the group has the vectors of all, and gradients of its own share.
+        Every process has the vectors of all, and gradients of its own share.
         """
         places = [int(self._places[place]) for place in batch]
         own = self._group.share(places)
@@ -289,7 +254,7 @@ class TaughtTexts:
             inputs = encoder.pad([self._texts.ids(place) for place in own])
             states = encoder.hidden_states(inputs) if self._full else (encoder.token_states(**inputs),)
             mine = encoder.from_states(states[-1], inputs["attention_mask"]).float()
-        else:  # a batch with fewer texts than there are processes
+        else:  # fewer texts than processes
             mine = torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
         vectors = nn.functional.normalize(self._group.gather(mine[None], len(places))[0], dim=1)
         places = [place for rank in range(self._group.size) for place in places[rank :: self._group.size]]
@@ -306,10 +271,7 @@ class TaughtTexts:
 
 
 def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Encoder, Blocks], tokens: int) -> Tensor:
-    """Return the mean 1 − cosine between token states of both models behind the kept blocks.
-
-    tokens: Number of tokens in the whole batch, of all processes.
-    """
+    """Return the mean 1 − cosine between token states behind the kept blocks; `tokens` of all processes."""
     encoder, blocks = full
     with torch.no_grad():
         wanted = encoder.hidden_states(inputs)
@@ -324,16 +286,16 @@ class StudentRun(TrainingRun):
 
     dropout = False
     bucket_batches = 96
-    """Of 118,000 texts, in batches of 16, padding is 2.5 % of the tokens, and 9.5 % with a quarter of that number."""
+    """Padding is 2.5 % of the tokens of 118,000 texts in batches of 16, 9.5 % with a quarter as many."""
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """Train one stage of `TrainingRun`."""
+        """Train one stage."""
         loss = super().train_stage(progress, task)
         self._end_if_settled()
         return loss
 
     def restore(self, path: Path) -> None:
-        """Restore as `TrainingRun`; a run that had ended does not go on."""
+        """Restore a run; one that had ended does not go on."""
         super().restore(path)
         self._end_if_settled()
 
@@ -352,16 +314,7 @@ def student_run(
     *,
     evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """Return the run that teaches an encoder in place.
-
-    Args:
-        student: Is taught.
-        examples: Texts and targets.
-        evaluator: Scores the student and chooses the weights to keep.
-        settings: How it learns.
-        group: Processes that learn together.
-        evaluations: Number of scores in an epoch.
-    """
+    """Return the run that teaches `student` in place, with `evaluations` scores per epoch."""
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)
@@ -373,18 +326,9 @@ def student_run(
 
 
 class Learning:
-    """The state of one distillation that every process of a group has: held-out texts, evaluators and runs.
+    """State of one distillation in every process of a group: held-out texts, evaluators and runs.
 
-    Args:
-        encoder: The full model.
-        teacher: The full model, cut at `settings.layer`.
-        texts: All texts.
-        vectors: The teacher's vectors of them.
-        settings: How students learn.
-        data: Data to choose and report by; agreement chooses without it.
-        runs: Store of the runs; the leading process holds it.
-        group: Processes that learn together.
-        progress: Called as the work goes on.
+    `data` chooses and reports; without it agreement chooses. Only the leading process opens `runs`.
     """
 
     def __init__(
@@ -420,7 +364,7 @@ class Learning:
             self.full_score = self.evaluator.score(teacher)[0]
 
     def reread(self, encoder: Encoder) -> list[Ids]:
-        """Tokenise the texts of `evaluator` with the tokenizer of another encoder."""
+        """Tokenise the texts of `evaluator` for another encoder."""
         if isinstance(self.data, RetrievalSet):
             return halves(encoder, self.data)[0].texts()
         if self.data is not None and self.data.dev is not None:
@@ -428,11 +372,11 @@ class Learning:
         return self.texts.ids_for(encoder, self.choosing.tolist())
 
     def view(self, blocks: Blocks) -> Encoder:
-        """Return the untrained model of these blocks, to score; it shares memory with the full model."""
+        """Return the untrained model of these blocks, which shares memory with the full model."""
         return keep(self.encoder, blocks, copy_weights=False)
 
     def try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
-        """Return what a subset gives after learning from few texts; learn unless the store has it."""
+        """Return a subset's score after learning from few texts; learn unless the store has it."""
         name = f"tryout-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
             return known
@@ -445,18 +389,18 @@ class Learning:
         return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student with these blocks; learn unless the store has it, and its weights if they are needed."""
+        """Return the student; learn unless the store has it, and its weights if they are needed."""
         name = run_name(blocks)
         known = self.runs.read(name, LeanModel)
         if known is not None and (self.runs.has_weights(name) or not weights):
             return known
-        if len(blocks) == self.teacher.depth and self.by_agreement:  # the teacher itself
+        if len(blocks) == self.teacher.depth and self.by_agreement:
             whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
         state, best = run.state, max(run.state.scores)
-        if not self.by_agreement:  # if a model's end makes its vectors worse, learning them loses what a cut has
+        if not self.by_agreement:  # learning a worse end loses what a cut has
             as_it_came = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
                 student, best = as_it_came, untrained
@@ -465,22 +409,21 @@ class Learning:
         return self.runs.write_encoder(name, replace(row, steps=steps, seconds=state.seconds), student)
 
     def recorded(self, prefix: str) -> list[LeanModel]:
-        """Return all stored rows of a kind: `blocks` learned from all texts, `tryout` from few."""
+        """Return stored rows: `blocks` learned from all texts, `tryout` from few."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def help(self) -> None:
-        """Learn together with the leading process, as often as it does."""
+        """Learn together with the leading process."""
         while (order := self.group.agree(None)) is not None:
             self._taught(order[0], few=order[1])
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
-        """Return a student with the weights that learned best, and its run. few: from few short texts."""
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)
         taught: Taught = self.texts, self.learned_from, self.vectors
         settings = replace(self.settings, learning_rate=self.rate(blocks))
         evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
         if few and self.few is not None:
-            settings = replace(self.settings, epochs=1)  # at the usual rate, because there are few steps
+            settings = replace(self.settings, epochs=1)  # few steps need the usual rate
             evaluations, checkpoint, taught = 1, None, self.few
         examples = TaughtTexts(*taught, settings, full, self.group)
         run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
@@ -490,15 +433,15 @@ class Learning:
 
     @cached_property
     def few(self) -> Taught | None:
-        """Return the few texts to try subsets on, if there are enough."""
+        """Return the texts to try subsets on, if there are enough."""
         return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
 
     def rate(self, blocks: Blocks) -> float:
-        """Return the peak rate for a student with these blocks."""
+        """Return the peak rate for these blocks."""
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
 
 def run_name(blocks: Blocks) -> str:
-    """Return the name of a subset in a store."""
+    """Name a subset in a store."""
     return "blocks" + "-".join(map(str, blocks))

@@ -1,4 +1,4 @@
-"""What a distillation is asked for, how it learns, and what it found; importing this imports no torch."""
+"""Budgets, settings and results of a distillation; importing this imports no torch."""
 
 import math
 from collections.abc import Sequence
@@ -30,30 +30,28 @@ from truncate_kit.training.cutting import VocabularyCut
 from truncate_kit.training.settings import PRECISION_HELP
 
 Blocks = tuple[int, ...]
-Scored = tuple[Blocks, float]
-"""A subset of blocks and its score in points."""
+Scored = tuple[Blocks, float]  # score in points
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _KINDS: tuple[BudgetKind, ...] = ("within", "speedup", "megabytes", "blocks")
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-LOWEST_TAUGHT = 2  # layer whose vectors are learned: a single block cannot be left out
+LOWEST_TAUGHT = 2  # layer to learn: a single block cannot be left out
 _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
 _HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
-NEARLY_ALL = 0.25  # of the blocks; one of six was measured, and two of six learn as well at the usual rate
-NEAR = 10
-"""Nearest neighbours of a text; as many texts drawn at random stand beside them."""
+NEARLY_ALL = 0.25  # of the blocks: one of six learns better at a lower rate
+NEAR = 10  # nearest texts, and as many random ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(Result):
-    """The wanted size: one of the fields, by default `within` one point.
+    """The wanted size: one field, by default `within` one point.
 
     Attributes:
-        within: Keep the fewest blocks that lose at most these points on held-out data, after learning. Without labels
-            a point is three points of agreement (`distilling.AGREEMENT_PER_POINT`).
-        speedup: Keep the most blocks that encode this number of times as fast as the full model.
-        megabytes: Keep the most blocks with float32 weights of at most this size, in 10⁶ bytes.
-        blocks: Keep this number of blocks (3 or "3"), or these blocks ([1, 4, 6], "1,4,6", "1..3,6"); stored as text.
+        within: Fewest blocks that lose at most these points on held-out data, after learning; without labels a point is
+            `distilling.AGREEMENT_PER_POINT` points of agreement.
+        speedup: Most blocks that are this many times as fast as the full model.
+        megabytes: Most blocks with float32 weights of at most this size, in 10⁶ bytes.
+        blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
 
     within: float | None = setting(None, "Lose at most these points; 1 by default.", LAYERS, bounds=_POINTS, kind=float)
@@ -92,7 +90,7 @@ class Budget(Result):
         return len(self.named_blocks or ()) or int(self.blocks or 0)
 
     def allows(self, row: "LeanModel", full: "LeanModel", needed: float | None) -> bool:
-        """Tell whether a model keeps the budget. needed: the score for `within`."""
+        """Tell whether a model keeps the budget; `needed` is the score for `within`."""
         if self.blocks is not None:
             return len(row.blocks) == self.number
         if self.speedup is not None:
@@ -104,27 +102,24 @@ class Budget(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillSettings(Result):
-    """How the full model's vectors are learned; defaults by the ablations in benchmarks/lean.
+    """How students learn; defaults by the ablations in benchmarks/lean.
 
     Attributes:
-        layer: Learn the vectors of this layer of the full model, by blocks up to it; by default the last layer. For
-            models that get worse at their end.
-        epochs: Passes over the texts; learning stops early when agreement stops growing.
-        batch_size: Texts per step, of similar length. Targets are exact, so small batches have good gradients and
-            teach more from the same texts.
-        learning_rate: Peak rate; by default 5e-4 at width 384, inversely proportional to the width, at most 1e-3; a
-            third of it if less than a quarter of the blocks is left out: the student then starts near the full model.
+        layer: Layer of the full model to learn, for models that get worse at their end; by default the last.
+        epochs: Passes over the texts; stops early when agreement settles.
+        batch_size: Texts per step, of similar length; targets are exact, so small batches suffice.
+        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3, and a third of it if less than a quarter
+            of the blocks is left out: the student then starts near the full model.
         warmup: Share of the steps.
-        similarity: Weight of the mean squared error between the cosines of both models within a batch.
-        states: Weight of the mean 1 − cosine between token states of both models behind each kept block; runs the full
-            model at every step.
+        similarity: Weight of the squared error between both models' cosines within a batch.
+        states: Weight of 1 − cosine between token states behind each kept block; runs the full model at every step.
         train_embeddings: Train word and position embeddings as well.
-        max_texts: Texts to learn from, by default all; all queries are added.
+        max_texts: Most texts to learn from, beside all queries; by default all.
         held_out: Held-out texts, half to choose and half to report; at most a tenth of all texts, at least 42.
-        query_weight: Weight of a query in the loss, relative to a text.
+        query_weight: Weight of a query relative to a text.
         precision: See `TrainingSettings`.
         seed: Seed of the order of the texts.
-        frontier: Export and measure graphs of the full model and of all students that are still stored.
+        frontier: Export and measure graphs of the full model and all stored students.
     """
 
     layer: int | None = setting(None, bounds=_LAYER)
@@ -154,13 +149,13 @@ class DistillSettings(Result):
         check_settings(self)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
-        """Return the peak rate. left_out: share of the blocks that the student lacks."""
+        """Return the peak rate; `left_out` is the share of the blocks left out."""
         usual = min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)
         return self.learning_rate or (usual / 3 if left_out < NEARLY_ALL else usual)
 
     @property
     def teacher(self) -> str:
-        """Name the source of the vectors that are learned."""
+        """Name the teacher."""
         return "the full model" if self.layer is None else f"layer {self.layer} of the full model"
 
     @property
@@ -171,17 +166,10 @@ class DistillSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement(Result):
-    """Agreement with the full model on held-out text; intervals are 95 %, by a bootstrap over texts.
+    """Agreement with the full model on held-out texts; 95 % intervals by a bootstrap over texts.
 
-    Attributes:
-        correlation: Spearman × 100 between the cosines of both models, over each text paired with its `NEAR` nearest
-            texts by the full model and as many random ones; 100 is the full model itself.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
-        overlap_low: Lower end of its interval.
-        overlap_high: Upper end of its interval.
-        num_texts: Held-out texts.
+    correlation: Spearman × 100 between both models' cosines, of each text with its `NEAR` nearest by the full model and
+    as many random ones. overlap: share × 100 of the `NEAR` nearest texts in common.
     """
 
     correlation: float
@@ -195,42 +183,23 @@ class Agreement(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeanModel(Result):
-    """Some blocks of the full model, or all of them, and one way to serve them.
-
-    Attributes:
-        blocks: Kept blocks of the full model.
-        score: In points; the score after learning if the blocks learned, else before.
-        untrained: Score before learning; not of graphs.
-        scores: Scores after each evaluation of learning; empty without learning.
-        agreement: On the report texts; of few-text trials on the texts that choose.
-        steps: Optimiser steps.
-        seconds: Duration of learning and evaluation.
-        precision: Precision of the weights; runs in ONNX Runtime if `dims` is set, else in torch.
-        dims: Leading dimensions kept of a graph's vectors.
-        words: Word pieces kept by a graph.
-        texts_per_second: Timed side by side with all others.
-        megabytes: Size of the graph's files or of the float32 weights, in 10⁶ bytes.
-        interval: 95 % interval of the score before learning or of a graph, by a bootstrap over labels; absent
-            if agreement chooses.
-        speedup_interval: 95 % interval of the speed relative to the full model, by a bootstrap over rounds.
-        dominated: Another one is at least as good, fast, small and short (see `frontier.mark_dominated`).
-    """
+    """Some or all blocks of the full model, and one way to serve them."""
 
     blocks: Blocks
-    score: float
-    untrained: float | None = None
-    scores: tuple[float, ...] = ()
-    agreement: Agreement | None = None
+    score: float  # points; after learning if the blocks learned
+    untrained: float | None = None  # before learning; not of graphs
+    scores: tuple[float, ...] = ()  # after each evaluation of learning
+    agreement: Agreement | None = None  # on the report texts; of few-text trials on the choosing texts
     steps: int = 0
-    seconds: float = 0.0
-    precision: Precision = "fp32"
-    dims: int = 0
-    words: int = 0
-    texts_per_second: float = 0.0
-    megabytes: float = 0.0
-    interval: tuple[float, float] | None = None
-    speedup_interval: tuple[float, float] | None = None
-    dominated: bool = False
+    seconds: float = 0.0  # of learning and evaluation
+    precision: Precision = "fp32"  # in ONNX Runtime if `dims` is set, else in torch
+    dims: int = 0  # leading dimensions of a graph's vectors
+    words: int = 0  # word pieces of a graph
+    texts_per_second: float = 0.0  # timed side by side
+    megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
+    interval: tuple[float, float] | None = None  # 95 %, before learning or of a graph, over labels
+    speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over rounds
+    dominated: bool = False  # see `frontier.mark_dominated`
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
@@ -239,44 +208,29 @@ class LeanModel(Result):
 
     @property
     def as_it_came(self) -> bool:
-        """Tell whether the blocks learned and are still kept with their old weights."""
+        """Tell whether the blocks learned but keep their old weights."""
         return bool(self.scores) and self.score > max(self.scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Result):
-    """Stored measurements: the models of each size, or the graphs of some of them.
-
-    Attributes:
-        rows: The full model is the last size, and the first graph.
-        others_busy: Share of the machine that other processes took, if known.
-        covered: Share × 100 of held-out texts with word pieces of the learned texts only.
-    """
+    """Stored measurements: models of each size, the full one last, or graphs, the full one first."""
 
     rows: tuple[LeanModel, ...]
-    others_busy: float | None = None
-    covered: float | None = None
+    others_busy: float | None = None  # share of the machine that other processes took
+    covered: float | None = None  # share × 100 of held-out texts with learned word pieces only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubsetSearch(Result):
-    """Subsets of blocks that were scored without training.
+    """Subsets of blocks scored without training."""
 
-    Attributes:
-        leading: Up to `subsets.LEADING` subsets of each number of blocks, smallest number first, best first.
-        baselines: Subsets that simpler rules keep, by the names of `subsets.baseline_blocks`.
-        tried: Number of subsets.
-        exact: All subsets that an ordinary checkpoint can hold were scored.
-        seconds: Duration of the search.
-        num_texts: Number of shortened texts, if all texts would have taken too long.
-    """
-
-    leading: tuple[Scored, ...]
-    baselines: dict[str, tuple[Scored, ...]]
+    leading: tuple[Scored, ...]  # up to `subsets.LEADING` of each size, smallest first, best first
+    baselines: dict[str, tuple[Scored, ...]]  # by the names of `subsets.baseline_blocks`
     tried: int
-    exact: bool
+    exact: bool  # all subsets that an ordinary checkpoint can hold
     seconds: float
-    num_texts: int | None = None
+    num_texts: int | None = None  # shortened texts, if all would have taken too long
 
     @property
     def best(self) -> list[Scored]:
@@ -286,26 +240,14 @@ class SubsetSearch(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutScores(Result):
-    """Scores in points on test pairs, or on the half of the queries that did not choose.
-
-    Attributes:
-        data: Name of the set.
-        metric: "Spearman × 100", or a metric of search.
-        lean: Score of the lean model.
-        full: Score of the full model.
-        mixed: Score of lean queries on the full model's document vectors; not for pairs.
-        difference: lean − full.
-        low: Lower end of its 95 % interval, by a paired bootstrap.
-        high: Upper end of its 95 % interval.
-        num_compared: Number of pairs or queries.
-    """
+    """Scores in points on test pairs or the reporting queries; 95 % interval by a paired bootstrap."""
 
     data: str
-    metric: str
+    metric: str  # "Spearman × 100", or a metric of search
     lean: float
     full: float
-    mixed: float | None
-    difference: float
+    mixed: float | None  # lean queries on the full model's document vectors
+    difference: float  # lean − full
     low: float
     high: float
     num_compared: int | None = None
@@ -325,65 +267,38 @@ class HeldOutScores(Result):
 class DistillResult(Result):
     """A distillation.
 
-    Attributes:
-        model: The full model.
-        depth: Number of its blocks.
-        before: Earlier changes to it, in words.
-        metric: What scores are, in words.
-        full_score: Score of the teacher (the full model or its `settings.layer`); 100 for agreement.
-        budget: The wanted size.
-        settings: How the model learned.
-        learning_rate: Peak rate.
-        texts: Counts of texts (`num_texts`, of these `num_queries`; `repeated` and `excluded` ones were left out; `cut`
-            ones exceed the model's length; `compared` texts of evaluation sets were searched for) and of tokens
-            (`tokens` in all; `middle` and `long` are the 50 % and 95 % quantiles of a text).
-        search: Subsets before learning.
-        tryouts: Subsets that learned from few texts, to find the one that learns from all.
-        candidates: The best model of each number of blocks, the full model last.
-        chosen: Blocks of the lean model.
-        holds: The chosen model keeps the budget.
-        needed: Score that `within` requires.
-        scores: On test pairs, or on the other half of the queries.
-        frontier: Graphs of the full model, first, and of students; empty if never measured.
-        covered: See `Measured`.
-        unmeasured: Learned blocks without graphs in the frontier: their weights, of other runs, are gone.
-        vocabulary: The cut of the vocabulary, made after learning, if any.
-        all_words: Agreement of the chosen blocks with all word pieces, if they were cut.
-        data: Name of the evaluation data; may be empty.
-        data_tokens: 95 % quantile of the tokens of its texts.
-        data_fingerprint: Fingerprint of the pairs that chose; may be empty.
-        num_seen: Test pairs left out because the full model had seen them.
-        others_busy: See `Measured`; while sizes were timed.
-        measure: Similarity by which the full model compares vectors, if their lengths count; else `cosine`.
+    texts: counts of texts (`num_texts`, `num_queries` of these, `repeated` and `excluded` ones left out, `cut` to the
+    model's length, `compared` with evaluation sets) and tokens (`tokens` in all; `middle` and `long`: 50 % and 95 %
+    quantiles of a text).
     """
 
     model: str
     depth: int
-    before: str
+    before: str  # earlier changes to the model, in words
     metric: str
-    full_score: float
+    full_score: float  # of the teacher; 100 for agreement
     budget: Budget
     settings: DistillSettings
-    learning_rate: float
+    learning_rate: float  # peak
     texts: dict[str, int]
     search: SubsetSearch
-    tryouts: tuple[LeanModel, ...]
-    candidates: tuple[LeanModel, ...]
+    tryouts: tuple[LeanModel, ...]  # learned from few texts, to find the subset that learns from all
+    candidates: tuple[LeanModel, ...]  # best of each number of blocks, the full model last
     chosen: Blocks
-    holds: bool
-    needed: float | None
+    holds: bool  # the chosen model keeps the budget
+    needed: float | None  # score that `within` requires
     scores: HeldOutScores | None
-    frontier: tuple[LeanModel, ...] = ()
-    covered: float | None = None
-    unmeasured: tuple[Blocks, ...] = ()
-    vocabulary: VocabularyCut | None = None
-    all_words: Agreement | None = None
+    frontier: tuple[LeanModel, ...] = ()  # graphs of the full model, first, and of students
+    covered: float | None = None  # see `Measured`
+    unmeasured: tuple[Blocks, ...] = ()  # learned, but not in `frontier`: the weights are gone
+    vocabulary: VocabularyCut | None = None  # after learning
+    all_words: Agreement | None = None  # before the cut of the vocabulary
     data: str = ""
-    data_tokens: int | None = None
-    data_fingerprint: str = ""
-    num_seen: int = 0
-    others_busy: float | None = None
-    measure: str = "cosine"
+    data_tokens: int | None = None  # 95 % quantile of its texts
+    data_fingerprint: str = ""  # of the pairs that chose
+    num_seen: int = 0  # test pairs left out, seen by the full model
+    others_busy: float | None = None  # see `Measured`; while sizes were timed
+    measure: str = "cosine"  # the full model's similarity, if vector lengths count
 
     @property
     def student(self) -> LeanModel:
@@ -413,7 +328,7 @@ def megabytes_of(parameters: int) -> float:
 
 
 def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
-    """Return the largest candidate that `blocks`, `speedup` or `megabytes` allow. Raises `UsageError`."""
+    """Return the largest candidate that the budget allows, or raise `UsageError`."""
     *lean, full = candidates
     fitting = [row for row in lean if budget.allows(row, full, None)]
     if not fitting:
@@ -427,9 +342,9 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the graph that the budget takes: the fastest with the score `needed`, or the best one allowed.
+    """Return the fastest graph with the score `needed`, or the best one allowed; none if the budget names blocks.
 
-    Returns no graph if the budget names blocks or is not met. The full model's float32 graph is the first row.
+    rows: the full model's float32 graph is the first.
     """
     fitting = [] if budget.blocks is not None else [row for row in rows if budget.allows(row, rows[0], needed)]
     if budget.within is not None:

@@ -1,4 +1,4 @@
-"""Which blocks to keep, without training: every subset, or a beam for deep models, beside simpler rules."""
+"""Choose blocks without training: every subset, or a beam for deep models, beside simpler rules."""
 
 import math
 import time
@@ -19,17 +19,13 @@ from truncate_kit.models.truncation import keep, kept_config
 from truncate_kit.training.examples import Ids, VectorEvaluator
 from truncate_kit.training.loop import precision
 
-LEADING = 4
-"""Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
-EXACT_DEPTH = 12
-"""Deepest model that is searched exactly: 4,095 subsets."""
+LEADING = 4  # of one size, any of which may learn best (benchmarks/lean)
+EXACT_DEPTH = 12  # 4,095 subsets
 BEAM = 8
 BATCH = 64
 SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
-"""A search that would take more uses fewer and shorter texts, and then a beam."""
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-RULED_TEXTS = 2000
-"""Most texts that simpler rules read for named blocks; no search reads more."""
+RULED_TEXTS = 2000  # most that simpler rules read for named blocks
 SAID_SECONDS = 5.0  # a longer search is announced
 _TIMED = 3  # blocks
 
@@ -44,14 +40,13 @@ def search_subsets(
 ) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
-    Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a block
-    over the texts. For deeper models, blocks are removed one at a time from the `beam` best subsets of each size. A
-    block is timed first: a search of more than ten minutes or 4 GiB uses fewer and shorter texts, or else a beam.
+    Up to 12 blocks every subset is tried, in 2^L − 1 runs of a block over the texts. Deeper models lose one block at a
+    time from the `beam` best subsets of each size. `plan_search` shortens long searches.
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
         evaluator: Scores the vectors of its texts.
-        blocks: Score only these blocks, the full model and what simpler rules keep, on all texts.
+        blocks: Score only these, the full model and what simpler rules keep, on all texts.
         beam: Width of the beam.
         progress: True draws bars and logs; else called after each subset.
 
@@ -103,7 +98,7 @@ def search_subsets(
 
 
 def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
-    """Raise `ModelError` unless blocks of `encoder` can be left out, and unless these can be kept alone."""
+    """Raise `ModelError` unless blocks of `encoder` can be left out, and these kept alone."""
     if not encoder.pools_tokens or encoder.combination is not None:
         raise ModelError(
             f"The vectors of {encoder.name} are made from several layers, so no block can be left out.",
@@ -125,12 +120,10 @@ def is_held(encoder: Encoder, blocks: Blocks) -> bool:
 
 
 def _batches(ids: Sequence[Ids]) -> list[list[int]]:
-    """Return the places of the texts of each batch, of similar length."""
     return length_batches([len(row) for row in ids], BATCH)
 
 
 def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
-    """Yield the blocks over each batch."""
     for places in _batches(ids):
         yield BlockRunner(encoder, encoder.pad([ids[place] for place in places]))
 
@@ -138,7 +131,7 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
 def _scores(
     evaluator: VectorEvaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
 ) -> dict[Blocks, float]:
-    """Score subsets; neighbours in sorted order share the states of their common beginning, of all batches at once."""
+    """Score subsets; sorted neighbours share the states of their common beginning."""
     scores: dict[Blocks, float] = {}
     order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
     path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
@@ -156,13 +149,12 @@ def _scores(
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
-    """Return what simpler rules keep for each number n of blocks, from one run of all blocks over four texts or more.
+    """Return what simpler rules keep for each number n of blocks, from one run over four texts or more.
 
-    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, the usual
-    layer reduction for distillation. block_influence: the n blocks that change their tokens' direction most (ShortGPT,
-    arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens before and behind
-    it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that change the sentence vectors most, by
-    debiased CKA.
+    first: blocks 1 … n. even: n blocks at even distances, with the last one. block_influence: the n blocks that change
+    their tokens' direction most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest
+    angle between the tokens before and behind it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
+    change the sentence vectors most, by debiased CKA.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
@@ -198,13 +190,9 @@ def _largest(values: Tensor, number: int) -> Blocks:
 def plan_search(
     encoder: Encoder, evaluator: VectorEvaluator, beam: int, progress: Progress
 ) -> tuple[VectorEvaluator, int | None]:
-    """Choose the first way within `SEARCH_SECONDS` and `SEARCH_BYTES`, or the last one; announce a long search.
+    """Choose the first way within `SEARCH_SECONDS` and `SEARCH_BYTES`, else the last; announce a long search.
 
-    The ways: every subset over all texts, over all texts cut to `SEARCHED_TOKENS`, over half of these and so on down to
-    `FEWEST_SEARCHED`; then a beam that gets narrower. Models deeper than `EXACT_DEPTH` begin with the beam.
-
-    Returns:
-        The evaluator, and the width of the beam, if there is one.
+    Return the evaluator, and the width of the beam, if any.
     """
     block, score = _seconds(encoder, evaluator)
     fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
@@ -214,7 +202,7 @@ def plan_search(
         ids = used.texts()
         runs, subsets = (2**depth - 1,) * 2 if width is None else beam_cost(depth, width)
         seconds = runs * block * _padded(ids) + subsets * score * len(ids) / total
-        states = 4 * encoder.width * _padded(ids) * (depth + 1)  # bytes in float32, behind each block of a subset
+        states = 4 * encoder.width * _padded(ids) * (depth + 1)  # float32, behind each block
         whole = whole or f"{lasting(seconds)} and {states / 1e9:.1f} GB"
         if seconds <= SEARCH_SECONDS and states <= SEARCH_BYTES:
             break
@@ -228,9 +216,9 @@ def plan_search(
 
 
 def beam_cost(depth: int, beam: int) -> tuple[int, int]:
-    """Count the runs of a block and the subsets of a beam over a model of `depth` blocks, at most.
+    """Return the most runs of a block and the most subsets of a beam over `depth` blocks.
 
-    Each of up to `beam` subsets loses each of its blocks; as beginnings are shared, about half of a subset is run.
+    Shared beginnings spare about half of each subset.
     """
     sizes = range(1, depth)
     tried = [min(math.comb(depth, size), beam * (size + 1)) for size in sizes]
@@ -238,7 +226,10 @@ def beam_cost(depth: int, beam: int) -> tuple[int, int]:
 
 
 def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield numbers of shortened texts and widths of the beam, slowest first; None leaves texts or subsets whole."""
+    """Yield numbers of shortened texts and widths of the beam, slowest first; None leaves texts or subsets whole.
+
+    All texts, cut, halved down to `FEWEST_SEARCHED`; then narrower beams. Above `EXACT_DEPTH` all ways are beams.
+    """
     fewest, numbers = total, [None, total]
     while fewest > FEWEST_SEARCHED:
         numbers.append(fewest := max(FEWEST_SEARCHED, fewest // 2))
@@ -255,18 +246,18 @@ def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> tuple[float, float
     some = [ids[place] for place in batches[len(batches) // 2]]
     runner = BlockRunner(encoder, encoder.pad(some))
     blocks = range(1, 1 + min(_TIMED, encoder.depth))
-    width = runner.vectors(runner.run(1, runner.embedded)).shape[1]  # warms up as well
+    width = runner.vectors(runner.run(1, runner.embedded)).shape[1]  # warms up
     begin = time.perf_counter()
     for block in blocks:
         runner.vectors(runner.run(block, runner.embedded)).float().cpu()
     taken = (time.perf_counter() - begin) / len(blocks)
     rows = torch.rand(len(ids), width, generator=torch.Generator().manual_seed(0))
-    evaluator.score_of(rows)  # the first call takes several times as long as the thousands that follow
+    evaluator.score_of(rows)  # warms up
     begin = time.perf_counter()
     evaluator.score_of(rows)
     return taken / _padded(some), time.perf_counter() - begin
 
 
 def _padded(ids: Sequence[Ids]) -> int:
-    """Count the tokens that a block runs over, padding included."""
+    """Count tokens, padding included."""
     return sum(len(places) * max(len(ids[place]) for place in places) for places in _batches(ids))

@@ -1,4 +1,4 @@
-"""Texts to learn from, as token ids in a memory-mapped file; and pairs scored by a model's own cosines."""
+"""Texts to learn from, as memory-mapped token ids; and pairs scored by a model's own cosines."""
 
 import hashlib
 import json
@@ -32,19 +32,16 @@ from truncate_kit.training.examples import Ids
 if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
 
-FOLDER = Path("distillation") / "texts"
-"""Of a workspace."""
+FOLDER = Path("distillation") / "texts"  # of a workspace
 FEWEST_TEXTS = 200
-FEWEST_HELD_OUT = 42
-"""Halves of 21 texts, so that each text has the nearest twenty that the overlap needs."""
-FEW_TEXTS, FEW_TOKENS = 2000, 64
-"""Number of texts to try a choice of blocks on, at most a tenth of all; and their length, if too few are as short."""
+FEWEST_HELD_OUT = 42  # two halves of 2 · NEAR + 1
+FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
-_AT_ONCE = 4096  # texts that are tokenised together
+_AT_ONCE = 4096  # texts
 NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
 SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
-PAIRS = 1000  # at most; all cosines between as many texts are computed
-FEWEST_PAIRED = 10  # texts of each half: a correlation over fewer pairs means little
+PAIRS = 1000  # at most; all their cosines are computed
+FEWEST_PAIRED = 10  # texts of each half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +50,9 @@ class RawTexts:
 
     Attributes:
         texts: As long as those to be served; read once, in order.
-        queries: Texts to search with; they get the model's prompt for queries.
-        exclude: Texts that must not be learned from.
-        vocabulary: The lean model keeps the word pieces of these texts only, by default all.
+        queries: Get the model's prompt for queries.
+        exclude: Are not learned from.
+        vocabulary: The lean model keeps only the word pieces of these texts, by default all.
     """
 
     texts: Iterable[str]
@@ -65,13 +62,7 @@ class RawTexts:
 
 
 class TokenRows:
-    """Token ids of texts, one after another.
-
-    Args:
-        tokens: All ids.
-        ends: End of each text in `tokens`, (n,).
-        num_queries: Number of queries; they come first.
-    """
+    """Token ids of texts in one array; `ends` (n,) has the end of each; queries come first."""
 
     def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int64], num_queries: int) -> None:
         self._tokens, self._ends, self.num_queries = tokens, ends, num_queries
@@ -107,13 +98,13 @@ class TextStore(TokenRows):
         super().__init__(tokens, np.load(folder / ENDS_FILE, mmap_mode="r"), self.counts["num_queries"])
 
     def read(self, places: Collection[int]) -> list[str]:
-        """Read the texts at some places, in the order of the file, without prompts."""
+        """Read texts in the order of the file, without prompts."""
         wanted = set(places)
         with self.file.open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
 
     def ids_for(self, encoder: Encoder, places: Sequence[int]) -> list[Ids]:
-        """Tokenise the texts at some places with the tokenizer of another encoder that has the same prompts."""
+        """Tokenise texts for another encoder with the same prompts."""
         text = dict(zip(sorted(places), self.read(places), strict=True))
         ids: dict[int, Ids] = {}
         for names, asked in ((QUERY_PROMPTS, True), (DOCUMENT_PROMPTS, False)):
@@ -126,20 +117,12 @@ class TextStore(TokenRows):
 def store_texts(
     encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
-    """Tokenise the distinct texts into `folder`; only a hash of each text stays in memory.
+    """Tokenise the distinct texts into `folder`, which is replaced; only a hash of each text stays in memory.
 
     Queries come first, with the model's prompt for queries; other texts get its prompt for documents, or the default.
+    limit: most texts beside the queries.
 
-    Args:
-        encoder: Has tokenizer, casing, prompts and length.
-        raw: The texts.
-        folder: Is replaced as a whole.
-        limit: Largest number of texts beside the queries, by default all.
-        progress: Called after some thousand texts.
-
-    Raises:
-        DataError: There are queries alone, or fewer than `FEWEST_TEXTS` distinct texts.
-        FileProblemError: The folder cannot be written.
+    Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
     """
     exclude, number = {_compared(text) for text in raw.exclude}, Counter[str]()
     lengths, digest, longest, seen = list[int](), Digest(), encoder.max_length, set[bytes]()
@@ -159,7 +142,7 @@ def store_texts(
         place.mkdir()
         with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
             for names, source in sides:
-                prompt = side_prompt(encoder, names) or None  # the default one if there is none for a side
+                prompt = side_prompt(encoder, names) or None  # None: the default
                 while some := list(islice(source, _AT_ONCE)):
                     rows = prompted_ids(encoder, some, prompt)
                     full = [(prompt or "") + text for text, ids in zip(some, rows, strict=True) if len(ids) >= longest]
@@ -191,7 +174,7 @@ def store_texts(
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into lower-case words without punctuation, by which texts are compared; never empty."""
+    """Split a text into lower-case words without punctuation, by which texts are compared."""
     return re.findall(r"\w+", text.lower()) or text.split()
 
 
@@ -202,26 +185,22 @@ def _compared(text: str) -> str:
 def held_out_places(
     number: int, settings: DistillSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Divide a number of texts: return the places of those that choose, report, and are learned from."""
+    """Divide a number of texts into places that choose, report, and are learned from."""
     order = np.random.default_rng(settings.seed).permutation(number)
     held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
     return order[: held // 2], order[held // 2 : held], order[held:]
 
 
 Taught = tuple[TokenRows, NDArray[np.int64], NDArray[np.float16]]
-"""Texts, the places to learn from, and the full model's vectors of all texts."""
+"""Texts, the places to learn from, and the teacher's vectors of all texts."""
 
 
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
 ) -> Taught | None:
-    """Take the first short texts; if they are too few, add longer ones, cut. Needs ten texts.
+    """Take the first short texts, or also longer ones, cut, which the teacher encodes again; needs ten texts.
 
-    Args:
-        encoder: The teacher; encodes the texts again if some are cut.
-        texts: All texts.
-        places: Of the texts that may be learned from, in random order.
-        vectors: The teacher's vectors of all texts.
+    places: in random order.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:
@@ -238,20 +217,14 @@ def few_texts(
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
-    """Return the model that gives the vectors to learn: the full one, or cut at a layer.
-
-    Raises `LayerOutOfRangeError`.
-    """
+    """Return the full model, or cut at the layer to learn. Raises `LayerOutOfRangeError`."""
     if layer is not None and layer > encoder.depth:
         raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
     return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet:
-    """Pair each text with its nearest or a random text, scored by the encoder's own cosine.
-
-    Raises `DataError` below two texts.
-    """
+    """Pair each of two or more texts with its nearest or a random one, scored by the encoder's cosine."""
     some = list(dict.fromkeys(texts))
     unit = torch.nn.functional.normalize(encoder.vectors(some), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-2)
@@ -267,7 +240,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     """Pair the held-out texts of a distillation: those that chose become dev, those that reported test.
 
-    Finds no pairs without a distillation, if its texts are gone, or if the workspace has pairs that a user named.
+    Finds no pairs if texts are missing or a user named pairs.
     """
     result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name is not None:
@@ -275,11 +248,11 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     try:
         store = TextStore(workspace.folder / FOLDER)
         teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
-        if store.counts != result.texts:  # of another distillation, which was stopped
+        if store.counts != result.texts:  # of another, stopped distillation
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
-    except (OSError, ValueError, KeyError, TruncateKitError):  # gone or damaged; `distill` reads them anew
+    except (OSError, ValueError, KeyError, TruncateKitError):  # gone or damaged
         return None
 
 
@@ -295,7 +268,7 @@ def texts_of(data: "RetrievalSet") -> list[str]:
 
 
 def search_pairs_of(encoder: Encoder, data: "RetrievalSet") -> PairSplits:
-    """Pair the texts of a retrieval set, one half as dev, the other as test. Raises as `texts_of`."""
+    """Pair the texts of a retrieval set, one half as dev, the other as test."""
     texts = texts_of(data)
     random.Random(0).shuffle(texts)
     middle = min(len(texts) // 2, PAIRS)
