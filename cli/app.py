@@ -1,4 +1,4 @@
-"""The command `truncate-kit`: its commands by panel, help and exit codes."""
+"""The command `truncate-kit`."""
 
 import os
 import sys
@@ -21,22 +21,21 @@ PANELS = {
     "Other training": ("contrast", "freeze", "combine", "cut"),
     "Measure and use": ("evaluate", "compare", "encode", "study", "report", "status", "doctor"),
 }
-"""Commands by panel of the help."""
 MODULES = {
     "train": ("finetune", "distill", "contrast", "freeze", "combine"),
     "models": ("cut", "export", "encode"),
     "measure": ("analyze", "evaluate", "compare", "bench"),
     "project": ("demo", "study", "report", "status", "doctor"),
 }
-"""Commands by module; a module is imported with its first command."""
+"""Commands by module, which is imported with its first command."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-_HYPHEN = "\u2011"  # does not break lines: values such as depth-bonus stay whole
+_HYPHEN = "\u2011"  # no line breaks within values such as depth-bonus
 
 
 class PanelCommand(TyperCommand):
-    """A command with its options by panel in plain text, then the options of every command."""
+    """A command with its options by panel."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; messages name its options."""
@@ -44,11 +43,11 @@ class PanelCommand(TyperCommand):
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the parameters to the help."""
+        """Write the parameters."""
         _write(self.get_params(ctx), ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, one a line."""
+        """Write the examples."""
         with formatter.section("Examples"):
             for line in function_of(self.name or "").examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
@@ -58,22 +57,22 @@ class PanelGroup(TyperGroup):
     """The program with its commands by panel."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
+        """Return all commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Import the module of a command and return the command."""
+        """Import a command's module; return the command."""
         return command_of(name) if name in COMMANDS else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write options and commands to the help."""
+        """Write options and commands."""
         _write(self.get_params(ctx), ctx, formatter)
         for panel, names in PANELS.items():
             _section(panel, [(name, function_of(name).__doc__.splitlines()[0]) for name in names], formatter)
 
 
 def function_of(name: str) -> Any:
-    """Return the function of a command."""
+    """Return a command's function."""
     module = next(module for module, names in MODULES.items() if name in names)
     return getattr(import_module(f".{module}", __package__), name)
 
@@ -128,7 +127,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
-        if end.code == console.EXIT_INTERRUPTED:  # typer's code for KeyboardInterrupt
+        if end.code == console.EXIT_INTERRUPTED:  # of KeyboardInterrupt
             sys.stderr.write("Interrupted; the same command goes on from what was kept, if anything was.\n")
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Output: tables and JSON on stdout; notes, progress and problems on stderr."""
+"""Output: results on stdout; notes, progress and problems on stderr."""
 
 import contextlib
 import json
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from truncate_kit.report.view import Table
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
-PROSE_WIDTH = 24  # cells up to this width are not wrapped: numbers are shorter, names may be longer
-MOST_ROWS = 16  # of a table by layer, without --verbose
+PROSE_WIDTH = 24  # wider cells are wrapped
+MOST_ROWS = 16  # by layer, without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
-"""The running typer command and its verbosity."""
 OTHER_NAMES = {
     "count": "workers",
     "cpus": "threads",
@@ -37,7 +36,7 @@ OTHER_NAMES = {
     "raw": "texts",
     "search_pairs": "data",
 }
-"""Options of parameters that have another name in the library."""
+"""Options named differently in the library."""
 FUNCTIONS = {
     "combine": "truncate-kit combine MODEL",
     "diagnose": "truncate-kit doctor",
@@ -48,19 +47,18 @@ FUNCTIONS = {
     "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
     "truncate": "truncate-kit cut MODEL --layer N",
 }
-"""Commands of library functions."""
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
 def begin(command: Any, quiet: bool = False, verbose: bool = False) -> None:
-    """Set the command for messages; `quiet` drops notes and progress, `verbose` prints all tables."""
+    """Set the command that messages name, and its verbosity."""
     RUN.__init__(command=command, quiet=quiet, verbose=verbose, more_said=False)  # type: ignore[misc]  # set anew
 
 
 def in_options(text: str) -> str:
     """Replace parameters in backticks by options of the command.
 
-    `batch_size` becomes --batch-size, `device="cpu"` --device cpu, `truncate()` the command for it.
+    `batch_size` becomes --batch-size, `device="cpu"` --device cpu, `truncate()` its command.
     """
     options = {} if RUN.command is None else {parameter.name: parameter for parameter in RUN.command.params}
 
@@ -84,26 +82,26 @@ def in_options(text: str) -> str:
 
 
 def print_problem(message: str, hint: str) -> None:
-    """Print the message and the hint, one line each."""
+    """Print message and hint, a line each."""
     lines = [harmless(" ".join(in_options(text).split())) for text in (message, hint)]
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
 
 def note(*texts: str | None, quiet: bool = False) -> None:
-    """Print notes on stderr, except with `--quiet` or if `quiet` is set (`--json`)."""
+    """Print notes on stderr unless quiet."""
     for text in filter(None, () if quiet or RUN.quiet else texts):
         typer.echo(harmless(in_options(text)), err=True)
 
 
 def say(*texts: str | None) -> None:
-    """Print sentences of the result on stdout."""
+    """Print sentences on stdout."""
     for text in texts:
         if text is not None:
             typer.echo(harmless(in_options(text)))
 
 
 def print_json(result: "Result") -> None:
-    """Print the result as JSON with the version of the format."""
+    """Print the result as JSON with the format version."""
     from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
@@ -114,12 +112,12 @@ def print_json(result: "Result") -> None:
 def show(
     result: "Result", *, as_json: bool | None = False, figures: Path | None = None, ending: str = ""
 ) -> list[Path]:
-    """Print a result by its view or as JSON; return the paths of its figures.
+    """Print a result; return the paths of its figures.
 
     Args:
         result: Any result.
-        as_json: Print JSON; None prints no output.
-        figures: Folder for figures; None draws no figure.
+        as_json: None prints no output.
+        figures: Folder; None draws no figure.
         ending: Suffix of figure names.
     """
     from truncate_kit.report.view import view_of
@@ -140,10 +138,7 @@ def show(
 
 
 def table(cells: "Table") -> None:
-    """Print a table; long cells are wrapped, numbers are not.
-
-    Without `--verbose`, columns that do not fit and some layers of long tables are left out.
-    """
+    """Print a table, shortened without `--verbose`."""
     if cells.detail and not RUN.verbose:
         _tell_of_more()
         return
@@ -186,7 +181,7 @@ def _tell_of_more() -> None:
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Group columns that fit beside each other; every group begins with the first column."""
+    """Group columns that fit, each group after the first column."""
     groups = [[0]]
     for place in range(1, len(widths)):
         if sum(widths[other] + 2 for other in (*groups[-1], place)) > available and len(groups[-1]) > 1:
@@ -205,7 +200,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
 
 @contextmanager
 def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWatcher"]:
-    """Draw trials as bars and print the result of each. Raises `MissingExtraError` without TensorBoard."""
+    """Draw and print trials. Raises `MissingExtraError`."""
     from truncate_kit.core.progress import Bars, TrialWatcher
 
     with contextlib.ExitStack() as stack:
@@ -226,7 +221,7 @@ def _above_bars(line: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, str, int]:
-    """Return message, hint and exit code of an exception."""
+    """Return message, hint and exit code."""
     from truncate_kit.core.hardware import is_out_of_memory
 
     if isinstance(error, TruncateKitError):

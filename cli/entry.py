@@ -4,12 +4,11 @@ import gc
 import sys
 
 GARBAGE_AFTER = 10_000
-"""Threshold of the garbage collector, 700 by default, which takes 10 % of the time to import torch and transformers
-(benchmarks/startup)."""
+"""The default, 700, takes 10 % of importing torch and transformers (benchmarks/startup)."""
 
 
 def main() -> None:
-    """Run the command line; an interruption during imports prints no traceback."""
+    """Run the command line without tracebacks for interruptions."""
     if sys.platform == "win32":  # no fcntl for locks
         sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
         sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")

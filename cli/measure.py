@@ -121,10 +121,7 @@ def analyze(
 
 
 def _saw_more(earlier: "LayerProfile | None", now: "LayerProfile") -> bool:
-    """Return whether an earlier profile covers the same model and texts with more texts or scores.
-
-    Profiles of other models or texts are replaced: the next commands use the last one.
-    """
+    """Tell if an earlier profile of the same model and texts covers more."""
     if earlier is None:
         return False
     of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (earlier, now)]
@@ -181,7 +178,7 @@ def evaluate(
     tasks = _mteb_tasks(mteb) if mteb else []
 
     from truncate_kit.evaluation.suite import SuiteRun, measured_digest
-    from truncate_kit.export.record import graph_sentence  # slow: after all checks of options
+    from truncate_kit.export.record import graph_sentence  # slow: after all checks
     from truncate_kit.export.runtime import OnnxEncoder
 
     queries = None if suite is not None or tasks else workspace.queries(pairs)
@@ -216,7 +213,6 @@ def evaluate(
 
 
 def _searched(run: "SuiteRun", split: str | None, form: VectorFormat) -> "SuiteReport":
-    """Score the search of a retrieval folder."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
@@ -230,7 +226,6 @@ def _searched(run: "SuiteRun", split: str | None, form: VectorFormat) -> "SuiteR
 def _scored(
     run: "SuiteRun", pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
 ) -> "SuiteReport":
-    """Score a split, by default without pairs seen in training."""
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.sts import score_pairs
 
@@ -244,18 +239,16 @@ def _scored(
 
 
 def _write(report: "SuiteReport", workspace: Workspace) -> Path:
-    """Write a report under the name of its suite, or beside a report that measured more."""
     usual = workspace.suite(report.suite)
     path = file_for(report, usual)
     report.write(path)
-    path.with_suffix(".png").unlink(missing_ok=True)  # of the report that is replaced
+    path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
     workspace.note(None if path == usual else f"{usual} measured more than this run and stays as it is.")
     return path
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:
-    """Return tasks of the mteb package. Raises `UsageError`."""
-    # On import, mteb makes a cache folder.
+    # mteb makes a cache folder on import.
     os.environ.setdefault("MTEB_CACHE", tempfile.gettempdir())
     from truncate_kit.evaluation.mteb import find_tasks
 
@@ -265,7 +258,6 @@ def _mteb_tasks(names: Sequence[str]) -> list[Any]:
 def _mteb(
     tasks: Sequence[Any], run: "SuiteRun", against: str | None, max_length: int | None, device: str | None
 ) -> "SuiteReport":
-    """Score the model, and the full model with the same maximum length."""
     from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
     from truncate_kit.export.runtime import load_text_encoder
 
@@ -334,7 +326,7 @@ def bench(
     from truncate_kit.bench.run import bench as run
     from truncate_kit.core.hardware import select_device
 
-    select_device(hardware.device)  # before loading
+    select_device(hardware.device)
     kept = options.kept(layer, blocks)
     blocked = kept if isinstance(kept, tuple) else None  # the bench keeps blocks itself
     if random_weights is None:
@@ -359,14 +351,13 @@ def bench(
         workspace.remember_benched(source)
     if path != workspace.bench:
         workspace.note(f"{workspace.bench} is of another lean model or measured more, and stays as it is.")
-    path.with_suffix(".png").unlink(missing_ok=True)  # of the report that was replaced
+    path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
     workspace.show(report, path, figures=path.parent, ending=path.stem.removeprefix(workspace.bench.stem))
 
 
 def _scored_on(
     workspace: Workspace, models: Sequence[str], pairs: Pairs
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
-    """Return pairs that no model has seen, or a retrieval set, and their texts."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among, unseen_queries
 
@@ -381,7 +372,7 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Make a random model, cut at a layer unless `whole`, and the full one."""
+    """Make a random model, cut unless `whole`, and the full one."""
     from truncate_kit.models.loading import load_config, random_encoder
     from truncate_kit.models.truncation import truncated_config
 
@@ -396,10 +387,7 @@ def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[
 def _pair(
     workspace: Workspace, lean: str | None, full: str | None, *, whole: bool
 ) -> "tuple[TimedModel, TimedModel | None]":
-    """Return the named models, else those of the workspace. Raises `UsageError` without a lean model.
-
-    whole: Compare the lean model with all of itself unless `full` is named.
-    """
+    """Return the named models, else the workspace's; `whole` compares the lean model with itself."""
     source = workspace.finished_model(lean).name
     ours = local_path(source)
     if full is not None:

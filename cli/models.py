@@ -1,4 +1,4 @@
-"""Commands that make and use models without training: cut, export, encode."""
+"""Commands without training: cut, export, encode."""
 
 import sys
 from collections.abc import Iterator
@@ -66,10 +66,7 @@ def cut(
 def _save_cut(
     source: ModelSource, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
-    """Save the cut in the workspace. Raises `UsageError` if it would replace a trained model.
-
-    kept: Layer or blocks. texts: File with the word pieces to keep; None keeps all.
-    """
+    """Save the cut, unless it would replace a trained model; `texts` holds the word pieces to keep."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
@@ -155,7 +152,7 @@ def export(
         splits = workspace.divided(splits)
     dev = splits.dev if precision == "int8" else None
     with workspace.held(), workspace.progress() as progress:
-        _check_replaceable(workspace, model)  # again: others could write while the model was loaded
+        _check_replaceable(workspace, model)  # others may write while the model loads
         work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
@@ -164,7 +161,6 @@ def export(
 
 
 def _check_searchable(splits: "PairSplits") -> None:
-    """Raise `UsageError` without dev or test pairs if no other pairs can be divided."""
     if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
@@ -174,7 +170,6 @@ def _check_searchable(splits: "PairSplits") -> None:
 
 
 def _check_replaceable(workspace: Workspace, named: str | None) -> None:
-    """Raise `UsageError` if the export would replace another lean model."""
     lean = workspace.lean
     if named is not None and lean.is_dir() and not _inside(workspace, named) and not _is_copy(lean, named):
         raise UsageError(
@@ -184,7 +179,6 @@ def _check_replaceable(workspace: Workspace, named: str | None) -> None:
 
 
 def _is_copy(folder: Path, named: str) -> bool:
-    """Return whether a folder holds an exported copy of the named model."""
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.models.pipeline import encoder_digest
 
@@ -195,7 +189,6 @@ def _is_copy(folder: Path, named: str) -> bool:
 
 
 def _inside(workspace: Workspace, named: str) -> bool:
-    """Return whether this is a model folder of the workspace."""
     models = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
     return any(model.is_dir() and Path(named).resolve() == model.resolve() for model in models)
 
@@ -234,7 +227,7 @@ def encode(
 
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
-    where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of those that encode
+    where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
     if graph is None and runtime != "torch" and not inside:
         graph = suited_precision(place, where)
     encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
@@ -254,12 +247,12 @@ def encode(
 
 @contextmanager
 def _readable(file: Path) -> Iterator[Path]:
-    """Yield the file, or a copy of standard input, because it is read twice."""
+    """Yield the file, or a copy of standard input: it is read twice."""
     if str(file) != "-":
         yield file
         return
     with NamedTemporaryFile(suffix=".txt") as copy:
-        if sys.stdin is not None:  # closed by the calling program
+        if sys.stdin is not None:  # closed by the caller
             copyfileobj(sys.stdin.buffer, copy)
         if not copy.tell():
             raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")

@@ -1,4 +1,4 @@
-"""Turn settings into options; shared options, and the workspace of a command."""
+"""Options of commands, and their workspace. Values that do not fit raise `UsageError`."""
 
 import dataclasses
 import functools
@@ -36,8 +36,8 @@ WORKSPACE = Path("exported")
 class Command:
     """A function as a command: each field of a settings parameter becomes an option.
 
-    Settings are named in quotes, so that they are imported only when the command is used. For
-    `"Annotated[dict[str, Any], SomeSettings]"` the function gets only the given values.
+    Settings are named in quotes, to import them on use. `"Annotated[dict[str, Any], SomeSettings]"` passes given values
+    only.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
@@ -47,7 +47,7 @@ class Command:
         self.parameters = inspect.signature(function).parameters
 
     def schema(self) -> str:
-        """Return the JSON Schema of `--json`, made from the result class."""
+        """Return the JSON Schema of `--json`."""
         from truncate_kit.core.results import json_schema
 
         kind = pkgutil.resolve_name(f"truncate_kit.{self.result}")
@@ -107,12 +107,7 @@ class Command:
 
 
 def command(*examples: str, result: str = "") -> Callable[[Callable[..., Any]], Command]:
-    """Make a function a command.
-
-    Args:
-        examples: Lines at the end of its help.
-        result: The class of what `--json` prints, as `module:name` of the package.
-    """
+    """Make a command. examples: lines of its help; result: class of `--json`, as `module:name` of the package."""
     return lambda function: Command(function, examples, result)
 
 
@@ -121,7 +116,6 @@ def _options_of(kind: type) -> "list[dataclasses.Field[Any]]":
 
 
 def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
-    """Return the option of a settings field as typer reads it."""
     details = dict(field.metadata["option"])
     default, parse = details.pop("default", field.default), details.pop("parse", None)
     usual = str if parse and default is None else type(field.default if default is None else default)
@@ -133,7 +127,6 @@ def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
 
 
 def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
-    """Parse the value of a field. Raises `UsageError`."""
     parse = field.metadata["option"].get("parse")
     if parse is None or typed is None:
         return typed
@@ -141,7 +134,7 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
 
 
 def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> Any:
-    """Parse the value of an option. Raises `UsageError`."""
+    """Parse the value of an option."""
     try:
         return parse(typed)
     except TruncateKitError:
@@ -156,7 +149,7 @@ def _scale(text: str) -> tuple[float, ...]:
 
 
 def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
-    """Make an option of a help panel, named like its parameter by default."""
+    """Make an option of a help panel."""
     return typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
 
 
@@ -199,7 +192,7 @@ Json = Annotated[bool, _shared(RESULTS, "Print the result as JSON, and nothing e
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The data of a command: graded pairs, or queries and documents."""
+    """Graded pairs, or queries and documents."""
 
     data: str | None = setting(
         None, "Pairs (file, folder, hub name) or retrieval folder; else those used last.", DATA, kind=str
@@ -229,10 +222,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
-    """Engine, workers and devices. Raises `UsageError` for options that exclude each other.
-
-    threads: CPU threads of each worker on a cluster, of all workers on this machine.
-    """
+    """Engine, workers and devices; `threads` per worker on a cluster, in all on this machine."""
 
     engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
     workers: int | None = setting(
@@ -261,7 +251,7 @@ class Machine(Hardware):
         return self.device is not None and self.device.startswith("cuda")
 
     def open(self) -> "Engine":
-        """Return the engine for a `with` block, which raises for missing hardware."""
+        """Return the engine."""
         from truncate_kit.core.parallel import Engine, Processes, RayCluster
 
         if self.engine == "ray":
@@ -272,7 +262,7 @@ class Machine(Hardware):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """`--push-to` and `--public`. Raises `UsageError` for an invalid name."""
+    """`--push-to` and `--public`."""
 
     push_to: str | None = setting(
         None, "Upload the lean model to the hub, as a private one.", RESULTS, kind=str, metavar="OWNER/NAME"
@@ -288,7 +278,7 @@ class Push:
         check_hub_name(self.push_to)
 
     def upload(self, folder: Path) -> str | None:
-        """Upload the folder if `--push-to` is set; return a sentence with its address."""
+        """Upload the folder if asked; return a sentence with its address."""
         if self.push_to is None:
             return None
         from truncate_kit.export.pushing import push_folder
@@ -298,19 +288,19 @@ class Push:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None, so that defaults apply."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse(goes_with: str, **values: object) -> None:
-    """Raise `UsageError` for given options that would be ignored without `goes_with`."""
+    """Raise `UsageError` for options that need `goes_with`."""
     for name, value in values.items():
         if value is not None and value is not False:
             raise UsageError(f"`{name}` goes with {goes_with} only.", hint=f"Leave out `{name}`.")
 
 
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
-    """Return the layer or the blocks to keep. Raises `UsageError` for both."""
+    """Return the layer or blocks to keep."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
     from truncate_kit.core.settings import blocks_named
@@ -319,7 +309,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of torch threads. Raises `UsageError`."""
+    """Set torch's threads."""
     if threads is not None:
         from truncate_kit.core.hardware import check_threads
 
@@ -331,7 +321,7 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """`--workspace` and `--json`: a workspace that notes its choices on stderr, unless JSON is printed."""
+    """A workspace that notes its choices on stderr, unless JSON is printed."""
 
     folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
     as_json: bool = setting(False, "Print the result as JSON, and nothing else on stdout.", RESULTS, name="--json")
@@ -341,47 +331,39 @@ class Workspace(Places):
         self.quiet = self.as_json
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing here. Raises `FileProblemError`."""
+        """Keep other processes from writing here."""
         return run_lock(self.folder)
 
     def progress(self) -> "AbstractContextManager[Progress]":
-        """Draw progress, unless quiet."""
+        """Draw progress unless quiet."""
         return console.progress_bar(quiet=self.quiet)
 
     def note(self, *texts: str | None) -> None:
-        """Print notes on stderr; skips None."""
+        """Print notes on stderr."""
         console.note(*texts, quiet=self.quiet)
 
     def say(self, *texts: str | None) -> None:
-        """Print sentences of the result on stdout."""
+        """Print sentences on stdout."""
         if not self.quiet:
             console.say(*texts)
 
     def show(
         self, result: "Result", *saved: Path | str, figures: Path | None = None, ending: str = "", quietly: bool = False
     ) -> list[Path]:
-        """Print a result and its saved paths; return its figures.
-
-        Args:
-            result: Any result.
-            saved: Paths to print.
-            figures: Folder for figures; None draws no figure.
-            ending: Suffix of figure names.
-            quietly: Draw figures only.
-        """
+        """Print a result and its `saved` paths, or only draw figures (`quietly`); return these."""
         drawn = console.show(result, as_json=None if quietly else self.quiet, figures=figures, ending=ending)
         if saved:
             self.say(f"Saved: {', '.join(map(str, (*saved, *drawn)))}")
         return drawn
 
     def say_exported(self, model: Path) -> None:
-        """Print the command that exports a model other than the lean one."""
+        """Print the command that exports this model."""
         self.say(f"As a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> ModelSource:
-        """Return the named model, else the last command's, else the miniature if allowed. Raises `UsageError`."""
+        """Return the named model, else the last command's, else the miniature if allowed."""
         from truncate_kit.core.origin import DEFAULT_MINIATURE
 
         last = self.remembered().model
@@ -403,7 +385,7 @@ class Workspace(Places):
     def finished_model(
         self, named: str | None, pooling: str | None = None, max_length: int | None = None
     ) -> ModelSource:
-        """Return the named model, else the lean model. Raises `UsageError` without either."""
+        """Return the named model, else the lean one."""
         if named is not None:
             return ModelSource(named, pooling, max_length)
         if not self.lean.is_dir():
@@ -421,7 +403,7 @@ class Workspace(Places):
     def load_text_encoder(
         self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model to encode with, in torch or as a graph."""
+        """Load the model in torch or as a graph."""
         from truncate_kit.export.runtime import load_text_encoder
         from truncate_kit.models.encoder import Encoder
         from truncate_kit.models.loading import dropped_head
@@ -433,7 +415,7 @@ class Workspace(Places):
         return encoder
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
-        """Load the encoder. Raises `DeviceError` if its device cannot compute in `precision`."""
+        """Load the encoder."""
         from truncate_kit.core.hardware import check_precision
         from truncate_kit.models.loading import dropped_head, load_encoder
 
@@ -463,7 +445,7 @@ class Workspace(Places):
         return splits, source
 
     def queries(self, pairs: Pairs) -> str | None:
-        """Return the named retrieval folder, else the last command's. Raises `UsageError`."""
+        """Return the named retrieval folder, else the last command's."""
         from truncate_kit.data.tables import is_retrieval_folder
 
         named = pairs.data
@@ -487,7 +469,7 @@ class Workspace(Places):
         return divided
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
-        """Return the pairs without those that a model was trained on."""
+        """Return the pairs that no model was trained on."""
         from truncate_kit.data.seen import unseen
 
         left = splits

@@ -14,8 +14,8 @@ from .options import Machine, Workspace, argument, command, machine_option, resu
 if TYPE_CHECKING:
     from truncate_kit.methods.study.result import StudyResult
 
-EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
-WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the few thousand texts that come with it
+EPOCHS, SEEDS = 3, 1  # a few minutes on two cores
+WHOLE, HALF, PASSES = "mini-bert", "4", 3  # blocks of eight; passes over the bundled texts
 
 
 @command("truncate-kit demo")
@@ -99,7 +99,6 @@ def study(
 
 
 def _write(result: "StudyResult", out: Path) -> None:
-    """Write tables and figures of the finished models."""
     from truncate_kit.methods.study.result import STUDY_FILE
     from truncate_kit.report.study import write_tables
 

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from truncate_kit.training.distributed import Group
     from truncate_kit.training.settings import Objective, TrainingSettings
 
-FREEZE_POOLING = "last"  # the FREEZE report reads the last token
+FREEZE_POOLING = "last"  # as in the FREEZE report
 SHOWN_SENTENCES = 8  # with drawn attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """Data that `finetune` trains on first. Raises `UsageError` for options without `--prior-texts`."""
+    """First training data of `finetune`."""
 
     prior_words: Path | None = setting(
         None, "Learn word similarity first: a folder with rg65.csv, ….", TRAINING, kind=Path
@@ -68,7 +68,7 @@ class Priors:
     def adapt(
         self, encoder: "Encoder", workspace: Workspace, precision: str, group: "Group", progress: "Progress"
     ) -> "Encoder":
-        """Adapt the encoder to the texts and note the loss; without texts return it as it is."""
+        """Adapt the encoder to the texts, if any, and note the loss."""
         check_shared(group, self.prior_texts is not None)
         if self.prior_texts is None:
             return encoder
@@ -89,7 +89,7 @@ class Priors:
         return model
 
     def word_prior(self, encoder: "Encoder", precision: str, workspace: Workspace | None = None) -> "WordPrior | None":
-        """Return word similarity as the first training of every trial, noted in the workspace."""
+        """Return word similarity as first training of every trial, noted in the workspace."""
         if self.prior_words is None:
             return None
         from truncate_kit.data.pairs import load_words
@@ -102,7 +102,7 @@ class Priors:
         return WordPrior(encoder, words, word_training(precision))
 
     def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
-        """Describe the training before the task, for a model card."""
+        """Describe the first training for a model card."""
         parts = ["word similarity, at the layer of each model"] if self.prior_words is not None else []
         if self.prior_texts is not None:
             alone = "" if layer == depth else ", but for the full model"
@@ -111,7 +111,7 @@ class Priors:
 
 
 def check_shared(group: "Group", has_texts: bool) -> None:
-    """Raise `UsageError` if several processes were started without an adaptation to share."""
+    """Refuse several processes without a shared adaptation."""
     if group.size > 1 and not has_texts:
         raise UsageError(
             f"There is nothing to adapt to that these {group.size} processes could share.",
@@ -173,13 +173,13 @@ def finetune(
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
-        # Check everything before an adaptation, which may take days.
+        # Check all before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         check_sweep(encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer), settings)
         priors.word_prior(full, precision)
         taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
         prediction = None
-        # Both take long: keep other commands from leaving a model here meanwhile.
+        # Both are long: keep other commands from leaving a model here.
         with workspace.held() if group.leads else nullcontext(), workspace.progress() as progress:
             workspace.note(workspace.replaced_by(source.name))
             encoder = priors.adapt(encoder, workspace, precision, group, progress)
@@ -222,7 +222,6 @@ def finetune(
 
 
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
-    """Return the objective named, else the usual one of the data. Raises `UsageError` if they do not fit."""
     from truncate_kit.data.tables import is_retrieval_folder
     from truncate_kit.training.settings import DATA_WORDS, SEARCH, find_objective
 
@@ -241,7 +240,6 @@ def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "O
 def _labelled(
     workspace: Workspace, row: "Objective", pairs: Pairs, retrieval: Path | None, metric: str | None
 ) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
-    """Return the training pairs, the optional selection queries, and the data source."""
     if row.data == "judged":
         from truncate_kit.training.queries import read_judged
 
@@ -264,7 +262,6 @@ def _labelled(
 
 
 def _teacher(workspace: Workspace, name: str, weight: float, source: ModelSource, device: str | None) -> Any:
-    """Load a teacher that reads as many tokens as its student, on the same device."""
     from truncate_kit.training.tasks import Teacher
 
     return Teacher(workspace.load(ModelSource(name, max_length=source.max_length), device=device), weight)
@@ -349,7 +346,6 @@ def distill(
 def _held_out(
     pairs: Pairs, metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
-    """Return the data that chooses and is reported, and the source of pairs."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.tables import is_retrieval_folder
 
@@ -362,11 +358,11 @@ def _held_out(
         return searched, None
     refuse("a retrieval folder", search_metric=metric)
     splits, data_source = workspace.data(pairs)
-    return splits if splits.dev is not None else workspace.divided(splits), data_source  # no train pairs are needed
+    return splits if splits.dev is not None else workspace.divided(splits), data_source  # no train pairs needed
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the texts of files and the documents of retrieval folders; documents may be empty."""
+    """Yield texts of files and documents, possibly empty, of retrieval folders."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.tables import is_retrieval_folder, iter_texts
 
@@ -378,7 +374,6 @@ def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _texts_in(path: Path) -> list[str]:
-    """Return all texts of a file, of the files of a folder, or of a retrieval folder."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.tables import is_retrieval_folder, read_texts
 
@@ -442,7 +437,7 @@ def contrast(
         columns = None if triplet_columns is None else names(triplet_columns)
         rows = _rows(settings.objective, triplets, columns, texts, splits)
         workspace.note(rows.note)
-        # Read before training, so that a wrong file fails early.
+        # Fail early for a wrong file.
         shown = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)
         workspace.note(workspace.replaced_by(source.name))
@@ -466,7 +461,6 @@ def contrast(
 def _rows(
     objective: str, triplets: str | None, columns: Sequence[str] | None, texts: Path | None, pairs: "PairSplits"
 ) -> "TripletSet":
-    """Read the training rows. Raises `UsageError` if they are missing, `DataError`."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.data.triplets import load_triplets, raw_texts
     from truncate_kit.training.settings import OBJECTIVES
@@ -526,7 +520,7 @@ def freeze(
     with workspace.progress() as progress:
         report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
     workspace.remember(source, data_source)
-    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the report that is replaced
+    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the replaced report
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
     workspace.show(report, workspace.frozen, figures=workspace.frozen_heads)
     workspace.say_exported(workspace.frozen)
@@ -534,7 +528,6 @@ def freeze(
 
 
 def _nli(name: str) -> "PairSet":
-    """Read the first split of a set with classes. Raises `DataError`."""
     from truncate_kit.data.pairs import load_pairs
 
     return load_pairs(name, classes=True, divide=False).items()[0][1]

@@ -127,7 +127,7 @@ class Diagnosis(Result):
 
 
 def diagnose(request: Request | None = None) -> Diagnosis:
-    """Check what of `request` cannot run here, by default the requirements of every use. Takes some seconds."""
+    """Check `request` on this machine, by default what every use needs. Takes some seconds."""
     request = request or Request()
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(request)]
     broken = _torch_problem()
@@ -170,7 +170,6 @@ def _required(extra: str) -> Iterator[Requirement]:
 
 
 def _check_packages(request: Request) -> Iterator[MachineCheck]:
-    """Compare installed packages with truncate-kit's metadata."""
     runs_graphs = {"onnxruntime": request.graphs and not request.cuda, _GPU_WHEEL: request.cuda_graphs}
     for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in request.extras)):
         for row in _required(extra):
@@ -187,7 +186,7 @@ def _check_packages(request: Request) -> Iterator[MachineCheck]:
 
 
 def _wheels() -> dict[str, str]:
-    """Return the installed distributions of ONNX Runtime; more than one conflict."""
+    """Return the versions of installed ONNX Runtimes; several conflict."""
     return {name: version for name in _WHEELS if (version := installed_version(name)) is not None}
 
 
@@ -197,7 +196,6 @@ def _reinstall(extra: str) -> str:
 
 
 def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
-    """Start each provider of the installed ONNX Runtime."""
     wheels = _wheels()
     if not wheels:  # `_check_packages` reports it
         return
@@ -246,7 +244,6 @@ def _torch_problem() -> str | None:
 
 
 def _check_cuda(request: Request) -> Iterator[MachineCheck]:
-    """Compare the CUDA of driver, torch and ONNX Runtime."""
     driver = driver_cuda()
     found = "none answers: libcuda.so.1 is missing or sees no GPU" if driver is None else f"for CUDA {driver}"
     yield _unless(driver, "CUDA driver", found, request.cuda, "optional", _DRIVER_HINT)
@@ -298,7 +295,6 @@ def onnxruntime_cuda() -> str | None:
 
 
 def _check_processor(request: Request) -> Iterator[MachineCheck]:
-    """Check instructions, cores, threads and memory."""
     import torch
 
     cores, usable, quota = os.cpu_count() or 1, hardware.usable_cores(), hardware.core_quota()
@@ -318,7 +314,6 @@ def _check_processor(request: Request) -> Iterator[MachineCheck]:
 
 
 def _check_graph_device(request: Request) -> Iterator[MachineCheck]:
-    """Check that the graph's precision suits the device."""
     device = request.device or ("cuda" if request.cuda else "cpu")
     for name, row in PRECISIONS.items():
         if name == request.precision and row.graph_file is not None and device not in row.preference:

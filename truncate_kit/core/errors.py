@@ -1,4 +1,4 @@
-"""Errors that users can mend: a message and a hint. Any other exception is a defect of this package."""
+"""Errors that users can mend, with a hint; any other exception is a defect of this package."""
 
 import errno
 import logging
@@ -137,7 +137,7 @@ def failed_check(finding: str) -> ModelError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, and the second if the first only introduces it."""
+    """Return the first line of a library's message, or two if the first introduces the second."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]
     text = f"{first} {rest[0].strip()}" if rest and first.endswith((":", "(")) else first
     return harmless(text.rstrip("."))

@@ -1,4 +1,4 @@
-"""Write files atomically, digest them, and lock the folders that a process works in."""
+"""Write files atomically, digest them, and lock folders."""
 
 import contextlib
 import errno
@@ -41,7 +41,7 @@ def local_path(name: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the absolute path without links; accepts circles of links."""
+    """Resolve links; accepts circles of links."""
     return Path(os.path.realpath(path))
 
 
@@ -51,7 +51,7 @@ def is_there(path: str | Path) -> bool:
 
 
 def name_without_folders(name: str) -> str:
-    """Return the last part of a path, any other name unchanged, to keep local folders private."""
+    """Return the last part of a path, to keep local folders private."""
     path = local_path(name)
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
@@ -96,7 +96,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """Make a folder and its parents; if the block fails, remove the empty ones."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -154,7 +153,6 @@ def _finish(path: Path) -> None:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """Return the OSError behind a refused write of torch or safetensors."""
     while error is not None:
         match = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
@@ -231,7 +229,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Mark the work in `folder` until it ends or is refused, so that the same call continues it.
+    """Mark the work in `folder` until it ends or is refused.
 
     shared: Keep the mark after a diverged training: other settings share this folder.
     """
@@ -248,7 +246,7 @@ def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def mark_unfinished(folder: Path) -> Path:
-    """Mark the work in `folder` as unfinished; return the marker."""
+    """Mark the work in `folder`; return the marker."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     mark.touch()
@@ -256,5 +254,5 @@ def mark_unfinished(folder: Path) -> Path:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Tell if work in `folder` was stopped and can continue."""
+    """Tell if work in `folder` was stopped."""
     return (folder / _UNFINISHED).exists()

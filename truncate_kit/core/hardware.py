@@ -81,7 +81,7 @@ def has_avx512() -> bool:
 
 
 def multiplies_narrow() -> bool:
-    """Tell if int8 products are added in 16 bits (x86), which overflow unless weights keep to 7 bits."""
+    """Tell if int8 products are added in 16 bits (x86), which overflow unless weights have 7 bits."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
@@ -149,7 +149,6 @@ def _first_of(flags: tuple[str, ...]) -> str | None:
 
 @cache
 def _cpuinfo() -> dict[str, str]:
-    """Return Linux's fields on the first core; empty elsewhere."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").strip().split("\n\n")[0]
     except OSError:
@@ -162,7 +161,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell if an error means that memory ran out."""
+    """Tell if memory ran out."""
     # A broken torch may lack the class.
     of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     if isinstance(error, (MemoryError, of_torch)):
@@ -172,7 +171,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
-    """Yield the results for a batch, halved as far as memory requires; a single item that fails raises."""
+    """Yield the results for a batch, halved as far as memory requires."""
     waiting = [batch]
     while waiting:
         part = waiting.pop()
@@ -212,7 +211,7 @@ class OtherWork:
         self._start = self._read()
 
     def share(self) -> float | None:
-        """Return others' share of processor time since the start, 0 … 1, if known."""
+        """Return others' share since the start, 0 … 1, if known."""
         now = self._read()
         if self._start is None or now is None:
             return None
@@ -221,7 +220,7 @@ class OtherWork:
 
     @staticmethod
     def _read() -> tuple[float, float, float] | None:
-        """Return seconds of wall clock, of this process, and of all busy cores."""
+        """Return seconds of wall clock, this process, all busy cores."""
         try:
             fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
         except OSError:

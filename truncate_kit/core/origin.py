@@ -79,7 +79,7 @@ class Origin(Result):
         return f"{self.model}, {_WORDS[self.method].format(**values, pieces=pieces, layers=layers)}"
 
     def has_budget_of(self, other: "Origin") -> bool:
-        """Tell if both models were fine-tuned from one model with the same data and settings."""
+        """Tell if both were fine-tuned from one model with the same data and settings."""
         ours, theirs = ((one.method, one.model, one.fingerprint, one.settings) for one in (self, other))
         return self.method == "finetune" and ours == theirs
 

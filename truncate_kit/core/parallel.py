@@ -258,7 +258,6 @@ class RayCluster(Engine):
         return self._ray
 
     def _slots(self, ray: ModuleType) -> int:
-        """Count the tasks that can run at once. Raises `DeviceError` for zero."""
         slots = 0
         for node in ray.nodes():
             has = node["Resources"] if node["Alive"] else {}
@@ -291,7 +290,7 @@ _worker = SimpleNamespace()
 
 
 def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
-    """Prepare a worker process, which ends with its parent and ignores Ctrl-C."""
+    """Prepare a worker, which ends with its parent and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -324,7 +323,7 @@ def _perform(task: Any) -> Any:
 
 
 def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: int, messages: Any) -> tuple[Any, Any]:
-    """Do a task on Ray; return its result and its error."""
+    """Return the result and the error of a task on Ray."""
     import ray
 
     torch.set_num_threads(threads)
@@ -343,12 +342,11 @@ def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: 
 
 
 def _sender(send: Send) -> logging.Handler:
-    """Return a handler that sends log records: the stderr of workers is discarded."""
+    """Return a handler that sends log records."""
     return logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send))
 
 
 def _pass_on(message: Any, send: Send) -> None:
-    """Log a worker's record; pass any other message to `send`."""
     if isinstance(message, logging.LogRecord):
         logging.getLogger(message.name).handle(message)
     else:
@@ -356,7 +354,7 @@ def _pass_on(message: Any, send: Send) -> None:
 
 
 def _throttled(send: Send) -> Send:
-    """Limit messages about steps to one per `STEPS_INTERVAL`; the last one always passes."""
+    """Limit messages about steps to one per `STEPS_INTERVAL`, and the last."""
     last = 0.0
 
     def send_some(message: Any) -> None:
@@ -371,7 +369,7 @@ def _throttled(send: Send) -> Send:
 
 
 def _portable(error: Exception) -> Exception:
-    """Add the worker's traceback; an error that cannot be unpickled becomes a RuntimeError."""
+    """Add the worker's traceback; replace an error that cannot be unpickled."""
     error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))

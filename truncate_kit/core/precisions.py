@@ -69,7 +69,7 @@ def check_graph_precision(name: str) -> Precision:
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
-    """Return a graph's precision and target, by default its first. Raises `UsageError`."""
+    """Return a graph's precision and target (default: its first). Raises `UsageError`."""
     precision = check_graph_precision(name)
     row = PRECISIONS[precision]
     for known in TARGETS:

@@ -162,7 +162,6 @@ class Bars(TrialWatcher):
 
 
 def _bar(task: str, done: int, total: int) -> Any:
-    """Return a bar for a notebook with ipywidgets or a terminal, disabled elsewhere."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     in_notebook = "IPKernelApp" in getattr(shell, "config", {})
     if in_notebook and find_spec("ipywidgets") is not None:

@@ -21,11 +21,11 @@ VERSION = "0.1.0"
 FORMAT = 2
 """Version of all JSON files; others are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions that show results, `module:function` by purpose; filled by the package."""
+"""Functions that show results, `module:function` by purpose."""
 RECORDS_FILE = "trials.jsonl"
-"""Records of all runs in a workspace; weights lie in folders beside it."""
+"""Records of all runs in a workspace."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""What was measured, such as a set, and how much of it, such as rows."""
+"""Set → number of measured rows, or similar."""
 _ADAPTERS: dict[type, Any] = {}
 _logger = logging.getLogger(__name__)
 Loaded = TypeVar("Loaded")
@@ -33,7 +33,7 @@ Loaded = TypeVar("Loaded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Base of all results, which read their own JSON back to an equal value."""
+    """Base of all results; their JSON reads back to an equal value."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "strict": True,
@@ -80,12 +80,12 @@ class Result:
         write_text(local_path(path), self.sealed_text())
 
     def sealed_text(self) -> str:
-        """Return the text that `write` writes. Raises ValueError on NaN or infinity."""
+        """Return the text of `write`."""
         return json.dumps(sealed(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `write`. Raises `FileProblemError` for another format, ValueError for damage, OSError."""
+        """Read a file of `write`. Raises as `unsealed`, and OSError."""
         return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
 
     def amounts(self) -> Iterator[Amounts]:
@@ -252,7 +252,6 @@ def _bytes_of(values: dict[str, Any]) -> bytes:
 
 
 def _record_in(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line without checksum, None if damaged."""
     try:
         values: dict[str, Any] = json.loads(line)
         return values if values.pop("crc32") == zlib.crc32(_bytes_of(values)) else None

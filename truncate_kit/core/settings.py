@@ -125,12 +125,12 @@ def first_seeds(count: int) -> tuple[int, ...]:
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers between commas. Raises ValueError."""
+    """Parse whole numbers between commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Parse numbers between commas. Raises ValueError."""
+    """Parse numbers between commas."""
     return tuple(float(part) for part in text.split(","))
 
 
@@ -140,7 +140,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def listed_texts(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list. Raises `UsageError` for a single text or another type."""
+    """Return texts as a list. Raises `UsageError`."""
     several = [] if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not all(isinstance(text, str) for text in several):
         raise UsageError("A list of texts is needed.", hint="Give each text as a str; leave out what is missing.")

@@ -59,7 +59,7 @@ class VectorFormat(Result):
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
-        """Return the dimensions kept of `width`. Raises `UsageError` if there are fewer."""
+        """Return the dimensions kept of `width`. Raises `UsageError`."""
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
@@ -114,7 +114,7 @@ Rows: TypeAlias = "Tensor | NDArray[Any]"
 
 
 def one_row_each(vectors: Rows, count: int) -> "Tensor":
-    """Convert the vectors of `count` texts to a tensor (count, d). Raises `ModelError` for another shape."""
+    """Convert vectors to a tensor (count, d). Raises `ModelError`."""
     import torch
 
     rows = torch.as_tensor(vectors)
@@ -127,7 +127,7 @@ def one_row_each(vectors: Rows, count: int) -> "Tensor":
 
 
 def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
-    """Convert the vectors of paired texts to two tensors (n, d). Raises `UsageError`."""
+    """Convert vectors of paired texts to tensors (n, d). Raises `UsageError`."""
     import torch
 
     rows = torch.as_tensor(first), torch.as_tensor(second)

@@ -145,7 +145,6 @@ class Workspace:
 
 
 def _same(model: str, other: str) -> bool:
-    """Tell if two names mean one model."""
     return model == other or Path(model).resolve() == Path(other).resolve()
 
 
@@ -271,7 +270,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _runs(workspace: Workspace) -> list[Path]:
-    """Return all folders of runs, also of studies, frozen heads and stopped ones."""
+    """Return the folders of all runs."""
     below = _below(workspace)
     beside = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -283,7 +282,6 @@ def _waits(run: Path) -> bool:
 
 
 def _spare(workspace: Workspace) -> Iterator[Path]:
-    """Yield files and folders that only a repetition would read."""
     if _is_own_folder(workspace.graphs):
         yield from (path for path in workspace.graphs.iterdir()
                     if _is_own_folder(path) and _DIGEST.fullmatch(path.name))  # fmt: skip

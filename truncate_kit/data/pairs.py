@@ -75,7 +75,7 @@ def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
 
 
 class PlacedPairs(NamedTuple):
-    """Distinct texts, and the places of both texts of each pair among them."""
+    """Distinct texts, and their places in pairs."""
 
     texts: list[str]
     first: list[int]
@@ -83,7 +83,7 @@ class PlacedPairs(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """Find the texts of `pairs` among `texts`, by default their own distinct texts."""
+        """Place `pairs` among `texts`, by default their own."""
         texts = distinct_texts(pairs) if texts is None else list(texts)
         place = {text: index for index, text in enumerate(texts)}
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -97,7 +97,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for scores without a correlation, as in secret test sets."""
+    """Raise `DataError` for scores without a correlation, such as those of secret test sets."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
@@ -212,7 +212,7 @@ class PairSplits:
         return replace(self, **some)
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """Drop training pairs with one of `texts`, and note their number. Raises `DataError` if none is left."""
+        """Drop training pairs with one of `texts`, and note it. Raises `DataError` if none is left."""
         if self.train is None:
             return self
         held_out = frozenset(texts)
@@ -295,7 +295,7 @@ def read_pairs(
 
 
 def short_name(path: Path) -> str:
-    """Return the last two parts, "stsb/en", without private folders."""
+    """Return the last two parts, "stsb/en"."""
     return "/".join(path.resolve().parts[-2:])
 
 
@@ -370,7 +370,6 @@ def read_hub(name: str) -> dict[str, Table]:
 def _graded_sets(
     name: str, tables: Mapping[str, Table], columns: Sequence[str] | None, scale: Sequence[float] | None
 ) -> dict[str, PairSet]:
-    """Return the pairs of each table on one scale."""
     names = {split: find_columns(table, columns) for split, table in tables.items()}
     scores = {split: table.numbers(names[split][2]) for split, table in tables.items()}
     if scale is not None and (len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf):
@@ -389,7 +388,6 @@ def _graded_sets(
 
 
 def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
-    """Return the pairs of each table; targets are places in the sorted classes of train, else of all."""
     names = {split: find_columns(table, columns, classes=True) for split, table in tables.items()}
     labels = {split: table.labels(names[split][2]) for split, table in tables.items()}
     classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))

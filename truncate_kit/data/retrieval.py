@@ -186,7 +186,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the texts by id, with titles prepended; and the titles."""
+    """Return the texts with titles by id, and the titles."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
@@ -214,7 +214,7 @@ def find_qrels(folder: Path) -> dict[str, Path]:
 
 
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """Return for each answered query the grades > 0 by document place."""
+    """Return grades > 0 by query and document place."""
     place = {name: index for index, name in enumerate(documents)}
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
@@ -232,7 +232,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 
 def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
-    """Yield line, query id, document id and grade. Raises `DataError`."""
+    """Yield line, query id, document id and grade."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
@@ -276,7 +276,6 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 
 
 def _answered(table: Table) -> list[bool]:
-    """Tell which rows are answers: all, except those with label 0."""
     label, score = find_label_column(table), find_score_column(table)
     if label is None and score is not None:
         raise table.unfit(f"column {score!r} grades the pairs, so not all of them are a query and its answer.", _LABELS)

@@ -135,7 +135,7 @@ def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
 
 
 def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[PairSplits, Keys]:
-    """Divide a set as the model's training did; return the keys of its train and dev too."""
+    """Divide a set as training did; return the keys of train and dev too."""
     try:
         divided = complete_splits(splits)
     except DataError:  # cannot have been trained on

@@ -107,7 +107,6 @@ def read_trained_pairs(path: str | Path) -> frozenset[int]:
 
 
 def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    """Return the files of each set in the first folder that has it."""
     if not places[0].is_dir():
         raise DataError(f"{places[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
     files = {name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in sets.items()}
@@ -144,7 +143,6 @@ def _files(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def _scored_files(name: str, files: list[Path]) -> list[Path]:
-    """Return the scored files of an STS set."""
     alone = len(files) == 1 and stem_of(files[0]) not in ("train", "dev", "validation")
     if alone or name == "SICK-R":
         return files

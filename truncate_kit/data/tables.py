@@ -1,6 +1,6 @@
 """Read CSV, TSV, JSONL, Parquet and plain text; find columns by name.
 
-The standard library reads CSV and JSONL: it knows the line of every row and streams.
+The standard library reads CSV and JSONL: it knows the line of every row and streams. Problems raise `DataError`.
 """
 
 import csv
@@ -79,7 +79,7 @@ def _check_file(path: Path) -> None:
 
 @contextmanager
 def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
-    """Open a UTF-8 file, compressed or not, with or without byte order mark. Raises `DataError`, also on reading."""
+    """Open a UTF-8 file, compressed or not, with or without byte order mark."""
     _check_file(path)
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
@@ -97,7 +97,6 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
 
 
 def _first_bad_line(path: Path, opener: Callable[..., Any]) -> int:
-    """Find the first line that is not UTF-8."""
     with opener(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         return next(number for number, line in enumerate(stream, start=1) if re.search("[\udc80-\udcff]", line))
 
@@ -128,7 +127,7 @@ class Table:
         return DataError(message, hint=_hint(self.source, list(self.columns), hint))
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of stripped texts. Raises `DataError`."""
+        """Return a column of stripped texts."""
         texts = []
         for row, value in enumerate(self.values(column)):
             if not isinstance(value, str | None):
@@ -140,7 +139,7 @@ class Table:
         return texts
 
     def numbers(self, column: str) -> list[float]:
-        """Return a column of finite numbers. Raises `DataError`."""
+        """Return a column of finite numbers."""
         numbers = []
         for row, value in enumerate(self.values(column)):
             try:
@@ -153,7 +152,7 @@ class Table:
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of class names, whole numbers without ".0". Raises `DataError`."""
+        """Return a column of class names, whole numbers without ".0"."""
         labels = []
         for row, value in enumerate(self.values(column)):
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
@@ -168,7 +167,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file. Raises `DataError`, also if empty."""
+    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file with rows."""
     return next(iter_tables(path, rows=None))
 
 
@@ -217,7 +216,6 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
 
 
 def _lines(path: Path, kind: str, size: int | None, counted: bool) -> Iterator[Table]:
-    """Read rows of lines, `size` at a time."""
     with opened_text(path, newline="" if kind == ".csv" else "\n") as stream:
         if kind == ".jsonl":
             objects = _json_rows(path, stream)
@@ -291,7 +289,7 @@ def _check_names(source: str, names: Sequence[str]) -> None:
 
 
 def _hint(source: str, names: Sequence[str], hint: str) -> str:
-    """Return a better hint for other separators or a missing header."""
+    """Return a hint for other separators or a missing header."""
     kind = format_of(Path(source))
     if kind not in (".csv", ".tsv"):
         return hint
@@ -304,7 +302,7 @@ def _hint(source: str, names: Sequence[str], hint: str) -> str:
 
 
 def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = False) -> tuple[str, str, str]:
-    """Return the columns of both texts and score (or class). Raises `DataError`."""
+    """Return the columns of both texts and score (or class)."""
     if wanted is not None:
         if len(wanted) != 3 or len(set(wanted)) < 3:
             raise table.unfit("three different columns are needed.", _NAME_SCORED)
@@ -320,7 +318,7 @@ def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = 
 
 
 def find_text_columns(table: Table, *, hint: str = _NAME_SCORED) -> tuple[str, str]:
-    """Return the columns of both texts. Raises `DataError`."""
+    """Return the columns of both texts."""
     pairs = ((called(table, [left]), called(table, [right])) for left, right in _TEXT_PAIRS)
     return _only_one(table, [(a, b) for left, right in pairs for a in left for b in right], "the two texts", hint)
 
@@ -340,7 +338,7 @@ def find_score_column(table: Table) -> str | None:
 
 
 def find_text_column(table: Table, column: str | None = None) -> str | None:
-    """Return the column of raw text, if any. Raises `DataError`."""
+    """Return the column of raw text, if any."""
     if column is not None:
         check_columns(table, [column])
         return column
@@ -349,7 +347,7 @@ def find_text_column(table: Table, column: str | None = None) -> str | None:
 
 
 def find_label_column(table: Table) -> str | None:
-    """Return the class column, if any. Raises `DataError` for several."""
+    """Return the only class column, if any."""
     labels = called(table, CLASSES)
     return _only_one(table, labels, "the label", _RENAME) if labels else None
 
@@ -381,7 +379,7 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     """Yield the stripped texts of one file in order, repeats included, skipping blank lines.
 
     A .txt file (also .gz, .xz) holds one text a line. A table has them in `column`, by default found by name, or in the
-    two columns of sentence pairs. Streams; raises `DataError` when iterated.
+    two columns of sentence pairs.
     """
     path = Path(path)
     texts = filter(None, _text_lines(path)) if format_of(path) == TEXT_FORMAT else _cells(path, column, pairs=True)
@@ -414,7 +412,6 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 
 def _some(path: Path, texts: Iterator[str]) -> Iterator[str]:
-    """Raise `DataError` if there are no texts."""
     first = next(texts, None)
     if first is None:
         raise DataError(f"{path} is empty.", hint="Write one text per line.")
@@ -422,7 +419,6 @@ def _some(path: Path, texts: Iterator[str]) -> Iterator[str]:
 
 
 def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
-    """Yield the texts of a table; with `pairs` also of two columns."""
     names: tuple[str, ...] = ()
     for table in iter_tables(path, counted=not pairs):
         if not names:

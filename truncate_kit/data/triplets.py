@@ -108,7 +108,6 @@ def load_triplets(
 
 
 def _find(table: Table) -> tuple[str, ...]:
-    """Return the columns of an NLI set, triplets or pairs. Raises `DataError`."""
     label = find_label_column(table)
     if label is not None and _nli_labels(table, label) is not None:
         return (*find_text_columns(table, hint=_HINT), label)
