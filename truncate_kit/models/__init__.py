@@ -1,1 +1,1 @@
-"""Load, truncate, pool and save encoders of every known family."""
+"""Load, truncate, pool and save encoders."""

@@ -1,4 +1,4 @@
-"""Turn texts into token ids, states and sentence vectors."""
+"""Turn texts into ids, states and vectors."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
 from truncate_kit.models.model_folder import quiet_transformers
 
-_MOST_SPECIAL = 8  # special tokens around a text, at most
+_MOST_SPECIAL = 8  # around a text, at most
 _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -45,9 +45,9 @@ class TextReader:
         return int(cast(int, self.tokenizer.pad_token_id) or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
-        """Return the ids of each text, with special tokens, cut at `max_length`, not padded.
+        """Return the ids of each text, cut at `max_length`, not padded.
 
-        prompt: Put the model's default prompt before each text. Raises `UsageError` unless all are texts.
+        prompt: Put the model's default prompt first. Raises `UsageError` unless all are texts.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -66,7 +66,7 @@ class TextReader:
         return (self.settings.get("prompts", {}).get(default) or "") if default else ""
 
     def num_cut(self, texts: Sequence[str]) -> int:
-        """Count the texts of more than `max_length` tokens; only those with as many bytes are tokenised."""
+        """Count the texts that `max_length` cuts; only those with as many bytes are tokenised."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
@@ -76,13 +76,13 @@ class TextReader:
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Cut the ids of a text as the tokenizer would, keeping a closing special token."""
+        """Cut the ids of a text, keeping a closing special token."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t); t is at least 1, by default the longest row."""
+    """Return right-padded ids and their mask, each (b, t), t ≥ 1."""
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
@@ -92,13 +92,13 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 
 def usable_length(*limits: int | None) -> int:
-    """Return the smallest limit, by default 512; tokenizers write 10³⁰ for no limit."""
+    """Return the smallest limit, by default 512."""
     real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return the number of tokens with a position; None if positions are relative only."""
+    """Return the number of positions, None if they are relative only."""
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)
@@ -107,10 +107,7 @@ def position_limit(config: PretrainedConfig) -> int | None:
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that pads on the right.
-
-    Raises `ModelError` if it is missing, broken, or has ids beyond `vocab_size`.
-    """
+    """Load a tokenizer that pads on the right. Raises `ModelError` if it does not fit `vocab_size`."""
     if not any((folder / file).exists() for file in _TOKENIZER_FILES):
         hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
         raise ModelError(f"{folder} has no tokenizer.", hint=hint)
@@ -206,14 +203,11 @@ class Encoder(nn.Module):
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
-            self.pooling = pooler.state_pooling  # of a single layer, as after a reload
+            self.pooling = pooler.state_pooling  # as after a reload
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers, or the last layer alone.
-
-        Raises `ModelError` if the family ends in a norm: no ordinary folder applies it below the last layer.
-        """
+        """Pool the mean over these layers, or the last alone. Raises `ModelError` if the family ends in a norm."""
         if layers is not None and self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
             raise ModelError(
@@ -222,7 +216,7 @@ class Encoder(nn.Module):
             )
         self.combination: tuple[int, ...] | None = None if layers is None else tuple(layers)
         self.pooler = None
-        # sentence-transformers reads lower layers only with this setting.
+        # else sentence-transformers does not read lower layers
         self.backbone.config.output_hidden_states = layers is not None
 
     @property
@@ -250,7 +244,7 @@ class Encoder(nn.Module):
 
     @property
     def pools_over_layers(self) -> bool:
-        """Return whether vectors need the states of several layers."""
+        """Return whether vectors need several layers."""
         return self.combination is not None or isinstance(self.pooler, LayerPooler)
 
     @property
@@ -287,7 +281,7 @@ class Encoder(nn.Module):
         return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Pad to the right as (b, t) on the encoder's device."""
+        """Pad to the right, (b, t), on the encoder's device."""
         return self.moved(self.padded(ids))
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
@@ -307,12 +301,12 @@ class Encoder(nn.Module):
 
     def _run(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
         if self.family.decoder:
-            # Positions follow the mask, so left padding does not shift them.
+            # Left padding must not shift positions.
             options |= {"position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0), "use_cache": False}
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the states of the last layer, or the mean of the combined layers: (b, t, d)."""
+        """Return the last layer's states, or the mean of combined layers: (b, t, d)."""
         if self.combination is None:
             return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
         states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -324,8 +318,8 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
         """Return the token states of layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
-        A final norm is applied at every layer, as an ordinary reload of a model cut there does. raw: leave it out
-        below the last layer, or everywhere (`all`).
+        Each has the final norm, as after a reload of a model cut there. raw: leave it out below the last layer, or
+        everywhere (`all`).
         """
         norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
 
@@ -349,7 +343,7 @@ class Encoder(nn.Module):
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
             pooled = torch.stack([pool(state, attention_mask, self.pooling) for state in states])
             return self._through_tail(self.heads(pooled))
-        if isinstance(self.pooler, LayerPooler):  # as after an ordinary reload: raw states
+        if isinstance(self.pooler, LayerPooler):  # as after a reload
             return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
 
@@ -358,7 +352,7 @@ class Encoder(nn.Module):
         return self._through_tail(self.pooled(states, attention_mask))
 
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Pool the tokens of one layer (b, t, d) for the tail: (b, d), or (b, 2d) for `ConcatPooling`."""
+        """Pool one layer's tokens (b, t, d) for the tail: (b, d), or (b, 2d) for `ConcatPooling`."""
         if isinstance(self.pooler, ConcatPooling):
             return cast(Tensor, self.pooler(state, mask))
         return pool(state, mask, self.pooling)
@@ -369,7 +363,7 @@ class Encoder(nn.Module):
         return vectors
 
     def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:
-        """Return sentence vectors (n, out), or (out,) for a single text, without gradients and dropout."""
+        """Return sentence vectors (n, out), or (out,) for a single text."""
         several = [texts] if isinstance(texts, str) else texts
         vectors: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
         return vectors[0] if isinstance(texts, str) else vectors
@@ -391,10 +385,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Score the rows of vectors (n, out) by the heads, else by cosine: (n,).
-
-        Raises `UsageError` for unequal numbers of rows.
-        """
+        """Score rows of vectors (n, out) by the heads, else by cosine: (n,). Raises `UsageError` for unequal sizes."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
@@ -404,7 +395,7 @@ class Encoder(nn.Module):
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch dropout off, then restore the mode."""
-    if not any(part.training for part in module.modules()):  # switching every part twice is slow
+    if not any(part.training for part in module.modules()):  # switching twice is slow
         yield
         return
     training = module.training
@@ -416,7 +407,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Group the places of texts of like length, longest first: a lack of memory shows at once.
+    """Group places of texts of like length, longest first: a lack of memory shows at once.
 
     Raises `UsageError` for an impossible size.
     """
@@ -426,12 +417,12 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
-    """Return the index (n,) that restores the order of the texts from the rows of all batches."""
+    """Return the index (n,) from the rows of all batches to the order of the texts."""
     return torch.tensor([place for batch in batches for place in batch]).argsort()
 
 
 def forget_capturing(model: nn.Module) -> None:
-    """Remove the hooks that a call for hidden states left: they cannot be pickled, and come back when needed."""
+    """Remove the hooks for hidden states, which cannot be pickled; they come back when needed."""
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
@@ -441,20 +432,19 @@ def forget_capturing(model: nn.Module) -> None:
 
 
 class BlockRunner:
-    """Run the blocks of an encoder over one batch, each called as the whole model calls it.
+    """Run the blocks of an encoder over one batch, as `keep(encoder, blocks)` would.
 
-    Subsets share their beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first. Equals
-    `keep(encoder, blocks)`.
+    Subsets share beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first.
 
     Attributes:
-        embedded: Token states before block 1, (b, t, d).
+        embedded: States before block 1, (b, t, d).
         mask: Of the batch.
         calls: Module and arguments of each block, without states.
     """
 
     @torch.inference_mode()
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        """Run the whole model once and record the calls of its blocks."""
+        """Record the calls of all blocks."""
         blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
         first_only = next(
             (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
@@ -476,7 +466,7 @@ class BlockRunner:
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:
-        """Return the token states (b, t, d) behind `block` (from 1)."""
+        """Return the states (b, t, d) behind `block` (from 1)."""
         module, args, kwargs = self.calls[block - 1]
         output = module(states, *args, **kwargs)
         after: Tensor = output if isinstance(output, Tensor) else output[0]
@@ -487,13 +477,12 @@ class BlockRunner:
 
     @torch.inference_mode()
     def vectors(self, states: Tensor) -> Tensor:
-        """Return sentence vectors (b, out) of the states behind the last kept block."""
+        """Return sentence vectors (b, out) of the last kept block's states."""
         norm = self._encoder.final_norm
         return self._encoder.from_states(states if norm is None else norm(states), self.mask)
 
 
-# Prompt names per side, as in sentence-transformers, which writes an empty "document" into every folder: empty ones are
-# skipped.
+# Prompt names per side. sentence-transformers writes an empty "document" into every folder: empty ones are skipped.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
@@ -506,12 +495,12 @@ def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> 
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """Return the first non-empty prompt of these names, else ""; None for a model without prompts."""
+    """Return the first non-empty prompt of these names, else ""; None without prompts."""
     prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings of a torch or ONNX encoder, else an empty mapping."""
+    """Return the sentence-transformers settings, empty for other encoders."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings

@@ -1,4 +1,4 @@
-"""Describe each architecture in one row; no other module branches on the architecture."""
+"""Describe each architecture in one row; other modules do not branch on it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,37 +21,35 @@ class Family:
     name: str  # `model_type` of its configurations
     blocks: str = "encoder.layer"  # path of the list of blocks in the base model
     num_items: str = "num_hidden_layers"  # configuration field with its length
-    # Returns the list item of each block, if blocks share items.
+    # Returns each block's list item, if blocks share items.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
-    # Path of the norm after the last block, applied at every layer as a reload of a cut model does.
+    # Path of the norm after the last block, applied at every layer as after a reload.
     final_norm: str | None = None
-    # Modules, comma-separated, that the TMFT paper counts beside the blocks.
+    # Modules, comma-separated, that the TMFT paper counts too.
     embeddings: str = "embeddings"
     # Head over CLS, unused by sentence embeddings.
     pooler: str | None = None
-    # Positions follow the mask, and inference keeps no key-value cache.
+    # Positions follow the mask; no key-value cache.
     decoder: bool = False
     # Returns the number of unusable positions.
     position_offset: Callable[[PretrainedConfig], int] | None = None
-    recipe: str = "bert"  # row in Table 4 of the layer-wise attention pooling paper, or `roberta`
+    recipe: str = "bert"  # in Table 4 of the layer-wise attention pooling paper: also `roberta`
     lowest_layer: int = 0  # smallest layer that the ordinary classes hold
-    # Whether ONNX Runtime fuses this attention, one node per layer.
+    # Whether ONNX Runtime fuses this attention.
     fused_attention: bool = True
     float32_scores: bool = False  # attention scores stay float32 in a float16 graph
     only_first: str | None = None  # path of a module that runs in block 1 only
-    # Adapts the configuration to the kept blocks (from 1, rising). Raises `LayerNotHeldError` if they would compute
-    # something else.
+    # Adapts the configuration to kept blocks. Raises `LayerNotHeldError` if they would compute something else.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
-    # Speeds up a loaded model in place, with the same results.
+    # Speeds up a loaded model in place.
     quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
-        """Return the list item of each block, L numbers from 0."""
+        """Return each block's list item, from 0."""
         return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 
 def _albert_groups(config: PretrainedConfig) -> list[int]:
-    """Return each layer's group, by the arithmetic of ALBERT's forward pass."""
     depth = config.num_hidden_layers
     return [int(index / (depth / config.num_hidden_groups)) for index in range(depth)]
 
@@ -61,28 +59,27 @@ def _after_padding(config: PretrainedConfig) -> int:
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Recount the blocks before the first sliding window: older classes read no `layer_types`."""
+    """Recount the blocks before the first window: older classes read no `layer_types`."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
 
 class NearAttention(DisentangledSelfAttention):
     """Compute DeBERTa-v2's attention for the distances that occur in a text.
 
-    transformers multiplies queries and keys by all positions of the table (512 for DeBERTaV3); a text of t tokens
-    needs 2t rows.
+    transformers uses all rows of the position table (512 for DeBERTaV3); t tokens need 2t.
     """
 
     def disentangled_attention_bias(
         self, query_layer: Tensor, key_layer: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
     ) -> Tensor:
-        """Return the positional part of the attention scores, (b * heads, t, t); DeBERTa paper, equation 4.
+        """Return the positional attention scores, (b * heads, t, t); DeBERTa paper, equation 4.
 
         Args:
             query_layer: (b * heads, t, d).
             key_layer: (b * heads, t, d).
-            relative_pos: (1, t, t), table row for query i and key j, counted from its middle.
+            relative_pos: (1, t, t), table rows from the middle.
             rel_embeddings: The table, (2 * span, width).
-            scale_factor: One more than there are kinds of scores.
+            scale_factor: One more than kinds of scores.
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
@@ -91,12 +88,11 @@ class NearAttention(DisentangledSelfAttention):
         mid, most = self.position_buckets // 2, self.max_relative_positions
         within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
         reach = torch.sym_min(length, span) if within else span  # type: ignore[no-untyped-call]
-        # Sizes enter as ranges: no CUDA graph records a CPU number added to a GPU tensor.
+        # Ranges: no CUDA graph records a CPU number added to a GPU tensor.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
 
         def placed(project: nn.Module, rows: Tensor) -> Tensor:
-            """Project rows of the table, (rows, width) to (rows, heads, d)."""
             projected: Tensor = (project(rows) / (size * scale_factor) ** 0.5).view(-1, heads, size)
             return projected
 
@@ -106,7 +102,7 @@ class NearAttention(DisentangledSelfAttention):
             else:
                 rows = placed(project, rel_embeddings.index_select(0, near))
             columns = rows.permute(1, 2, 0)  # (heads, d, 2 * reach)
-            # Repeated for each text: CUDA's product of unlike shapes takes address lists, which no graph keeps.
+            # Repeated: CUDA's product of unlike shapes takes address lists, which no graph keeps.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
             return torch.gather(products, 2, places.expand(states.size(0), length, length))
@@ -127,13 +123,13 @@ def _near_positions(backbone: nn.Module) -> None:
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Switch the convolution off without block 1: the class would convolve any first block."""
+    """Drop the convolution without block 1: the class would convolve any first block."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 
 
 def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Require block 1: it alone has no norm before its attention."""
+    """Require block 1, the only one without a norm before attention."""
     if blocks[0] != 1:
         raise LayerNotHeldError(
             f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} if "
@@ -175,8 +171,8 @@ _ROWS = (
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),
-    # Layer 0 fails in three families: DeBERTa-v2 returns an unassigned variable, ModernBERT divides by the depth, and
-    # Gemma 3 misreads its rotary parameters.
+    # Layer 0 fails in three families: DeBERTa-v2 returns an unassigned variable, ModernBERT divides by the depth, Gemma
+    # 3 misreads rotary parameters.
     Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True, only_first="encoder.conv",
            keep_blocks=_keep_convolution, quicken=_near_positions),
     Family(name="modernbert", blocks="layers", final_norm="final_norm", lowest_layer=1, fused_attention=False,
@@ -196,7 +192,7 @@ FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def family_of(config: PretrainedConfig | str) -> Family:
-    """Return the row of a configuration or `model_type`. Raises `ModelError` naming what is missing."""
+    """Return the row of a configuration or `model_type`. Raises `ModelError` without one."""
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Score pairs of texts from the frozen states of all blocks: a network per block, an MLP over their distances."""
+"""Score pairs of texts from the frozen states of all blocks."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 
 
 class BlockLinear(nn.Module):
-    """Apply one linear layer per block to codes; runs: code width and number of blocks."""
+    """Apply a linear layer per block; runs: code width and number of blocks."""
 
     def __init__(self, runs: Sequence[tuple[int, int]], generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -30,12 +30,9 @@ class BlockLinear(nn.Module):
 
 
 class BlockNetworks(nn.Module):
-    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 such layers from code to code.
+    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 such layers on codes."""
 
-    Weights are drawn like those of `nn.Linear`.
-    """
-
-    # (L, 1, d), so that a few huge dimensions do not drown the others.
+    # (L, 1, d); huge dimensions must not drown the others
     mean: Tensor
     scale: Tensor
 
@@ -44,11 +41,11 @@ class BlockNetworks(nn.Module):
     ) -> None:
         super().__init__()
         self.width, self.code_widths = width, tuple(code_widths)
-        # Neighbouring blocks of equal code width share one batched product.
+        # Equal widths share one batched product.
         self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
         bound = width**-0.5
         shapes = [((count, width, code), count * code) for code, count in self.runs]
-        # Flat, because the optimiser takes one dimension for a bias.
+        # Flat: the optimiser takes tensors of one dimension for biases.
         self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
         self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
         self.deeper = nn.ModuleList(BlockLinear(self.runs, generator) for _ in range(depth - 1))
@@ -56,7 +53,7 @@ class BlockNetworks(nn.Module):
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
     def fit(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take mean and standard deviation of the states, (L, d) each; constant dimensions stay unscaled."""
+        """Take mean and deviation of the states, (L, d) each; constant dimensions stay unscaled."""
         self.mean.copy_(mean[:, None])
         self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
 
@@ -65,7 +62,7 @@ class BlockNetworks(nn.Module):
         return (states - self.mean) / self.scale
 
     def forward(self, states: Tensor) -> list[Tensor]:
-        """Map states (L, b, d) to codes (blocks, b, code), one tensor per run of equal width."""
+        """Map states (L, b, d) to codes (blocks, b, code), one tensor per run."""
         codes, start, states = [], 0, self.standardized(states)
         for (code, count), weight, bias in zip(self.runs, self.weights, self.biases, strict=True):
             shift = bias.view(count, 1, code)
@@ -107,13 +104,13 @@ class PairScore(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """Codes of all blocks, and the score of two texts from their codes.
+    """Codes of all blocks (the states without `networks`), and the score of two texts.
 
-    networks: Without them the states are the codes. A vector holds the codes side by side, each of length 1/√L: the
-    cosine of two vectors is the mean of L cosines. raw: Take states without the final norm.
+    A vector holds the codes, each of length 1/√L: cosines of vectors are means of L cosines. raw: Leave out the final
+    norm.
     """
 
-    raw = False  # instances set True only, so that digests of others stay
+    raw = False  # set only if True: other digests stay
 
     def __init__(
         self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore, *, raw: bool = False
@@ -157,7 +154,7 @@ class LayerHeads(nn.Module):
         return vectors
 
     def distances(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return 1 − cos per block, (b, L), as ½‖û − v̂‖²: exactly 0 for equal vectors.
+        """Return 1 − cos per block, (b, L), as ½‖û − v̂‖², exactly 0 for equal vectors.
 
         Raises `ModelError` for vectors of another size.
         """

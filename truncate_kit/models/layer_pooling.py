@@ -1,7 +1,6 @@
-"""Pool the tokens of a layer, and pool over layers.
+"""Pool the tokens of a layer, and pool over layers, with torch and safetensors only.
 
-Stands alone on torch and safetensors: models that pool over layers carry a copy, which sentence-transformers loads
-with `trust_remote_code=True`.
+Models that pool over layers carry a copy for `trust_remote_code=True`.
 """
 
 import json
@@ -22,7 +21,7 @@ LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0
 
 
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
-    """Pool token states (b, t, d) under a 0/1 mask (b, t) into (b, d); padding may stand on either side."""
+    """Pool token states (b, t, d) under a 0/1 mask (b, t), padded on either side, into (b, d)."""
     if mode == "mean":
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
@@ -34,14 +33,13 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
 
 
 def _token_place(mask: Tensor, *, last: bool) -> Tensor:
-    """Return the position of the first or last real token, (b,)."""
-    # Running counts export to ONNX without a special case, argmax does not.
+    # Unlike argmax, running counts export to ONNX.
     real = mask.to(torch.long)
     return (real.cumsum(dim=1) * real).argmax(dim=1) if last else real.argmax(dim=1)
 
 
 class ConcatPooling(nn.Module):
-    """Concatenate the CLS state and the mean state of the last layer."""
+    """Concatenate CLS and mean states."""
 
     word = "concat"
     state_pooling: PoolingMode = "cls"
@@ -53,7 +51,7 @@ class ConcatPooling(nn.Module):
 
 
 class LayerPooler(nn.Module):
-    """Pool over layers: the interface of sentence-transformers, and the saved files."""
+    """Pool over layers, for sentence-transformers, with saved files."""
 
     settings: dict[str, Any]
 
@@ -70,19 +68,19 @@ class LayerPooler(nn.Module):
 
     @property
     def doubled(self) -> bool:
-        """Return whether vectors are 2d wide, the last layer's state first."""
+        """Return whether vectors are 2d wide, last layer first."""
         first = self.settings.get("last_cls") and not self.settings.get("mlp", True)
         return bool(self.settings.get("last") or first)
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into (b, out).
 
-        states: with a final norm applied to the last layer only, as transformers return them.
+        states: The last one alone has a final norm applied, as in transformers.
         """
         raise NotImplementedError
 
     def fits(self, width: int, depth: int) -> bool:
-        """Return whether such a model has the pooled layers."""
+        """Return whether such a model has these layers."""
         return bool(self.settings["width"] == width and max(self.settings.get("layers", [0])) <= depth)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +148,7 @@ class LayerPooling(LayerPooler):
         self.layers = list(layers)
         self.over, self.tokens = over, tokens
         self.settings = {"width": width, "layers": self.layers, "over": over, "tokens": tokens}
-        if last:  # only if set, so that other digests stay
+        if last:  # named only if set: other digests stay
             self.settings["last"] = True
         self.norm: nn.Module | None = None
         if norm is not None:
@@ -180,19 +178,19 @@ class LayerPooling(LayerPooler):
 class LayerAttentionPooling(LayerPooler):
     """Attend over the states of all layers, embeddings included; a tanh layer brings the result to width d.
 
-    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as the authors run it: query, key and value are
-    linear maps without bias under RReLU; scores q_i · k_j are divided by the number of layers N, softmaxed over j, and
-    the weighted values averaged over i.
+    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as its authors run it: query, key and value are
+    linear under RReLU without bias; scores q_i · k_j / N, N layers, are softmaxed over j, and the weighted values
+    averaged over i.
 
     `literal`, equations 1 to 3 as printed: α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a), h^L = Σ_j α_j
-    W_v h_j^a. Weights may be negative, and grow without bound if scores add up to almost 0.
+    W_v h_j^a. Weights may be negative and unbounded.
 
     Args:
         width: d.
         over: `both` (queries from CLS, keys and values from means), `cls` or `mean`.
-        last_cls: Put the last CLS state before the result (equation 4).
+        last_cls: Put the last CLS state first (equation 4).
         literal: Follow the printed equations.
-        token: `cls` (the first) or, for causal models, `last`.
+        token: `cls`, or `last` for causal models.
         mlp: Add the tanh layer (equation 5).
     """
 
@@ -210,7 +208,7 @@ class LayerAttentionPooling(LayerPooler):
     ) -> None:
         super().__init__()
         self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
-        if not mlp:  # only if left out, so that other digests stay
+        if not mlp:  # named only if left out: other digests stay
             self.settings["mlp"] = False
         self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
         self.query = nn.Linear(width, width, bias=False)
@@ -224,7 +222,7 @@ class LayerAttentionPooling(LayerPooler):
             nn.init.zeros_(self.dense.bias)
 
     def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summary-token states and mean states of all layers, (b, N, d) each."""
+        """Return the CLS (or last-token) and mean states of all layers, (b, N, d) each."""
         place = _token_place(mask, last=self.token == "last")
         rows = torch.arange(mask.shape[0], device=mask.device)
         weights = mask.unsqueeze(-1).to(states[0].dtype)
@@ -235,7 +233,7 @@ class LayerAttentionPooling(LayerPooler):
         )
 
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return each layer's weight in the vector from (b, N, d) each: (b, N), rows sum to 1."""
+        """Return each layer's weight from these states: (b, N), rows sum to 1."""
         asking = means if self.over == "mean" else summaries
         asked = summaries if self.over == "cls" else means
         if self.literal:
@@ -246,7 +244,7 @@ class LayerAttentionPooling(LayerPooler):
         return scores.softmax(dim=-1).mean(dim=1)
 
     def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return vectors (b, out) from the CLS and mean states, (b, N, d) each."""
+        """Return vectors (b, out) from these states."""
         weights = self.layer_weights(summaries, means)
         values = self.value(summaries if self.over == "cls" else means)
         if not self.literal:

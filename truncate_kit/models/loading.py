@@ -1,4 +1,4 @@
-"""Load an `Encoder` from a name or folder: every weight present and finite, no foreign code run."""
+"""Load encoders: every weight present and finite, no foreign code run."""
 
 import copy
 import logging
@@ -77,7 +77,7 @@ def load_encoder(
     config = load_config(pipeline.transformer)
     _check_pooling(pipeline, config, pooling)
     reader = _reader_of(pipeline, config, max_length)
-    # As sentence-transformers does for models made to continue texts.
+    # Causal models are pooled as in sentence-transformers.
     causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
     encoder = Encoder(
         name=str(name),
@@ -104,9 +104,9 @@ def load_reader(folder: Path) -> TextReader:
 
 
 def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Load the tokenizer. Raises `UsageError` if the maximum length asked for does not fit."""
+    """Raise `UsageError` if the maximum length does not fit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
-    # sentence-transformers' own limit replaces the tokenizer's.
+    # sentence-transformers' limit replaces the tokenizer's.
     length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
     if not 2 <= length <= (positions or length):
         most = f" to {positions}, the model's positions" if positions else ""
@@ -121,14 +121,14 @@ def _made_as(config: PretrainedConfig) -> str:
 
 
 def dropped_head(encoder: Encoder) -> str | None:
-    """Return a note for a model made to classify texts, such as a cross-encoder."""
+    """Return a note for models made to classify texts."""
     if not (made_as := _made_as(encoder.backbone.config)).endswith("ForSequenceClassification"):
         return None
     return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
-    """Make an encoder of this shape with random weights and no tokenizer."""
+    """Make an encoder with random weights and no tokenizer."""
     backbone = AutoModel.from_config(config)
     if (pooler := family_of(config).pooler) is not None:
         setattr(backbone, pooler, None)
@@ -137,7 +137,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 
 def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | None:
-    """Return the trained pooler of a model, if any: a linear layer and tanh, (b, d) to (b, d).
+    """Return the model's trained pooler, a linear layer and tanh, (b, d) to (b, d), if any.
 
     Raises `ModelError` if it is required and missing.
     """
@@ -158,7 +158,6 @@ def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | Non
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    """Check that the modules over the layers fit the model, and that `pooling` may replace them."""
     pooler, heads, depth, width = pipeline.pooler, pipeline.heads, config.num_hidden_layers, config.hidden_size
     if pooling is not None and (pooler is not None or (heads is not None and pooling != pipeline.pooling)):
         own = "layer heads" if pooler is None else pooler.word
@@ -167,7 +166,7 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
             hint="Leave out `pooling`, or name another model.",
         )
     fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
-    # sentence-transformers reads lower layers only with this setting.
+    # else sentence-transformers does not read lower layers
     if pipeline.combination is not None:
         fits = pipeline.combined_depth == depth and config.output_hidden_states
     elif isinstance(pooler, LayerPooler):
@@ -181,7 +180,7 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
 
 
 def load_config(name: str | Path) -> PretrainedConfig:
-    """Load the configuration from a model folder, JSON file or hub name. Raises `ModelError`."""
+    """Load the configuration of a folder, JSON file or hub name. Raises `ModelError`."""
     path = local_path(name)
     if not path.is_file():
         path = read_pipeline(resolve(name)).transformer / "config.json"
@@ -207,7 +206,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
     if kind not in (None, "absolute", *(("rope", "rotary") if hasattr(config, "rope_parameters") else ())):
-        raise ModelError(  # the class would use absolute ones
+        raise ModelError(  # it would use absolute ones
             f"{path} has position_embedding_type {kind!r}, which {type(config).__name__} does not compute.",
             hint="Use a model with absolute positions.",
         )
@@ -244,9 +243,9 @@ def load_backbone(
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raise `ModelError` for weights that are missing, misshapen, or of further blocks."""
+    """Raise `ModelError` for missing, misshapen or further weights."""
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
-    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads, poolers and old buffers may be left over
+    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads and old buffers may be left over
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
     reshaped = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are of further blocks": unused}
@@ -261,7 +260,7 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """Raise `ModelError` if the configuration describes more weights than the files have bytes.
 
-    This bounds the memory that a model takes: at most four times the size of its files.
+    A model then takes at most four times the memory of its files.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:

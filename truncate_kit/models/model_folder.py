@@ -1,4 +1,4 @@
-"""Find and read the files of a model folder without running code or leaving the folder."""
+"""Find and read model folders without running code or leaving the folder."""
 
 import contextlib
 import pickle
@@ -30,10 +30,7 @@ _WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
 
 
 def resolve(name: str | Path) -> Path:
-    """Return the local folder of a model: a path, a bundled miniature, or else a hub name (downloaded).
-
-    Raises `ModelError`.
-    """
+    """Return a model's local folder: path, bundled miniature, or hub name (downloaded). Raises `ModelError`."""
     text, path = str(name), local_path(name)
     if is_there(path):
         if not path.is_dir():
@@ -48,7 +45,7 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download configurations and weights, pickled ones only as a last resort."""
+    """Download configurations and weights, pickled ones as a last resort."""
     hint = f"Hub names look like owner/name; the bundled miniatures are called {', '.join(miniature_names())}."
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
@@ -72,12 +69,9 @@ def _download(name: str) -> Path:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Check that the files of a module, and the weights they name, lie in `folder` or the hub's cache of it.
-
-    Raises `ModelError`.
-    """
+    """Raise `ModelError` if files or weights of a module lie outside `folder` and the hub's cache of it."""
     root = real_path(folder)
-    # In the cache, snapshots/REVISION and module folders in it link into blobs.
+    # Links lead from snapshots/REVISION into blobs.
     blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
     listed = place.glob("*") if place == folder else place.rglob("*")
     files = [place, *(file for file in listed if file.suffix in _READ)]
@@ -118,9 +112,9 @@ def unreadable(place: Path, error: Exception) -> ModelError:
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
-    """Build a module from config.json and fill in its weights. Raises `ModelError`.
+    """Build a module and fill in its weights. Raises `ModelError`.
 
-    It is built on the meta device: wrong sizes take no memory.
+    On the meta device, so that wrong sizes take no memory.
     """
     values, weights = read_json(place / "config.json"), read_weights(place)
     try:
@@ -136,7 +130,7 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
 
 
 def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
-    """Write configuration and weights, if any, into `place`."""
+    """Write configuration and weights, if any."""
     place.mkdir(parents=True, exist_ok=True)
     if values is not None:
         write_json(place / "config.json", values)
@@ -155,7 +149,7 @@ def check_finite(module: nn.Module, folder: Path) -> None:
 
 
 def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
-    """Return name, inode, size and time of writing of the model's files and `more`."""
+    """Return name, inode, size and time of the model's files and `more`."""
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
     found = []
     for file in sorted(files):
@@ -166,14 +160,14 @@ def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
 
 
 def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
-    """Raise `ModelError` if a model folder has left the state `before`."""
+    """Raise `ModelError` if a model folder has changed."""
     if state_of(folder, more) != before:
         raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
 
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers, which reports weights left out on purpose."""
+    """Silence reports on weights left out on purpose."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Read and write a sentence-transformers folder: known modules only, no class imported by name."""
+"""Read and write sentence-transformers folders: known modules only, no class imported by name."""
 
 import contextlib
 import functools
@@ -43,7 +43,7 @@ from truncate_kit.models.model_folder import (
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
-_POOLING_FLAGS = {  # the older form, which every version reads
+_POOLING_FLAGS = {  # the older form, readable by every version
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
@@ -54,7 +54,7 @@ _POOLING_FLAGS = {  # the older form, which every version reads
 _READING_FILE = "sentence_bert_config.json"
 # The first non-empty one counts; older versions named them by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# These override configuration, tokenizer and call; names before and since sentence-transformers 5.
+# These override other settings; names before and since sentence-transformers 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -63,7 +63,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Dense(nn.Module):
-    """Apply a linear layer and an activation to sentence vectors: (b, d) to (b, out)."""
+    """Apply a linear layer and an activation: (b, d) to (b, out)."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: str) -> None:
         super().__init__()
@@ -139,8 +139,8 @@ class Pipeline:
 def read_pipeline(folder: Path) -> Pipeline:
     """Read `modules.json` and what it names; without one the folder is a bare transformer.
 
-    Raises `ModelError` for paths or links out of the folder, unknown modules or settings that would change the
-    vectors, and damaged files. An unsupported pooling is noted in `unkept`.
+    Raises `ModelError` for links out of the folder, damage, and unknown parts that would change vectors; `unkept`
+    notes an unsupported pooling.
     """
     check_links(folder, folder)
     listing, pipeline = folder / "modules.json", Pipeline(transformer=folder)
@@ -228,7 +228,6 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
 
 
 def _read_combination(pipeline: Pipeline, place: Path) -> None:
-    """Read the layers with a weight, and their depth."""
     values = read_json(place / "config.json")
     depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
     weights = read_weights(place)["layer_weights"]
@@ -241,7 +240,7 @@ def _read_combination(pipeline: Pipeline, place: Path) -> None:
 
 
 def _read_pooling(pipeline: Pipeline, path: Path) -> None:
-    """Read the pooling, or why it cannot be kept. Raises `ModelError` if no other can replace it."""
+    """Raise `ModelError` if the pooling cannot be kept or replaced."""
     values = read_json(path)
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
@@ -268,8 +267,8 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
     """Write the files of a sentence-transformers folder around its transformer.
 
-    Names are of sentence-transformers 2, as later versions and text-embeddings-inference read them. `LAYER_POOLERS`
-    load with `trust_remote_code=True`, `LayerHeads` not at all.
+    Names are of version 2, which later ones and text-embeddings-inference read. `LAYER_POOLERS` need
+    `trust_remote_code=True`; `LayerHeads` cannot be loaded there.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
     listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
@@ -299,13 +298,13 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
-        reading |= _NO_POOLER  # else sentence-transformers makes a random pooler
+        reading |= _NO_POOLER  # else it makes a random pooler
     write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
 
 
 def load_by_any_runtime(folder: Path) -> None:
-    """Remove a setting of torch's classes, on which Optimum's classes fail."""
+    """Remove a setting of torch's classes that Optimum's refuse."""
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
     if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # others' settings stay
@@ -328,10 +327,7 @@ _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data
 
 
 def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
-    """Return how a model was made of another one.
-
-    data: The undivided pairs that taught or chose it. values: Further fields of `Origin`.
-    """
+    """Return how a model was made; data: the undivided pairs; values: further fields of `Origin`."""
     facts: dict[str, Any] = {
         "method": method,
         "model": source.name,
@@ -417,7 +413,7 @@ class Digest:
             self._sha.update(data)
 
     def add_values(self, values: Any) -> None:
-        """Add JSON values; key order and kind of sequence do not count."""
+        """Add JSON values without key order and kind of sequence."""
         self.add(_in_order(values))
 
     def add_file(self, file: Path) -> None:
@@ -432,7 +428,7 @@ class Digest:
             self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def add_reader(self, reader: TextReader) -> None:
-        """Add all that token ids depend on, and the prompts."""
+        """Add all that token ids depend on, and prompts."""
         self.add_values([reader.max_length, reader.lower_case])
         prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
         default = reader.settings.get("default_prompt_name")
@@ -449,7 +445,7 @@ class Digest:
             if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
         }
         self.add_values([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
-        with tempfile.TemporaryDirectory() as folder:  # every kind of vocabulary can be written
+        with tempfile.TemporaryDirectory() as folder:  # writes every kind of vocabulary
             for file in sorted(tokenizer.save_vocabulary(folder)):
                 self.add_file(Path(file))
 
@@ -462,7 +458,7 @@ def _in_order(values: Any) -> str:
     return json.dumps(values, sort_keys=True, default=repr)
 
 
-# Cached: a vocabulary takes longer than small weights.
+# Vocabularies take longer than small weights.
 @functools.lru_cache(maxsize=8)
 def _serialised(tokenizer: str) -> bytes:
     state = json.loads(tokenizer)
@@ -471,15 +467,12 @@ def _serialised(tokenizer: str) -> bytes:
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 over all that vectors and training depend on; saving and loading keep it.
-
-    Names, folders, versions, device and attention implementation do not count.
-    """
+    """Return the SHA-256 over all that vectors and training depend on, also after a reload."""
     digest = Digest()
     digest.add_values(settings_of(encoder.backbone.config.to_dict()))
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
-        # Kinds and plain public values of all inner modules.
+        # Kinds and plain public values of all modules.
         inside = [] if part is None else part.named_modules()
         kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
         digest.add_values(None if part is None else kinds)
@@ -494,7 +487,7 @@ def _public(module: nn.Module) -> dict[str, Any]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of all files in a folder, at any depth, with their names."""
+    """Return the SHA-256 of all files in a folder, with their names."""
     digest = Digest()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.add(str(file.relative_to(folder)))

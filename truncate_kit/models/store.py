@@ -1,4 +1,4 @@
-"""Store runs, so that killed work continues and ends with the same result."""
+"""Store runs, so that killed work continues to the same result."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ Weights = TypeVar("Weights")
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:
-    """Return the SHA-256 of an encoder and of all else that runs depend on."""
+    """Return the SHA-256 of all that runs depend on."""
     digest = Digest()
     digest.add(encoder_digest(encoder), *parts)
     return digest.hexdigest()
@@ -47,12 +47,12 @@ def run_key(encoder: Encoder, *parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """State of unfinished runs, one file per name (without dots) and stage."""
+    """State of unfinished runs by name (without dots) and stage."""
 
     folder: Path
 
     def of(self, name: str, stage: str = "") -> Path | None:
-        """Return the file of a run or earlier stage; None on machines without the folder."""
+        """Return the file of a run or stage; None on machines without the folder."""
         return self.folder / f"{name}.{stage and stage + '.'}checkpoint" if self.folder.is_dir() else None
 
     def remove(self, name: str) -> None:
@@ -71,13 +71,12 @@ class Checkpoints:
 class RunStore:
     """The runs of one model, data and settings: records in a shared file, weights and checkpoints in a folder.
 
-    A record is written once, after its weights. Damage is logged and computed again. One process writes, within
-    `open`; others may read.
+    Records are written once, after weights. Damage is computed again. One process writes, within `open`.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
         self.key = key[:16]
-        self.folder = local_path(folder).absolute() / self.key  # workers may run in another directory
+        self.folder = local_path(folder).absolute() / self.key  # workers may run elsewhere
         self.checkpoints = Checkpoints(self.folder)
         self._journal = self.folder.parent / RECORDS_FILE
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
@@ -90,7 +89,7 @@ class RunStore:
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
-            # A run with a record may be running again for its weights.
+            # A recorded run may be repeated for its weights.
             self.checkpoints.tidy(lambda name: name in self._records and self.has_weights(name))
             with unfinished(self.folder):
                 yield
@@ -118,13 +117,13 @@ class RunStore:
         return {name: record for name in self._records if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Store a finished run, remove its checkpoints, and return the record that stays.
+        """Store a finished run and return the record that stays.
 
         weights: Writes them to a path as a whole. Raises `FileProblemError`.
         """
         if weights is not None:
             self._write_weights(name, weights)
-        # A run done again for its weights keeps its record.
+        # A repeated run keeps its record.
         first = self.read(name, type(record))
         if first is None:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
@@ -153,7 +152,6 @@ class RunStore:
         return name in self._whole
 
     def _digest(self, name: str) -> str:
-        """Return the digest of a run's weights, name and store."""
         digest = Digest()
         digest.add(self.key, name, folder_digest(self.weights(name)))
         return digest.hexdigest()
@@ -162,11 +160,11 @@ class RunStore:
         return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
-        """Read a run's weights by `read`; None if gone or damaged."""
+        """Read a run's weights; None if gone or damaged."""
         return read(self.weights(name)) if self.has_weights(name) else None
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
-        """Write a record with the trained encoder as weights."""
+        """Write a record, with the encoder as weights."""
         return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
 
     def encoder(self, name: str, device: torch.device) -> Encoder:
@@ -174,7 +172,7 @@ class RunStore:
         return load_encoder(self.weights(name), device=str(device))
 
     def forget_weights(self, keep: Collection[str]) -> None:
-        """Remove all runs' weights but these; records and tensors stay."""
+        """Remove all runs' weights but these."""
         for name in self._records.keys() - set(keep):
             shutil.rmtree(self.weights(name), ignore_errors=True)
             self._seal(name).unlink(missing_ok=True)
@@ -197,20 +195,20 @@ class RunStore:
 
 
 class StoredRows:
-    """A file of rows with a checksum per chunk, written after it; the caller holds the folder's lock."""
+    """Rows in a file, with a checksum per chunk written after it; the caller locks the folder."""
 
     def __init__(
         self, file: Path, made_from: dict[str, Any], *, num_rows: int, row_bytes: int, chunk: int, header: bytes = b""
     ) -> None:
-        """Open the file, or begin it.
+        """Open or begin the file.
 
         Args:
-            file: The rows; checksums go into its namesake in .jsonl.
+            file: Of rows; checksums go into its namesake in .jsonl.
             made_from: All that the bytes depend on.
-            num_rows: Of the whole file.
+            num_rows: In all.
             row_bytes: Size of a row.
             chunk: Rows written together.
-            header: Bytes before the first row.
+            header: Bytes before the rows.
 
         Raises:
             UsageError: The rows were made from something else, or the disk is too small.
@@ -280,7 +278,7 @@ class StoredRows:
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
-    """Lock `out` for saving these model folders into it.
+    """Lock `out` for these model folders.
 
     Raises `UsageError` if one holds data, `encoder` or a teacher, and `FileProblemError` if `out` is locked or
     unwritable.

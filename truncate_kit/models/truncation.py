@@ -1,7 +1,7 @@
-"""Keep some of an encoder's blocks or word pieces exactly, count parameters, and read all layers.
+"""Keep some of an encoder's blocks or word pieces exactly, count parameters, read all layers.
 
-WordPiece takes the longest piece, Unigram the path of the highest score, BPE the merge of the lowest rank: dropping
-other candidates changes no choice. So a text without dropped pieces keeps its vector.
+WordPiece takes the longest piece, Unigram the best path, BPE the lowest merge: dropping unused candidates changes no
+choice and no vector.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
         encoder.family.quicken(backbone)
     shared: list[Any] = [encoder.family, encoder.tokenizer, encoder.seen]
     shared += [] if copy_weights else [encoder.tail, encoder.pooler]
-    kept = Encoder.__new__(Encoder)  # other threads may use `encoder` meanwhile
+    kept = Encoder.__new__(Encoder)  # threads may use `encoder` meanwhile
     kept.__dict__ = copy.deepcopy(vars(encoder), {id(encoder.backbone): backbone} | {id(part): part for part in shared})
     if not whole:
         kept.heads = None
@@ -90,7 +90,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
 
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the layers of 0 … L at which a cut model can be reloaded exactly."""
+    """Return the layers of 0 … L that can be reloaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         with contextlib.suppress(LayerNotHeldError):
@@ -100,14 +100,14 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """Return a copy of `config` for the model cut at `layer`."""
+    """Return a copy of `config` cut at `layer`."""
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers, lowest=family_of(config).lowest_layer)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
-    """Return a copy of `config` with these blocks only. Raises as `keep`."""
+    """Return a copy of `config` with these blocks. Raises as `keep`."""
     family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
@@ -139,7 +139,6 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
 
 
 def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
-    """Return the list items of these blocks."""
     items = family_of(config).items(config)
     return [items[block - 1] for block in blocks]
 
@@ -162,7 +161,7 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     """Count the parameters at each layer 0 … L, pooler excluded; None if it cannot be stored.
 
-    config: Of the backbone, such as `encoder.backbone.config`. No weights are made.
+    config: Of the backbone, such as `encoder.backbone.config`.
     """
     held, pooler = layers_held(config), f"{family_of(config).pooler}."
     named = _meta_model(config).named_parameters()
@@ -179,10 +178,9 @@ def _meta_model(config: PretrainedConfig) -> Any:
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
-    """Count parameters as the TMFT paper does (Tables 1 and 2): embeddings and the first blocks.
+    """Count embeddings and first blocks as the TMFT paper does (Tables 1 and 2).
 
-    Left out are ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with norm and convolution, final norms and
-    poolers.
+    It leaves out ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` and convolution, final norms and poolers.
 
     Args:
         config: Of the backbone, such as `encoder.backbone.config`.
@@ -202,10 +200,16 @@ _KEEP = "Leave the vocabulary as it is."
 
 
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
-    """Return a copy of the encoder with the word pieces that `kept_pieces` keeps for these texts.
+    """Return a copy with the word pieces that these texts need, see `kept_pieces`.
 
-    Texts of kept pieces keep their vectors, bitwise on CPU in float32; others are split into kept pieces. Raises
-    `ModelError` if the tokenizer does not allow this.
+    Texts of kept pieces keep their vectors, bitwise on CPU in float32; others are split into kept pieces.
+
+    Args:
+        encoder: Stays as it is.
+        texts: Decide which pieces stay.
+
+    Raises:
+        ModelError: The tokenizer does not allow this.
     """
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
@@ -219,14 +223,14 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
 
 
 def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """Return the piece ids of each text with prompt and special tokens, uncut."""
+    """Return piece ids with prompt and special tokens, uncut."""
     return replace(encoder.reader, max_length=10**9).token_ids(texts)
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
-    """Return the rising ids of the pieces to keep: those used, and those that these or any text need.
+    """Return the rising ids of the pieces that these or any text need.
 
-    These are added and special tokens, prompts, every character or byte, the parts of kept merges, and the piece that
+    Always kept: added and special tokens, prompts, single characters or bytes, parts of merges, and the piece that
     scores unknown characters. Raises as `keep_words`.
     """
     tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
@@ -272,7 +276,6 @@ def _state(tokenizer: PreTrainedTokenizerBase) -> State:
 
 
 def _vocabulary(state: State) -> dict[str, int]:
-    """Return piece ids by name, without added tokens."""
     vocabulary = state["model"]["vocab"]
     if isinstance(vocabulary, list):
         return {name: piece for piece, (name, _) in enumerate(vocabulary)}
@@ -280,12 +283,11 @@ def _vocabulary(state: State) -> dict[str, int]:
 
 
 def _is_single(name: str) -> bool:
-    """Return whether a piece is one character or byte."""
     return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
 
 
 def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters at and after the start of a word, and pieces with an unknown first character."""
+    """Yield characters at and after a word's start, and pieces with an unknown first character."""
     prefix, vocabulary = model["continuing_subword_prefix"], model["vocab"]
     for name in vocabulary:
         inside = name.startswith(prefix) and name != prefix
@@ -296,7 +298,7 @@ def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> I
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters, pieces with other characters, and the piece that scores unknown characters."""
+    """Yield characters, pieces with unknown ones, and the piece that scores these."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -306,9 +308,9 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 
 
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
-    """Yield characters, bytes, and each piece's intermediate merges.
+    """Yield characters, bytes, and intermediate merges.
 
-    Merges are never undone and never cross a final piece, so a piece is merged as alone.
+    Merges never cross a final piece: it is merged as alone.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise ModelError("This BPE tokenizer marks the inside or the end of words by a prefix or suffix.", hint=_KEEP)
@@ -334,7 +336,7 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield where a tokenizer's state has ids beside the vocabulary: container, and key or index."""
+    """Yield container and key or index of ids beside the vocabulary."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"
@@ -347,7 +349,6 @@ def _places(state: State) -> Iterator[tuple[Any, Any]]:
 
 
 def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBase:
-    """Return a copy of the tokenizer with the pieces in `new` under their new ids."""
     tokenizer: Any = copy.deepcopy(encoder.reader.tokenizer)
     state = _state(tokenizer)
     for holder, place in _places(state):
@@ -369,9 +370,9 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-# Texts tokenised and sorted by length at a time.
+# Texts sorted by length at a time.
 WINDOW_TEXTS = 16_384
-# Per batch with padding: 13 layers of width 768 take 330 MB.
+# With padding; 13 layers of width 768 take 330 MB.
 BATCH_TOKENS = 8_192
 
 
@@ -386,7 +387,7 @@ class StateBatch:
 
 
 def iter_states(encoder: Encoder, texts: Sequence[str], **options: Any) -> Iterator[StateBatch]:
-    """Yield the states of all layers 0 … L, not in the order of `texts`."""
+    """Yield the states of all layers, not in the order of `texts`."""
     for (batch,) in iter_states_together((encoder,), texts, **options):
         yield batch
 
@@ -401,10 +402,9 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield the states of several encoders over the same texts in the same batches, with any tokenizers.
+    """Yield several encoders' states of the same texts in the same batches, with any tokenizers.
 
-    batch_size: Texts at most; see also `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError` for a
-    wrong pooling, size or text.
+    batch_size: Texts at most, see `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError`.
     """
     if pooling is not None:
         check_pooling(pooling)
@@ -427,7 +427,7 @@ def iter_states_together(
                         batch = encoder.pad([rows[place] for place in part])
                         mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)
                         pooled = [pool(layer, mask, pooling or encoder.pooling).float().cpu() for layer in hidden]
-                    # Outside inference mode, so that callers may change it in place.
+                    # callers may change it in place
                     states = torch.stack(pooled)
                     results.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
                 return tuple(results)
@@ -468,7 +468,7 @@ def layer_states(
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         full, encoder = encoder, truncate(encoder, up_to, copy_weights=False)
-        # Below the last layer raw `hidden_states` have no final norm.
+        # Below the last layer raw states have no final norm.
         if raw and up_to < full.depth and encoder.family.final_norm is not None:
             encoder.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyCut(Result):
-    """A vocabulary cut to the pieces of some texts."""
+    """A vocabulary cut to some texts."""
 
     texts: int  # they decide
     pieces: int  # kept
@@ -41,9 +41,9 @@ class CutResult(Result):
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """Keep the word pieces of these distinct texts in a copy of `encoder`.
+    """Keep the word pieces of these distinct texts in a copy of `encoder`, and measure coverage.
 
-    The coverage is of every tenth text by the others' pieces. Raises `ModelError` if the vocabulary cannot be cut.
+    Raises `ModelError` if the vocabulary cannot be cut.
     """
     from truncate_kit.models.truncation import keep_words, kept_pieces, piece_ids
 
@@ -76,13 +76,13 @@ def cut(
 
     Args:
         encoder: The full model.
-        kept: The last layer, or the blocks as in `keep`; by default all.
+        kept: The last layer, or blocks as in `keep`; by default all.
         out: Gets `lean/`.
         texts: Keep only their word pieces.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
-        LayerNotHeldError: A model cut there cannot be saved exactly.
+        LayerNotHeldError: The cut model cannot be saved exactly.
         FileProblemError: `out` is locked or unwritable.
         ModelError: Blocks do not rise, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from `out`/lean.

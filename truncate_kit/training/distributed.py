@@ -1,4 +1,4 @@
-"""Train one model in several processes: each embeds its share of a batch, all see all vectors."""
+"""Train one model in several processes: each embeds its share, all see all vectors."""
 
 import os
 import threading
@@ -42,8 +42,7 @@ class Group:
         shares = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(shares, padded)
         cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
-        # Gradients flow into the own share only: each computes the loss of the whole batch, and `sum_gradients` adds
-        # up.
+        # Each computes the whole loss with gradients of its own share; `sum_gradients` adds up.
         cut[self.rank] = own
         return torch.cat(cut, dim=1)
 
@@ -58,7 +57,7 @@ class Group:
                 distributed.all_reduce(parameter.grad)
 
     def agree(self, value: Item) -> Item:
-        """Return the leader's value to all: clocks and roundings differ, decisions must not."""
+        """Return the leader's value: clocks and roundings differ, decisions must not."""
         return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
@@ -80,10 +79,7 @@ _LOST = "Look for its error in the output of the others; a process killed by the
 
 @contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
-    """Join the processes started by `torchrun`; yield the group and this process's device.
-
-    Raises `DeviceError`.
-    """
+    """Join the processes of `torchrun`; yield group and device. Raises `DeviceError`."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         yield ALONE, device
@@ -110,7 +106,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Tell whether another process is gone: gloo raises a plain error, NCCL its own."""
+    """Tell whether another process is gone: gloo's error is plain, NCCL's its own."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
@@ -121,9 +117,9 @@ if hasattr(os, "register_at_fork"):  # a child has no thread to release it
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Allow one training at a time, since dropout draws from the process's generator.
+    """Allow one training at a time: dropout draws from the process's generator.
 
-    Generators are restored afterwards. The caller's `no_grad`, `inference_mode` and `autocast` are suspended.
+    Restores generators; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with _TURN, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Build a trial's examples (token ids with a loss) and its evaluators (held-out pairs or queries)."""
+"""Build a trial's examples (token ids with a loss) and evaluators."""
 
 import math
 from abc import ABC, abstractmethod
@@ -25,16 +25,15 @@ Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scores = tuple[float, float | None]  # main score and Pearson, × 100
 TEMPERATURE = 0.05
-# Texts that a CPU encodes at a time: a random batch of 64 is two thirds padding, which doubles a step
-# (benchmarks/training).
+# A random batch of 64 is two thirds padding, which doubles a step on the CPU (benchmarks/training).
 ALIKE = 32
 
 
 class Examples(Protocol):
-    """Examples that the loop draws batches from."""
+    """Examples in batches."""
 
     head: nn.Module | None  # trained beside the encoder
-    separable: bool  # the batch loss is a mean over examples, computable in parts
+    separable: bool  # the loss is a mean over examples, computable in parts
 
     def __len__(self) -> int:
         """Count the examples."""
@@ -43,7 +42,7 @@ class Examples(Protocol):
         """Return the tokens of each example's longest text."""
 
     def texts(self) -> Sequence[Ids] | None:
-        """Return the token ids of all texts; None if any other may be used."""
+        """Return all token ids; None if others may be used."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the loss (0-d) of the examples at these places."""
@@ -70,12 +69,12 @@ class TextRows:
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return the texts of these rows, column after column."""
+        """Return these rows' texts, column after column."""
         return [column[place] for column in self._columns for place in batch]
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Return vectors (n, d) in float32, with gradients also for no rows."""
+    """Return vectors (n, d) in float32, with gradients even for no rows."""
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
@@ -117,11 +116,11 @@ class Pairs(TextRows):
         return self.ids(range(len(self)))
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
-        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d), in the order of `texts`."""
+        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d) of `texts`."""
         self._taught = vectors, weight
 
     def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
-        """Pad first, then second texts of the pairs at these places."""
+        """Pad these pairs' first texts, then second texts."""
         return encoder.pad(self.ids(batch))
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
@@ -129,7 +128,7 @@ class Pairs(TextRows):
         return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss from vectors (2b, d) in the order of `inputs`."""
+        """Return the loss from vectors (2b, d) of `inputs`."""
         loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
         if self._taught is not None:
             teacher, weight = self._taught
@@ -138,18 +137,18 @@ class Pairs(TextRows):
         return loss
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) without a teacher, from both sides' vectors (b, d)."""
+        """Return the loss (0-d) of vectors (b, d) without a teacher."""
         assert self._loss is not None
         return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared error of cos(u, v) and the target in [0, 1]; (b, d), (b, d), (b,)."""
+    """Return the mean squared error of cos(u, v) and the target in [0, 1], (b,)."""
     return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
 def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the binary cross entropy with cos(u, v) as logit; (b, d), (b, d), (b,) of 0 and 1."""
+    """Return the binary cross entropy with cos(u, v) as logit; targets are 0 or 1, (b,)."""
     logits = nn.functional.cosine_similarity(first, second)
     return nn.functional.binary_cross_entropy_with_logits(logits, target)
 
@@ -182,10 +181,9 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
 
 
 class QueriesWithDocuments(Pairs):
-    """Queries against the documents of a batch, by equation 6, other answers excluded.
+    """Queries against the documents of a batch (equation 6), other answers excluded.
 
-    If the model does not compare by cosine, neither does the loss; unbounded measures need no temperature. `pairs` are
-    the texts themselves.
+    Compares as the model does; unbounded measures have no temperature.
     """
 
     separable = False  # a query sees all documents of its batch
@@ -200,13 +198,13 @@ class QueriesWithDocuments(Pairs):
         self._pairs, self._answers, self._measure = pairs.pairs, answers, measure_of_lengths(encoder)
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss; queries are encoded apart from the longer documents."""
+        """Return the loss; queries are encoded apart from longer documents."""
         return self.loss_of(encoded(encoder, self.ids(batch)), batch)
 
     def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
         """Return `contrastive_loss` (0-d)."""
         rows = [self._pairs[place] for place in batch]
-        # Whether the document of another row also answers.
+        # True if the document of another row also answers.
         answers = torch.tensor([[other.second in self._answers[row.first] for other in rows] for row in rows])
         others = (answers & ~torch.eye(len(rows), dtype=torch.bool)).to(first.device)
         temperature = TEMPERATURE if self._measure == "cosine" else 1.0
@@ -249,10 +247,10 @@ class ContrastiveTexts(TextRows):
     """Rows of texts for the contrastive objectives.
 
     Args:
-        columns: Anchors, positives, maybe negatives; anchors twice differ by dropout alone.
+        columns: Anchors, positives, maybe negatives; equal ones differ by dropout.
         temperature: Of `contrastive_loss`.
         own_weight: Of `contrastive_loss`.
-        chunk: Texts encoded at a time, by default the whole batch.
+        chunk: Texts encoded at a time, by default all.
         group: Processes that share every batch.
     """
 
@@ -271,8 +269,7 @@ class ContrastiveTexts(TextRows):
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return `contrastive_loss` of these rows.
 
-        Chunks are encoded without gradients, and again with the same random numbers in the backward pass (Gao et al.
-        2021, arXiv:2101.06983).
+        Chunks are encoded again in the backward pass with the same random numbers (Gao et al. 2021, arXiv:2101.06983).
         """
         ids = self.ids(self._group.share(batch))
         if self._chunk is None or len(ids) <= self._chunk:
@@ -289,7 +286,6 @@ class ContrastiveTexts(TextRows):
         return self._loss_of(torch.cat([again(chunk) for chunk in chunks]), len(batch))
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
-        """Return the loss of the `total` rows from this process's vectors."""
         own = len(vectors) // len(self._columns)
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
@@ -297,7 +293,7 @@ class ContrastiveTexts(TextRows):
 
 
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the builder of an `Objective`: `kind` itself, or its namesake here."""
+    """Return an objective's builder: `kind` or its namesake here."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
@@ -312,7 +308,7 @@ class Evaluator(Protocol):
 
 
 class VectorEvaluator(ABC):
-    """An `Evaluator` that needs only the vectors of its texts."""
+    """An `Evaluator` that needs only vectors of its texts."""
 
     _ids: list[Ids]
 
@@ -329,7 +325,7 @@ class VectorEvaluator(ABC):
         """Score vectors (n, d) of `texts()`."""
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the 95 % interval by a bootstrap over labels, None without labels."""
+        """Return the bootstrap 95 % interval, None without labels."""
         return None
 
     @abstractmethod
@@ -337,14 +333,14 @@ class VectorEvaluator(ABC):
         """Return a fixed random sample, to score thousands of encoders.
 
         Args:
-            encoder: The full model, which gives the tokenizer and, without labels, the reference.
+            encoder: The full model: tokenizer and, without labels, reference.
             number: Of texts, about.
             tokens: Per text, at most.
         """
 
 
 class PairEvaluator(VectorEvaluator):
-    """Spearman and Pearson on graded pairs; each distinct text is encoded once."""
+    """Spearman and Pearson on graded pairs."""
 
     ranks = True  # rank correlation, so resamples are scored at once
 
@@ -354,7 +350,7 @@ class PairEvaluator(VectorEvaluator):
         self._targets = pairs.scores()
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return a sample of at most half as many pairs as texts."""
+        """Return a sample of fewer pairs."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
         kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
@@ -372,7 +368,7 @@ class PairEvaluator(VectorEvaluator):
         return pair_similarities(vectors, self._places)
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Score `DRAWS` bootstrap resamples of the pairs, the same for every encoder."""
+        """Score `DRAWS` bootstrap resamples, the same for every encoder."""
         counts = draw_counts(len(self._targets), DRAWS)
         return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
@@ -396,7 +392,7 @@ class PairEvaluator(VectorEvaluator):
         return evaluation.spearman, evaluation.pearson
 
     def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Return the main score of each resample, 0 if constant; counts: (resamples, pairs)."""
+        """Return each resample's main score, 0 if constant; counts: (resamples, pairs)."""
         if self.ranks:
             correlations = rank_correlations(tied(outcomes), self._targets, counts)
             return [100 * score for score in np.nan_to_num(correlations).tolist()]
@@ -405,10 +401,7 @@ class PairEvaluator(VectorEvaluator):
 
 
 class ParaphraseEvaluator(PairEvaluator):
-    """F1 (× 100) of calling a pair a paraphrase from a cosine on.
-
-    dev: Chooses the threshold for each encoder; by default these pairs do.
-    """
+    """F1 (× 100) of paraphrases, at dev's threshold for each encoder, by default these pairs'."""
 
     ranks = False
 
@@ -429,7 +422,7 @@ class ParaphraseEvaluator(PairEvaluator):
 
 
 class ClassEvaluator(PairEvaluator):
-    """Macro F1 (× 100) of the classifier trained with the encoder."""
+    """Macro F1 (× 100) of the trained classifier."""
 
     ranks = False
 
@@ -463,7 +456,7 @@ def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> fl
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """Find the threshold with the highest F1 for target 1: midway between scores, the highest of equals."""
+    """Find the threshold of highest F1 for target 1: midway between scores, highest of equals."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)

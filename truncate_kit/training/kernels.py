@@ -1,8 +1,8 @@
 """Speed up linear layers, dropout and attention on the CPU.
 
-torch's MKL uses only 256-bit instructions on other makers' processors; oneDNN is twice as fast on an AMD EPYC with
-AVX-512. Sixteen random bits per element suffice for dropout. In bfloat16 the backward pass of fused attention loses
-more than products gain (benchmarks/training).
+torch's MKL uses only 256-bit instructions on other makers' processors; oneDNN is twice as fast on an AMD EPYC. Sixteen
+random bits suffice for dropout. In bfloat16 fused attention's backward pass loses more than products gain
+(benchmarks/training).
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from truncate_kit.core.hardware import has_avx512, processor_maker
 
-LEAST_PRODUCTS = 2**20  # fewer multiplications do not repay starting oneDNN
+LEAST_PRODUCTS = 2**20  # fewer multiplications do not repay oneDNN's start
 
 
 class FasterOnCPU(TorchFunctionMode):
@@ -34,13 +34,13 @@ class FasterOnCPU(TorchFunctionMode):
 
 
 def faster_on_cpu() -> bool:
-    """Return whether a `FasterOnCPU`, with other dropout draws, is active."""
+    """Return whether a `FasterOnCPU`, whose dropout draws differ, is active."""
     modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return any(isinstance(mode, FasterOnCPU) for mode in modes)
 
 
 def onednn_pays() -> bool:
-    """Return whether oneDNN is faster, by kind of processor, so that every run decides alike."""
+    """Return whether oneDNN is faster, by processor only, so that every run decides alike."""
     return has_avx512() and _beats_mkl()
 
 
@@ -58,7 +58,7 @@ def _beats_mkl() -> bool:
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
+    """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, in float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
         result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
         return result
@@ -127,7 +127,7 @@ def _attention(
     scale: float | None = None,
     **others: Any,
 ) -> Tensor:
-    """Use torch's fused attention in float32; with dropout, which has no kernel, the formula."""
+    """Use torch's fused attention in float32; dropout, without a kernel, by formula."""
     kind = query.dtype
     if dropout_p == 0 and kind == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):

@@ -1,4 +1,4 @@
-"""Train with AdamW and a linear schedule, keep the weights best on dev, resume between evaluations."""
+"""Train with AdamW, keep the weights best on dev, resume after a kill."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from truncate_kit.training.examples import Evaluator, Examples
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.settings import TrainingSettings, rate_at
 
-BUCKET_BATCHES = 24  # batches sorted by length together: little padding, a fresh mix
+BUCKET_BATCHES = 24  # sorted by length together: little padding, a fresh mix
 CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
 CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 
@@ -33,7 +33,7 @@ SEED_STRIDE = 1_000_003  # between processes, so that dropout differs
 
 @dataclass(slots=True)
 class Progressed:
-    """A run's state after a stage, beside weights and optimiser."""
+    """A run's state beside weights and optimiser."""
 
     scores: list[float] = dataclasses.field(default_factory=list)  # dev scores by stage
     best_stage: int = -1  # -1 before the first
@@ -48,10 +48,7 @@ class Progressed:
 
 
 class TrainingRun:
-    """One training run, up to the weights of the stage that scores best on dev.
-
-    A stage is an epoch or a number of steps.
-    """
+    """One training run, up to the best weights on dev; a stage is an epoch or some steps."""
 
     dropout = True
     bucket_batches = BUCKET_BATCHES
@@ -68,16 +65,16 @@ class TrainingRun:
         micro_batch: int | None = None,
         group: Group = ALONE,
     ) -> None:
-        """Prepare the encoder, which is trained in place, and seed all randomness.
+        """Prepare the encoder and seed all randomness.
 
         Args:
-            encoder: Is trained, with the head of `examples`.
+            encoder: Trained in place, with the head of `examples`.
             examples: Drawn in batches.
             evaluator: Scores each stage.
             settings: Rate, epochs, batches.
             seed: Of order and dropout.
             evaluate_every: Steps of a stage, by default an epoch.
-            micro_batch: Examples computed at once, by default the batch.
+            micro_batch: Examples computed at once, by default all.
             group: Processes that share every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
@@ -93,7 +90,7 @@ class TrainingRun:
         self.interval = evaluate_every or self.steps
         self.stages = -(-self.total // self.interval)
         self.lengths = examples.lengths()
-        # Names must not depend on whether there is a head.
+        # Names do not depend on whether there is a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
@@ -109,11 +106,11 @@ class TrainingRun:
         task: str = "training",
         stage_done: Callable[[int, float, float], None] | None = None,
     ) -> Progressed:
-        """Train to the end, leaving the encoder with the weights of the best stage.
+        """Train to the end, leaving the encoder with the best weights.
 
         Args:
-            checkpoint: File with the state, from which a run continues to the same weights; the caller removes it.
-            stop_after: Leave after this many stages, at the rates of the whole run.
+            checkpoint: State file, from which a run continues to the same weights; the caller removes it.
+            stop_after: Leave after these stages, at the whole run's rates.
             progress: Called after each step.
             task: Its first argument.
             stage_done: Called with finished stages, mean loss and dev score.
@@ -146,7 +143,7 @@ class TrainingRun:
         """Train for one stage, score, keep the best weights; return the mean loss."""
         start = time.perf_counter()
         state, settings = self.state, self.settings
-        losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
+        losses = torch.zeros((), device=self.encoder.device)  # read once: a GPU need not wait
         norms: list[Tensor] = []
         self.trained.train(self.dropout)
         first = state.stage * self.interval
@@ -185,7 +182,7 @@ class TrainingRun:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """Compute the gradients of a batch and return its loss (0-d), in smaller parts if memory runs out."""
+        """Compute a batch's gradients, in parts if memory runs out; return its loss (0-d)."""
         while True:
             try:
                 return self._add_parts(batch)
@@ -211,7 +208,7 @@ class TrainingRun:
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Draw an epoch's batches from seed and epoch alone, so that resumed runs draw the same."""
+        """Draw an epoch's batches from seed and epoch alone, for resumed runs."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -220,7 +217,7 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write the run's state; the leader collects all random states."""
+        """Write the run's state, with all processes' random states."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
@@ -270,7 +267,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Cut a random order into batches, sorted by length within `together` batches, or unsorted."""
+    """Cut a random order into batches, sorted by length within `together` of them."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -279,7 +276,7 @@ def bucketed(
         part = list(order[start : start + stretch])
         places = sorted(part, key=lambda place: lengths[place])
         cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
-        # The random order of examples also shuffles batches: no second generator to store.
+        # Shuffles batches by the examples' order: no second generator to store.
         first_seen = {place: seen for seen, place in enumerate(part)}
         batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
     return batches
@@ -298,7 +295,7 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint without unpickling. Raises `FileProblemError` for any other file."""
+    """Read a checkpoint without unpickling. Raises `FileProblemError`."""
     try:
         digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
         with path.open("rb") as handle:
@@ -328,15 +325,14 @@ def _run(path: Path) -> str:
 
 
 def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
-    """Replace an encoder's word embeddings by their used rows; token ids stay.
+    """Replace an encoder's word embeddings by those of `texts`' ids; other ids raise IndexError.
 
-    texts: All token ids until the restore; others raise IndexError. Returns a function that puts all rows back, the
-    untrained ones multiplied by its argument.
+    Returns a function that puts all rows back, untrained ones times its argument.
     """
     table = encoder.backbone.get_input_embeddings()
     assert isinstance(table, nn.Embedding)  # true for every family
     full = table.weight.detach()
-    # `padding_idx` stays in place with all rows below it.
+    # `padding_idx` keeps its place with all rows below.
     used = set(range((table.padding_idx or 0) + 1))
     padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
     if isinstance(padding, int):

@@ -1,4 +1,4 @@
-"""Learn from judged queries, choose by one half and report by the other."""
+"""Choose by one half of the judged queries, report by the other."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -31,7 +31,7 @@ TOP = 10  # documents that count
 
 
 class RetrievalEvaluator(VectorEvaluator):
-    """The metric of a set, mostly nDCG@10, over the queries at these places; `texts()` are queries, then documents."""
+    """A set's metric, mostly nDCG@10, over queries at these places; `texts()`: queries, then documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
@@ -50,7 +50,7 @@ class RetrievalEvaluator(VectorEvaluator):
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return a sample: queries with all their answers, up to half of the texts."""
+        """Return queries with all their answers, up to half of the texts."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])
@@ -67,10 +67,10 @@ class RetrievalEvaluator(VectorEvaluator):
         return sample
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Score each query, in points, (queries,), from vectors of `texts()` of two models."""
+        """Score each query, in points, (queries,), from two models' vectors."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
-        with torch.autocast("cpu", enabled=False):  # compared to the hundredth, also under bf16
+        with torch.autocast("cpu", enabled=False):  # compared to the hundredth
             ranked = search(sides, top=TOP, own=self._own)
         return score_queries(ranked, self._relevance)[self._metric]
 
@@ -81,7 +81,7 @@ def metric_of(data: RetrievalSet) -> str:
 
 
 def check_queries(data: RetrievalSet) -> None:
-    """Raise `DataError` if too few queries are judged."""
+    """Raise `DataError` for too few judged queries."""
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
@@ -90,7 +90,7 @@ def check_queries(data: RetrievalSet) -> None:
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Return evaluators on two random halves of the queries. Raises `DataError`."""
+    """Return evaluators on random halves of the queries. Raises `DataError`."""
     check_queries(data)
     choosing, reporting = halved(data)
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
@@ -102,7 +102,7 @@ def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return query places in random order, cut in the middle, equal texts on one side."""
+    """Return query places in random halves, equal texts on one side."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
     rank = {distinct[place]: at for at, place in enumerate(order)}
@@ -143,7 +143,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
             f"{name} has {number} judged queries: too few to learn from.",
             hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
         )
-    if taught is asked:  # its choosing half teaches, so that its reporting half still may report
+    if taught is asked:  # its choosing half teaches; its reporting half still may report
         teaching, others = (places.tolist() for places in halved(asked))
         taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
     check_queries(asked)

@@ -1,7 +1,4 @@
-"""Define objectives, one row each, training settings and trials, without torch.
-
-Rows name builders in `truncate_kit.training.examples`.
-"""
+"""Define objectives, training settings and trials, without torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -43,17 +40,17 @@ class Objective:
 
     Attributes:
         method: `tmft` learns from labelled pairs at a layer; `contrast` tells a positive from the rest of a batch.
-        card: Description for model cards.
+        card: For model cards.
         metric: The main score, in words.
         published: Its name in files of published figures.
-        trains_head: Whether a classifier is trained beside the encoder.
-        examples: Builder or its name. `tmft` passes encoder, token ids of both sides, pairs and seed; `contrast` as to
-            `ContrastiveTexts`.
-        evaluator: Builder of a split's evaluator from encoder, pairs, examples and, for test, the dev evaluator.
+        trains_head: Whether a classifier is trained too.
+        examples: Builder or its name in `training.examples`; `tmft` passes encoder, both sides' ids, pairs and seed,
+            `contrast` as to `ContrastiveTexts`.
+        evaluator: Builder from encoder, pairs, examples and, for test, dev's evaluator.
         rates: By model, peak rate with fixed pooling, with attention over layers, and batch size (Table 4 of the
             layer-wise attention pooling paper). Without `bert` rates follow the width.
-        own: Settings only for the objectives that list them here.
-        without: Other settings that stay at their defaults.
+        own: Settings for objectives that list them only.
+        without: Other settings that stay at defaults.
         fills_words: Whether a generator fills in hidden words.
     """
 
@@ -74,7 +71,7 @@ class Objective:
     fills_words: bool = False
 
     def goes_with(self, setting: str) -> bool:
-        """Return whether this field of `ContrastiveSettings` may be changed."""
+        """Return whether this `ContrastiveSettings` field may be changed."""
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
@@ -84,10 +81,9 @@ class Objective:
         return self.method == "tmft" and self.data == "scores"
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
-        """Check that the targets of all splits suit this objective.
+        """Check that all splits' targets suit this objective; scored: pairs, not queries, choose and report.
 
-        scored: Whether pairs, not queries, choose and report. Raises `DataError`, or `UsageError` if only queries can
-        score.
+        Raises `DataError`, or `UsageError` if only queries can score.
         """
         from truncate_kit.data.pairs import splits_for
 
@@ -105,7 +101,7 @@ class Objective:
                     f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
                     hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
                 )
-        if self.is_graded and scored:  # a constant split would fail after the first trial
+        if self.is_graded and scored:  # would fail after the first trial
             for name, pairs in splits_for(data, seed=0).items():
                 if name != "train":
                     pairs.check_ranked()
@@ -150,12 +146,12 @@ def objective_names(method: Method) -> tuple[str, ...]:
 
 
 def described(method: Method) -> str:
-    """Return these names with their data: "cosine (pairs with scores), …"."""
+    """Return the names with their data: "cosine (pairs with scores), …"."""
     return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(method))
 
 
 def find_objective(name: str, method: Method) -> Objective:
-    """Return the row of that name. Raises `UsageError` unless this method trains it."""
+    """Return that row. Raises `UsageError` unless this method trains it."""
     if name not in objective_names(method):
         other = f"; {name} is trained by {_TRAINED_BY[OBJECTIVES[name].method]}" if name in OBJECTIVES else ""
         hint = f"Use one of: {', '.join(objective_names(method))}{other}."
@@ -165,10 +161,7 @@ def find_objective(name: str, method: Method) -> Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(Result):
-    """One training run, by default as in the TMFT paper.
-
-    Warm-up, linear decay and undecayed biases and norms follow its code. Ours: the rate below width 768, and
-    `buckets`.
+    """One training run, by default as in the TMFT paper or its code; the rate below width 768 and `buckets` are ours.
 
     Attributes:
         objective: A row of `OBJECTIVES`.
@@ -231,12 +224,12 @@ class TrainingSettings(Result):
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """Return these settings with a numeric rate, by which kept trials are found."""
+        """Return these settings with a numeric rate, to find kept trials."""
         return replace(self, learning_rate=self.rate(width))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
-    """Return the TMFT paper's settings for word pairs. Raises `UsageError`."""
+    """Return the TMFT paper's settings for words. Raises `UsageError`."""
     values: dict[str, Any] = {"precision": precision, "learning_rate": learning_rate}  # checked by the settings
     return TrainingSettings(epochs=WORD_EPOCHS, batch_size=WORD_BATCH_SIZE, **values)
 
@@ -265,7 +258,7 @@ def rate_at(step: int, total: int, warmup: float) -> float:
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """Name a trial's records and files; stop_after: epochs of a stopped one."""
+    """Name a trial; stop_after: epochs of a stopped one."""
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
@@ -287,7 +280,7 @@ class BaseTrial(Result):
 def trial_scores(
     looks: Sequence[float], dev: tuple[float, float | None], test: tuple[float, float | None] | None, seconds: float
 ) -> dict[str, Any]:
-    """Return fields of a `BaseTrial` from scores while learning and final (main, Pearson)."""
+    """Return `BaseTrial` fields from scores while learning and final (main, Pearson)."""
     score, pearson = test or (None, None)
     epochs = {"dev_scores": tuple(looks), "best_epoch": looks.index(max(looks)) + 1, "seconds": seconds}
     return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
@@ -301,7 +294,7 @@ class Trial(BaseTrial):
     steps: int
     # epochs run, if a race stopped it
     stopped_after: int | None = None
-    # Scores of resamples of the dev pairs, the same for all trials; empty in search trials and results.
+    # Scores of dev resamples, the same for all trials; empty in search trials and results.
     dev_draws: tuple[float, ...] = ()
 
     @property

@@ -115,7 +115,6 @@ class LabelledTask:
 
 
 def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
-    """Return both sides' token ids by text; judged: queries and documents."""
     if not judged:
         both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
         return both, both
@@ -127,5 +126,5 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 
 
 def scored_as(data: object, encoder: Encoder) -> str:
-    """Return how query vectors are compared, for keys of runs: no encoder digest has it."""
+    """Return how query vectors are compared: no encoder digest has it."""
     return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"
