@@ -39,7 +39,7 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
-    """Load the model, encode a batch, and return the peak bytes while encoding."""
+    """Load the model, and return the peak bytes while encoding."""
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
     call, free = (_without_torch(request), 0) if plain else _by_runner(request)

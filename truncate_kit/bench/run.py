@@ -104,7 +104,7 @@ def bench(
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(settings.threads or threads)
         if device.type == "cuda":  # ONNX Runtime cannot share torch's default stream
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stack.enter_context(torch.cuda.stream(stream))
         if any(row.compiled for row in backends):
             from torch._dynamo import config as compiler
@@ -179,7 +179,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the fields of the report on the machine."""
+    """Return the machine's fields of the report."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -199,7 +199,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", pairs: "PairSet | Sequence[TextPair] | RetrievalSet", seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score every contestant; return the fields of the report, with a comparison in the first shared runtime."""
+    """Score all, compare in the first shared runtime; return fields of the report."""
     fields, compute = scored_fields(pairs), pair_scores if isinstance(pairs, PairSet | Sequence) else query_scores
 
     def score_each() -> dict[Key, Score]:
@@ -234,7 +234,7 @@ def score_all(
 
 
 def scored_fields(pairs: "PairSet | Sequence[TextPair] | RetrievalSet") -> dict[str, Any]:
-    """Return the fields of the report on graded pairs or queries."""
+    """Return the data's fields of the report."""
     if not isinstance(pairs, PairSet | Sequence):
         from truncate_kit.data.retrieval import SEARCH_METRICS
 
@@ -251,7 +251,7 @@ def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> 
 
 
 def query_scores(data: "RetrievalSet", runner: Runner, encoder: Encoder) -> Score:
-    """Return the set's metric × 100, over all documents, with the prompts of the model."""
+    """Return the set's metric × 100 over all documents, with the model's prompts."""
     from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
@@ -350,7 +350,7 @@ class Subject:
         return file
 
     def _fused(self, precision: Precision) -> Path:
-        """Return the folder's graph, else one kept under the model's digest, else a new one."""
+        """Return the folder's graph, else a kept one, else a new one."""
         name = GRAPH_FILES[precision]
         if self.folder is not None:
             graph = self.folder / name
@@ -460,7 +460,7 @@ class Contestants:
                 torch.cuda.empty_cache()  # after the error's frames are gone
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Write the peak memory at one batch size and length into every row."""
+        """Measure the peak memory at one batch size and length."""
         models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
         subjects = {subject.role: subject for subject in self.subjects}
         requests = [

@@ -201,7 +201,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact, embed_limit=settings.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit itself
+            check_graph(exact, encoder)  # int8 itself has no limit
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -298,7 +298,7 @@ def _expected(encoder: Encoder, batch: Batch, output: str) -> NDArray[np.float32
 def _run(session: Any, batch: Batch, name: str, output: str = OUTPUT) -> NDArray[np.float32]:
     try:
         result = session.run([output], {key: value.numpy() for key, value in batch.items()})[0]
-    except Exception as error:  # the runtime has a class of its own for each status
+    except Exception as error:  # the runtime's classes share no base
         raise failed_check(f"{name} does not run: {first_line(error)}") from error
     return _without_padding(result, batch, output)
 
