@@ -1,4 +1,4 @@
-"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): find layers to combine, and the gain."""
+"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): combine layers."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -57,13 +57,13 @@ _WINDOW = 2_048  # pairs in memory at a time
 
 
 Side = tuple[list[int], RankCorrelation]
-"""Places of the dev or of the test pairs, and the correlation with their targets."""
+"""Places of dev or test pairs, and the correlation with their targets."""
 
 
 def divide(pairs: PairSet, seed: int, dev_pairs: int) -> tuple[Side, Side]:
     """Draw `dev_pairs` pairs for dev, the rest for test; pairs with the same two texts stay together.
 
-    Raises `DataError` for a side without a correlation.
+    Raises `DataError` without a correlation.
     """
     share = dev_pairs / len(pairs)
     drawn = split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()
@@ -167,11 +167,11 @@ def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
 ) -> tuple[PairGrams | StatePairs, Floats]:
-    """Read Gram matrices or states, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
+    """Read pairs, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
     first_tokens: list[Floats] = []
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
-        """Return states (L', texts, d) of the distinct texts, and the places of both sides."""
+        """Return states (L', texts, d) of distinct texts, and the places of both sides."""
         texts, first, second = PlacedPairs.of(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
@@ -201,7 +201,7 @@ def _search(
     threads: int,
     progress: Progress,
 ) -> tuple[list[BestSubsets], float | None]:
-    """Return the best combinations of each division on dev, and the most points a beam loses on up to 16 layers."""
+    """Return the best combinations on dev by division, and the points a beam loses on up to 16 layers."""
     if isinstance(scorer, StatePairs):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
@@ -226,7 +226,6 @@ def _search(
 
 
 def _points(side: Side, cosines: Floats) -> float | None:
-    """Return Spearman × 100 of one side from the cosines of all pairs, (n,); None if undefined."""
     places, ranks = side
     if not np.isfinite(cosines[places]).all():
         return None
@@ -272,7 +271,7 @@ def _split_report(
 
 
 def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[int, ...]]:
-    """Draw combinations evenly from all non-empty subsets of at most `up_to` layers."""
+    """Draw evenly from all non-empty subsets of at most `up_to` layers."""
     generator = np.random.default_rng(seed)
     sizes = np.arange(1, up_to + 1)
     shares = np.array([comb(num_layers, int(size)) for size in sizes], dtype=np.float64)
@@ -324,7 +323,7 @@ def combined_encoder(
 
 
 def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
-    """Return the settings of a copy of this norm in `LayerPooling`. Raises `ModelError` for unknown kinds."""
+    """Return the settings of this norm for `LayerPooling`. Raises `ModelError` for unknown kinds."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):

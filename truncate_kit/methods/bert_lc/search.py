@@ -1,4 +1,4 @@
-"""Search for the best combinations of layers: exact by Gram matrices, by a beam, or by vectors."""
+"""Search for combinations of layers: exact by Gram matrices, by a beam, or by vectors."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,17 @@ Floats = NDArray[np.float64]
 Masks = NDArray[np.int64]
 Keys = NDArray[Any]
 STEP = 2.0**-44
-"""Cosines closer than this (6e-14) count as equal. It is above the rounding of float64, so that the cosines of pairs
-of identical texts are one tie, and far below any difference that float32 states can make."""
+"""Cosines closer than this (6e-14) are equal: above the rounding of float64, far below differences of float32 states."""
 MOST_SUBSETS = 2**14 - 1
-"""Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
+"""Every subset of 14 layers, or smaller ones of more."""
 
-# Added to a number in [−1, 1] it leaves 44 fraction bits: the float's low 46 bits then count steps, never negative, and
-# the six bits above are zero.
+# Added to a number in [−1, 1], so that the float's low 46 bits count steps of 2⁻⁴⁴ and the six above are zero.
 _ROUNDER = 2.0**8 + 2
 _STEP_BITS = 46
 _MOST_PAIRS = 65_535
 _PAIRS_AT_ONCE = 32  # their float64 states stay in the cache
-_ROWS = 128  # rows of cosines ranked at a time
-_BLOCK = 100_000  # cosines at a time: fit a core's cache; fewer keep threads waiting
+_ROWS = 128
+_BLOCK = 100_000  # fits a core's cache; fewer keep threads waiting
 _CHUNK_LAYERS = 16  # one task: subsets of the 16 lowest layers
 
 
@@ -57,13 +55,13 @@ class RankCorrelation:
         self._levels, places = np.unique(ranks, return_inverse=True)
         self._level_of = places.astype(np.int64)
         self._bits = (len(self._levels) - 1).bit_length()
-        self._short_suffices = self.count**2 < 1 << 32 - self._bits  # else most rows would be sorted twice
+        self._short_suffices = self.count**2 < 1 << 32 - self._bits  # else most rows are sorted twice
         self._spread = float(((ranks - ranks.mean()) ** 2).sum())
         self._places = np.arange(self.count) - (self.count - 1) / 2
         self._place_spread = float((self._places**2).sum())
 
     def of(self, cosines: Floats) -> Floats:
-        """Return correlations (r,) of cosines (r, n), which are overwritten; NaN for a constant row."""
+        """Return correlations (r,) of cosines (r, n), overwritten; NaN for a constant row."""
         # Sums of half integers are exact in any order.
         cosines += _ROUNDER
         steps = cosines.view(np.int64)
@@ -80,7 +78,7 @@ class RankCorrelation:
             ranks, shared = self._sorted(keys)
             products[again] = ranks @ self._places
             tied = np.flatnonzero(shared)
-            if len(tied):  # equal cosines share their mean place
+            if len(tied):
                 places = stats.rankdata(keys[tied] >> self._bits, axis=1) - (self.count + 1) / 2
                 products[again[tied]] = np.einsum("rn,rn->r", places, ranks[tied])
                 spreads[again[tied]] = np.einsum("rn,rn->r", places, places)
@@ -89,7 +87,7 @@ class RankCorrelation:
         return correlations
 
     def _sorted(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
-        """Sort `keys` in place; return the targets' ranks in that order (r, n), and which rows have ties (r,)."""
+        """Sort `keys` in place; return the targets' ranks (r, n), and which rows have ties (r,)."""
         np.left_shift(keys, self._bits, out=keys)
         np.bitwise_or(keys, self._level_of.astype(keys.dtype), out=keys)
         keys.sort(axis=1)
@@ -113,18 +111,18 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the forms of some pairs, in the given order."""
+        """Return the forms of some pairs."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Return the cosine of the two layer means for each pair, (n,)."""
+        """Return the cosine of the layer means for each pair, (n,)."""
         chosen = sorted(layers)
         sums = sum(self.forms[:, low, high] for place, low in enumerate(chosen) for high in chosen[place:])
         return cosines_of(np.array(sums))
 
 
 def cosines_of(sums: Floats) -> Floats:
-    """Return cosines (…) from the three sums of the forms (3, …)."""
+    """Return cosines (…) from sums of the forms (3, …)."""
     cosines: Floats = np.multiply(sums[0], sums[1])
     np.sqrt(cosines, out=cosines)
     np.divide(sums[2], cosines, out=cosines)
@@ -132,7 +130,7 @@ def cosines_of(sums: Floats) -> Floats:
 
 
 def row_cosines(a: Floats, b: Floats) -> Floats:
-    """Return cosines of the rows of `a` and `b`, (n, d) each."""
+    """Return the cosine of each row, (n, d) each."""
     return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
 
 
@@ -171,7 +169,7 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
 
 
 Ranked = tuple[float, int, int]
-"""A combination: score, −number of layers, −mask (bit l = layer l). The larger one is better."""
+"""Score, −number of layers, −mask (bit l = layer l); larger is better."""
 _NO_SUBSET: Ranked = (-np.inf, 0, 0)
 
 
@@ -186,7 +184,7 @@ class BestSubsets:
     def __init__(self, num_layers: int) -> None:
         self.by_size = [_NO_SUBSET] * num_layers  # index k − 1 for k layers
         self.without = [_NO_SUBSET] * num_layers  # index l without layer l
-        self.count = 0  # all seen
+        self.count = 0
 
     @property
     def best(self) -> Ranked:
@@ -200,10 +198,10 @@ class BestSubsets:
         return best
 
     def update(self, masks: Masks, scores: Floats) -> None:
-        """Add combinations (r,) with scores; NaN is counted but never the best."""
+        """Add combinations (r,) with scores; NaN only counts."""
         self.count += len(masks)
         sizes = np.bitwise_count(masks).astype(np.int64)
-        order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]  # best first
+        order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]
         masks, scores, sizes = masks[order], scores[order], sizes[order]
 
         def take_best(best: list[Ranked], place: int, allowed: NDArray[np.bool_]) -> None:
@@ -243,13 +241,13 @@ def _root(grams: PairGrams) -> _Node:
 
 
 def _joined(node: _Node, layer: int, forms: Floats, num_followers: int) -> _Node:
-    """Add a layer to a subset; only layers below `num_followers` may follow."""
+    """Add a layer; only layers below `num_followers` may follow."""
     mask, sums, gains = node
     return mask | 1 << layer, sums + gains[:, layer], gains[:, :num_followers] + forms[:, :num_followers, layer]
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """Yield all choices of at most `up_to` layers from `down_to` on; the lower masks first."""
+    """Yield choices of at most `up_to` layers from `down_to` on; the lower masks first."""
     mask, sums, gains = node
     layer = gains.shape[1] - 1
     if layer < down_to:
@@ -263,19 +261,19 @@ def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_
 def search_exact(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, threads: int = 1, progress: Progress = silent
 ) -> BestSubsets:
-    """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
+    """Score every non-empty subset of at most `up_to` layers.
 
-    A tree walk fixes the highest layers one by one, keeping sums and the gains of lower layers. The lowest layers are
+    A tree walk fixes the highest layers one by one, keeping sums and gains of lower layers. The lowest layers are
     one block: a product with their indicator vectors.
     """
     forms, num_pairs = grams.forms, grams.num_pairs
     # As many layers as fit the cache and one BLAS thread.
     layers = min(grams.num_layers, 7, max(1, _BLOCK // num_pairs).bit_length() - 1)
-    # Subsets of the lowest layers by rising size: indicator vectors after a leading 1, and gains without own products.
+    # Subsets of the lowest layers by rising size: indicator vectors after a leading 1, and gains.
     lowest = np.arange(1 << layers, dtype=np.int64)
     sizes = np.bitwise_count(lowest)
     lowest = lowest[np.argsort(sizes, kind="stable")]
-    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # at k those with at most k layers
+    ends = [int((sizes <= size).sum()) for size in range(layers + 1)]  # number with at most k layers
     chosen = (lowest[:, None] >> np.arange(layers) & 1).astype(np.float64)
     among = np.zeros((3, len(lowest), num_pairs))
     for low, high in combinations(range(layers), 2):
@@ -288,7 +286,6 @@ def search_exact(
     tasks = [some for size in range(up_to + 1) for some in combinations(higher, size)]
 
     def run(task: tuple[int, ...]) -> BestSubsets:
-        """Score the subsets that extend one of the higher layers by lower ones."""
         node = _root(grams)
         for layer in reversed(task):
             node = _joined(node, layer, forms, layer)
@@ -296,7 +293,7 @@ def search_exact(
         parts, block = np.empty((3, 1 + layers, num_pairs)), np.empty((3, len(lowest), num_pairs))
         masks, scores = list[Masks](), list[Floats]()
         for mask, sums, gains in _walk(node, forms, down_to=layers, up_to=up_to):
-            begin = 0 if mask else 1  # the empty set is no combination
+            begin = 0 if mask else 1  # without the empty set
             end = ends[min(layers, up_to - mask.bit_count())]
             parts[:, 0], parts[:, 1:] = sums, gains
             totals = np.matmul(with_one[begin:end], parts, out=block[:, begin:end])
@@ -354,7 +351,7 @@ class StatePairs:
         self.num_layers = len(prepared)
 
     def select(self, pairs: Sequence[int]) -> Self:
-        """Return some pairs, in the given order."""
+        """Return some pairs."""
         some = copy.copy(self)
         some.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
         return some
@@ -370,7 +367,7 @@ class StatePairs:
         return row_cosines(*(together if self.bias is None else np.tanh(together / size + self.bias)))
 
     def all_cosines(self, up_to: int) -> Iterator[tuple[int, Floats]]:
-        """Yield mask and cosines of every non-empty subset of at most `up_to` layers."""
+        """Yield mask and cosines of every subset of at most `up_to` layers."""
         waiting: list[tuple[int, Floats | None, int]] = [(0, None, layer) for layer in range(self.num_layers)]
         while waiting:
             mask, before, layer = waiting.pop()

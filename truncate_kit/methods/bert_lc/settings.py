@@ -10,8 +10,8 @@ from truncate_kit.core.statistics import Span
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
-MOST_EXACT = 2**27 - 1  # `auto` tries all subsets of up to 27 layers
-MOST_LAYERS = 62  # a combination is a 64-bit number
+MOST_EXACT = 2**27 - 1  # 27 layers
+MOST_LAYERS = 62  # bits of a mask
 _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds(3, 10**9), Bounds(1, 10_000)
 
 
@@ -43,15 +43,15 @@ class CombineSettings(Result):
 
     @property
     def has_grams(self) -> bool:
-        """Return whether the cosines follow from Gram matrices."""
+        """Return whether Gram matrices give the cosines."""
         return self.over == "mean" and not self.head
 
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
-CLS, POOLER = "CLS of the last layer", "CLS pooler"  # plain, and through the pooler as in the paper
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # plain; through the pooler, as in the paper
 BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
 Combination = tuple[tuple[int, ...], float, float | None]
-"""Layers (rising; 0 = embeddings), and their Spearman × 100 on dev and on test, None if undefined."""
+"""Layers (rising; 0 = embeddings), Spearman × 100 on dev and test, None if undefined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class SplitReport(Result):
     best: Combination
     by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers
     without: tuple[Combination | None, ...]  # at l the best without layer l
-    baselines: dict[str, tuple[float | None, float | None]]  # dev and test, by `BASELINES`
+    baselines: dict[str, tuple[float | None, float | None]]  # dev and test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +79,23 @@ class CombinationReport(Result):
     num_subsets: int  # scored for each split
     num_pairs: int
     splits: tuple[SplitReport, ...]  # by seed, from 0
-    chosen: tuple[int, ...]  # the splits' winner with the best mean dev score over all splits
+    chosen: tuple[int, ...]  # best mean dev score over all splits
     chosen_dev: float  # that mean
-    unseen: float | None  # score on pairs that no split chose on; None if too few
+    unseen: float | None  # on pairs that no split chose on; None if too few
     num_unseen: int
-    beam_loss: float | None  # most points that a beam lost against an exact search
+    beam_loss: float | None  # most points lost against an exact search
     seconds: float
 
     def best(self, side: str) -> Span | None:
-        """Return the score of each split's winner; side is `dev` or `test`."""
+        """Return the score of each split's winner on `dev` or `test`."""
         return _span([split.best[1:] for split in self.splits], side)
 
     def baseline(self, name: str, side: str) -> Span | None:
-        """Return the score of a baseline; None if undefined."""
+        """Return the score of a baseline, if defined."""
         return _span([split.baselines.get(name) for split in self.splits], side)
 
     def size(self, layers: int, side: str) -> Span | None:
-        """Return the score of the best combination of that size; None if undefined."""
+        """Return the score of the best combination of that size, if defined."""
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else row[1:] for row in rows], side)
 

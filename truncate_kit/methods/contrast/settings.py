@@ -38,7 +38,7 @@ Over = Literal["both", "cls", "mean"]
 OVER: tuple[str, ...] = get_args(Over)
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 MEANS = ("mean", "first-last", "mean-first-last")
-"""Poolings over means of tokens, without a CLS state."""
+"""Poolings without a CLS state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ TABLE_2 = {
     "attention": NamedPooling("CLS_all + AVG_all attention", "layer-attention", last_cls=False),
     "layer-attention": NamedPooling("CLS_all + AVG_all attention, CLS_last", "layer-attention"),
 }
-"""By name. The settings also allow combinations of `over` and `last_cls` that the paper does not have."""
+"""By name; settings allow further combinations of `over` and `last_cls`."""
 
 
 LARGE_WIDTH = 1024

@@ -22,10 +22,10 @@ from truncate_kit.models.store import StoredRows
 from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import TrainingRun
 
-CHUNK = 512  # texts stored together: seconds of work to repeat after a kill
+CHUNK = 512  # seconds of work to repeat after a kill
 HELD_OUT = 0.1  # share of raw sentences
-_READ = 1024  # states read at a time for moments
-_ENCODED = 512  # states encoded at a time
+_READ = 1024  # at a time, for moments
+_ENCODED = 512  # at a time
 _SMALLEST = 1e-12  # smaller variances are rounding
 
 Rows = NDArray[np.float32]
@@ -62,7 +62,7 @@ def cached_states(
 
 
 def moments(values: Rows) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation over the texts of states (n, L, d), each (L, d) float32."""
+    """Return mean and deviation of states (n, L, d), each (L, d) float32."""
     parts = np.array_split(values, -(-len(values) // _READ))
     mean = np.sum([part.sum(axis=0, dtype=np.float64) for part in parts], axis=0) / len(values)
     variance = np.sum([np.square(part - mean).sum(axis=0) for part in parts], axis=0) / len(values)
@@ -95,9 +95,9 @@ class StateExamples:
 
 
 class BlockAutoencoders(nn.Module):
-    """Block networks as encoders, with as many tanh layers back, the last one linear.
+    """Block networks, each with as many tanh layers back, the last one linear.
 
-    Losses are summed over blocks that share no weight, so each trains as it would alone.
+    Losses are summed and no weight is shared, so each block trains as it would alone.
     """
 
     def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
@@ -116,7 +116,7 @@ class BlockAutoencoders(nn.Module):
         return self.networks.mean.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return standardised states reconstructed from states, both (L, b, d)."""
+        """Return reconstructed standardised states, (L, b, d) like `states`."""
         codes = self.networks(states)
         for layer in self.deeper:
             codes = [code.tanh() for code in layer(codes)]
@@ -126,7 +126,7 @@ class BlockAutoencoders(nn.Module):
     def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
         """Return the mean squared error of each block, (L,), from states (L, b, d).
 
-        Units: 1 is the loss of predicting the mean; with `own_scale` the states' own.
+        1 is the loss of predicting the mean; `own_scale` keeps the states' units.
         """
         difference: Tensor = self(states) - self.networks.standardized(states)
         return (difference * self.networks.scale if own_scale else difference).square().mean(dim=(1, 2))
@@ -140,7 +140,7 @@ def load_autoencoders(folder: Path, width: int, code_widths: Sequence[int], dept
 
 
 class RawStates(StateExamples):
-    """Raw sentences' states (n, L, d): examples and evaluator of autoencoders."""
+    """States (n, L, d) of raw sentences: examples and evaluator of autoencoders."""
 
     def __init__(self, values: Rows, places: Sequence[int]) -> None:
         super().__init__(values, len(places))
@@ -206,7 +206,7 @@ LOSS_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class StatePairs(StateExamples):
-    """Pairs by rows in cached states (n, L, d): examples and evaluator of heads; targets from 0 to 1."""
+    """Pairs by rows in states (n, L, d): examples and evaluator of heads; targets from 0 to 1."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class StatePairs(StateExamples):
         self._fixed: Tensor | None = None  # distances without networks
 
     def lowest(self, blocks: int) -> "StatePairs":
-        """Return the same pairs with the states of the lowest blocks only."""
+        """Return the pairs with the lowest blocks only."""
         return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets, self._loss)
 
     @torch.no_grad()
@@ -229,7 +229,7 @@ class StatePairs(StateExamples):
         """Return 1 − cos of the codes of each pair at each block, (pairs, L) float32 on the CPU."""
         if heads.networks is None and self._fixed is not None:
             return self._fixed
-        rows, places = np.unique([self.first, self.second], return_inverse=True)  # each text is encoded once
+        rows, places = np.unique([self.first, self.second], return_inverse=True)
         parts = [
             heads(take_states(self.values, rows[start : start + _ENCODED], heads.device))
             for start in range(0, len(rows), _ENCODED)
@@ -241,7 +241,7 @@ class StatePairs(StateExamples):
         return distances
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of the pairs at the given places."""
+        """Return the loss of these pairs."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if heads.networks is None:
             scores = heads.score(self.distances(heads)[places].to(heads.device))
@@ -252,7 +252,7 @@ class StatePairs(StateExamples):
         return LOSS_FUNCTIONS[self._loss](scores.float(), targets.to(heads.device))
 
     def score(self, encoder: Encoder | LayerHeads) -> tuple[float, float | None]:
-        """Return Spearman and Pearson correlation of scores and targets, × 100."""
+        """Return Spearman and Pearson correlation × 100."""
         correlations = self.evaluation(cast(LayerHeads, encoder))
         return correlations.spearman, correlations.pearson
 
@@ -271,7 +271,7 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Make untrained heads of a step, in units of the training `pairs`; `AUTOENCODER` copies its encoders."""
+    """Make untrained heads in units of the training `pairs`; `AUTOENCODER` copies its encoders."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
@@ -290,6 +290,6 @@ def new_heads(
 
 
 def save(module: BlockAutoencoders | LayerHeads, folder: Path) -> None:
-    """Write weights, and the settings of heads, into a new folder. Raises `FileProblemError`."""
+    """Write weights, and the settings of heads. Raises `FileProblemError`."""
     with replacing(folder) as target:
         write_module(target, module.settings if isinstance(module, LayerHeads) else None, module.state_dict())

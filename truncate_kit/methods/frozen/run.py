@@ -1,4 +1,4 @@
-"""Frozen heads from end to end: states, the paper's three steps, the best model saved."""
+"""Frozen heads from end to end: states, the paper's three steps, the best model."""
 
 import itertools
 import json
@@ -54,7 +54,7 @@ MODEL_FOLDER = "frozen"
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 FEWEST_SENTENCES = 20
 NUM_WORST = 20
-_AUTOENCODERS = "autoencoders"  # record in the store
+_AUTOENCODERS = "autoencoders"
 
 
 @isolated()
@@ -159,7 +159,7 @@ def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
 
 
 def _splits(data: PairSplits, seed: int) -> dict[str, PairSet]:
-    """Return train, dev and test by name. Raises `DataError` if one is missing, has classes, or is too small."""
+    """Return train, dev and test. Raises `DataError` if one is missing, has classes, or is too small."""
     splits = dict(splits_for(data, seed).items())
     if len(splits) < 3:
         hint = "Give a folder with train, dev and test files, or one file to be divided."
@@ -200,7 +200,7 @@ def _draw_sentences(
 def _store(
     encoder: Encoder, layers: Sequence[int], settings: FrozenSettings, texts: Sequence[str], work: Path
 ) -> RunStore:
-    """Make the store of trials of one model, data and settings, for any steps and seeds.
+    """Make the store of trials of one model, data and settings.
 
     Autoencoders train together, so other layers give other weights.
     """
@@ -217,7 +217,7 @@ def _store(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Take the lowest blocks alone, without heads and modules after pooling."""
+    """Take the lowest blocks, without heads and later modules."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.combine_layers(None)
     base.tail, base.heads = nn.ModuleList(), None
@@ -229,8 +229,6 @@ def _name(step: str, layer: int, seed: int) -> str:
 
 
 class _Run:
-    """Trials of one run, on states that are read once."""
-
     raw: Rows | None = None
     autoencoders: BlockAutoencoders | None = None
 
@@ -244,7 +242,7 @@ class _Run:
         self.pairs, self.notes = dict[str, StatePairs](), list[str]()
 
     def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
-        """Read the states of all distinct texts, cached or computed; sets of one dictionary share an entry."""
+        """Read the states of all distinct texts; sets of one dictionary share an entry."""
 
         def states(texts: Sequence[str]) -> Rows:
             norm = self.settings.final_norm
@@ -304,7 +302,7 @@ class _Run:
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return the heads of a trial, trained again if their weights are gone or damaged."""
+        """Return a trial's heads, trained again if their weights are gone or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
         heads = self.store.load(name, read_layer_heads)
         if heads is None:
@@ -345,14 +343,14 @@ class _Run:
 
 
 def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of 1 − distance and target at each block; None if undefined."""
+    """Return Spearman × 100 at each block; None if undefined."""
     return tuple(spearman((-column).tolist(), pairs.targets) for column in pairs.distances(heads).double().T)
 
 
 def _worst(
     heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
 ) -> tuple[tuple[str, str, float, float, float], ...]:
-    """Return the test pairs with the largest errors, less the mean difference on dev, which the loss ignores."""
+    """Return the largest test errors, less the mean difference on dev, which the loss ignores."""
     held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
     rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)

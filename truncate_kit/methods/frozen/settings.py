@@ -104,10 +104,10 @@ class FrozenSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial(BaseTrial):
-    """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100."""
+    """Heads of one step on the lowest `layer` blocks; correlations × 100."""
 
     step: str  # of `STEPS`
-    blocks: tuple[float | None, ...]  # test Spearman of the codes' cosine at each block
+    blocks: tuple[float | None, ...]  # test Spearman at each block
     parameters: int  # trained ones
 
 
@@ -141,7 +141,7 @@ class FrozenReport(Result):
     chosen_seed: int
     reconstruction: Reconstruction | None
     test_sentences_in_nli: int | None  # distinct ones
-    # Largest test errors: texts, target and score from 0 to 1, and predicted − target − the mean difference on dev.
+    # Largest errors: texts, target and score from 0 to 1, predicted − target − mean difference on dev.
     worst: tuple[tuple[str, str, float, float, float], ...]
     overlap: Overlap
     seconds: float
@@ -149,7 +149,7 @@ class FrozenReport(Result):
 
     @property
     def groups(self) -> dict[tuple[str, int], list[FrozenTrial]]:
-        """Group the trials by step and number of lowest blocks."""
+        """Group the trials by step and blocks."""
         return grouped(self.trials)
 
     @property
@@ -160,7 +160,7 @@ class FrozenReport(Result):
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of lowest blocks tried by step, rising."""
+        """Return the numbers of blocks tried by step, rising."""
         return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
 
     @property
@@ -174,7 +174,7 @@ class FrozenReport(Result):
 
 
 def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenTrial]]:
-    """Group trials by step and number of lowest blocks, in their order."""
+    """Group trials by step and blocks, in their order."""
     groups: dict[tuple[str, int], list[FrozenTrial]] = {}
     for trial in trials:
         groups.setdefault((trial.step, trial.layer), []).append(trial)

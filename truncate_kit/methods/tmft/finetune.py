@@ -1,4 +1,4 @@
-"""TMFT from end to end: train, choose a layer, save it beside the full model."""
+"""TMFT from end to end."""
 
 import time
 from collections.abc import Sequence
@@ -152,13 +152,13 @@ class _Sweep:
             from truncate_kit.training.queries import choosing_queries
 
             self.choosing = choosing_queries(retrieval)
-            # Documents serve many queries, also in training: of judged pairs only queries are left out.
+            # Documents serve many queries: of judged pairs only queries are left out.
             judged = training.row.data == "judged"
             self.data = data.without_texts(retrieval.asked if judged else retrieval.held_out)
 
         def runner_of(model: Encoder) -> TrialRunner:
             task = LabelledTask(model, self.data, training.objective, teacher, retrieval)
-            # All that trials depend on; the two constants keep keys of earlier trials.
+            # The two constants keep keys of earlier trials.
             parts = [training.settled(model.width).to_json(), self.data.fingerprint(), "", "LabelledTask"]
             parts += [before.prior.fingerprint()] if before.prior else []
             parts += [encoder_digest(teacher.encoder), str(teacher.weight)] if teacher else []
@@ -172,7 +172,7 @@ class _Sweep:
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full
-        # First, and with weights kept, so that a search finds the last layer done.
+        # First and with weights, so that a search finds the last layer done.
         last = _trials(self.full, full.depth, settings.seeds)
         likely = prediction is not None and prediction.sure >= CONFIDENT
         drop_from = prediction.from_layer if prediction is not None and likely else None
@@ -244,7 +244,7 @@ class _Sweep:
         return tuple(dict.fromkeys((*self.settings.seeds, *further)))
 
     def _certainty(self, chosen: int, seed: int, own: Sequence[Trial]) -> Certainty | None:
-        """Compare these layers and the full model; None if dev is too small."""
+        """Compare layers; None if dev is too small."""
         if self.retrieval is None:
             few = len(splits_for(self.data, seed).dev or ()) < FEWEST_COMPARED
         else:

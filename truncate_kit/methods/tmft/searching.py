@@ -1,4 +1,4 @@
-"""Strategies behind `layers="auto"`: they choose which layers to train, and for how long."""
+"""Strategies behind `layers="auto"`."""
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Search:
 
 
 Strategy = Callable[[TrialRunner, Sequence[int], Sequence[int], Picker], Search]
-"""Chooses one of the layers; the seeds are those of full trials, the picker decides once there are scores."""
+"""Chooses one of the layers; the seeds are those of full trials."""
 
 
 def _cost(trials: Iterable[Trial], chosen: int | None = None) -> int:

@@ -53,7 +53,7 @@ class Picker:
         return self.choose(close) if self.choose and close else next(iter(scores))
 
     def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
-        """Return, sorted, the `keep` layers most likely to decide the pick after longer training."""
+        """Return, sorted, the `keep` layers most likely to decide the pick."""
         scores, bound, allowed = self._compared(dev)
         order = list(scores)
         if self.choose:
@@ -69,7 +69,7 @@ class Picker:
         return self.words.format(within=in_points(self.within)) + before
 
     def _compared(self, dev: Mapping[int, float]) -> tuple[dict[int, float], float, list[int]]:
-        """Return scores with the bonus, best first; the tolerance bound; layers for `choose`, rising."""
+        """Return scores with bonus, best first; the tolerance bound; layers for `choose`."""
         bonus = self.ahead + (self.within if self.bonus else 0.0)
         deepest = max(1, max(dev) if self.depth is None else self.depth)
         compared = {layer: score + bonus * layer / deepest if bonus else score for layer, score in dev.items()}

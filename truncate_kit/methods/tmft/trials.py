@@ -1,4 +1,4 @@
-"""Trials of one model on one task, read from the store or run by an engine, and cheap rankings of layers."""
+"""Stored trials of one model on one task, and cheap rankings of layers."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,12 +61,7 @@ def exit_vectors_of(
 
 
 class MultiExit:
-    """Examples and evaluator of several exits at once, each as if the model ended there.
-
-    Args:
-        exits: The same pairs for each layer, each with its own head if the objective has one.
-        held_out: Dev pairs for each layer.
-    """
+    """Examples and evaluator of several exits at once: the same pairs for each, with a head of its own."""
 
     def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, VectorEvaluator]) -> None:
         self._exits, self._held_out, self._any = exits, held_out, next(iter(exits.values()))
@@ -110,7 +105,7 @@ def probe_layers(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the best dev score, in points, of one linear map per layer over the frozen states."""
+    """Return the dev score, in points, of one linear map per layer over frozen states."""
     layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)
     texts, count = pairs[0].texts(), len(pairs[0])
@@ -152,7 +147,7 @@ def rank(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the dev score of each layer, in points: probed, or after one epoch with the loss on all of them.
+    """Return the dev score of each layer, in points.
 
     Raises `UsageError` for a task without pairs.
     """
@@ -200,7 +195,7 @@ class TrialOrder:
 
 
 RankingOrder = tuple[Ranked, tuple[int, ...], int]
-"""A ranking to be made: its name, layers and seed."""
+"""Name, layers and seed."""
 
 
 class TrialWork:
@@ -384,7 +379,7 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """Score models trained at the last layer at each of `layers`, untrained there, by seed.
+        """Score models trained at the last layer at each of `layers`, by seed.
 
         Raises `UsageError` for an objective with a classifier, which fits the last layer only.
         """
@@ -412,7 +407,7 @@ class TrialRunner:
         return tuple(filter(None, (read(*place) for place in places)))
 
     def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
-        """Return the rankings of these names, stored or run as one batch: points by layer."""
+        """Return these rankings, stored or run as one batch: points by layer."""
 
         def kept(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
