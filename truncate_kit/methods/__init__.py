@@ -1,1 +1,1 @@
-"""The methods: TMFT, distillation, contrast, frozen heads, BERT-LC, priors, and studies of them."""
+"""The methods: TMFT, distillation, contrast, frozen heads, BERT-LC, priors, studies."""

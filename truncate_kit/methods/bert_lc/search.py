@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Masks = NDArray[np.int64]
 Keys = NDArray[Any]
 STEP = 2.0**-44
-"""Cosines closer than this (6e-14) are equal: above the rounding of float64, far below differences of float32 states."""
+"""Cosines closer than this (6e-14) are equal: above float64 rounding, far below differences of float32 states."""
 MOST_SUBSETS = 2**14 - 1
 """Every subset of 14 layers, or smaller ones of more."""
 

@@ -81,7 +81,7 @@ class CombinationReport(Result):
     splits: tuple[SplitReport, ...]  # by seed, from 0
     chosen: tuple[int, ...]  # best mean dev score over all splits
     chosen_dev: float  # that mean
-    unseen: float | None  # on pairs that no split chose on; None if too few
+    unseen: float | None  # on pairs that no split chose on
     num_unseen: int
     beam_loss: float | None  # most points lost against an exact search
     seconds: float

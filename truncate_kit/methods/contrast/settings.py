@@ -102,7 +102,7 @@ class ContrastiveSettings(Result):
     Objectives: `in-batch` (equation 6), `dropout` (7), `hard-negatives` (8; the authors' code adds a
     `hard_negative_weight` of 1) and `diffcse` (7 and replaced words). Poolings are rows of `TABLE_2`; `over`,
     `last_cls` and `literal` go to `LayerAttentionPooling`. `batch_size` counts rows over all processes; its default and
-    the rate's are those of Table 4. `evaluate_every` None is an epoch. `chunk` changes memory and time only. The best
+    the rate's come from Table 4. `evaluate_every` None is an epoch. `chunk` changes memory and time only. The best
     seed on dev is saved, earlier ones included.
     """
 
@@ -208,7 +208,7 @@ class ContrastiveResult(Result):
     chosen_seed: int  # best on dev
     dev: float
     dev_std: float | None
-    test: float | None  # None without a test split
+    test: float | None
     test_std: float | None
     test_texts: int  # distinct test texts
     seen: int  # of these in the training texts

@@ -1,1 +1,1 @@
-"""Frozen heads: similarity from the states of all blocks, none of them trained."""
+"""Frozen heads: similarity from the states of untrained blocks."""

@@ -75,7 +75,7 @@ def finetune_frozen(
         data: Train, dev and test pairs with scores.
         out: Gets `frozen/` (the model) and `frozen-heads/`; the same call continues there after a kill.
         settings: Steps, blocks and training.
-        raw: Sentences for `autoencoder`; those of dev and test are left out.
+        raw: Sentences for `autoencoder`; dev and test are left out.
         nli: NLI pairs, learned first.
         progress: True draws bars and logs; a callable hears of every step.
 

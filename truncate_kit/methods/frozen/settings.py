@@ -48,8 +48,8 @@ class FrozenSettings(Result):
     """Steps, blocks and training of frozen heads.
 
     The FREEZE report gives no epochs, batch size, learning rate, hidden units or seeds: these are ours, as are `exp`
-    and encoders that go on learning in the step `autoencoder`. The loss `log-variance`, log Var(ŷ − y), is that of its
-    last model only. The first seed draws sentences and trains the autoencoders.
+    and encoders that go on learning in the step `autoencoder`. Its last model alone has the loss `log-variance`,
+    log Var(ŷ − y). The first seed draws sentences and trains the autoencoders.
     """
 
     layers: str = setting(

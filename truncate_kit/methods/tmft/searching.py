@@ -27,7 +27,7 @@ class Search:
 
 
 Strategy = Callable[[TrialRunner, Sequence[int], Sequence[int], Picker], Search]
-"""Chooses one of the layers; the seeds are those of full trials."""
+"""Chooses one of the layers; full trials have these seeds."""
 
 
 def _cost(trials: Iterable[Trial], chosen: int | None = None) -> int:

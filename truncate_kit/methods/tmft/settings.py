@@ -35,11 +35,11 @@ class Picker:
     name: str
     words: str  # with `{within}` for the points
     within: float = 0.0  # points
-    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the points; None takes the best
+    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the points; by default the best
     bonus: bool = False  # add `within` × layer / depth to each score
     before_drop: bool = False  # `choose` only before the predicted drop
     drop_from: int | None = None  # first layer of a predicted drop
-    depth: int | None = None  # gets the whole bonus; None for the deepest scored layer
+    depth: int | None = None  # gets the whole bonus; by default the deepest scored layer
     ahead: float = 0.0  # further points of that layer
 
     def unfinished(self) -> "Picker":

@@ -176,7 +176,7 @@ class TrialOrder:
     layer: int
     seed: int
     epochs: int  # of the whole trial
-    stop_after: int | None  # epochs after which the checkpoint waits; None for all
+    stop_after: int | None  # epochs after which the checkpoint waits
     searching: bool  # without a test score
     keep_weights: bool
 
@@ -265,7 +265,7 @@ class TrialWork:
 class TrialRunner:
     """Runs trials of one model on one task, and alone writes their store.
 
-    The engine runs one trial after another here by default; `keeps_weights` keeps those of every full trial.
+    By default trials run one by one here; `keeps_weights` keeps the weights of every full trial.
     """
 
     def __init__(
