@@ -112,14 +112,7 @@ def print_json(result: "Result") -> None:
 def show(
     result: "Result", *, as_json: bool | None = False, figures: Path | None = None, ending: str = ""
 ) -> list[Path]:
-    """Print a result; return the paths of its figures.
-
-    Args:
-        result: Any result.
-        as_json: None prints no output.
-        figures: Folder; None draws no figure.
-        ending: Suffix of figure names.
-    """
+    """Print a result, unless `as_json` is None; draw its figures in a folder, if given, and return their paths."""
     from truncate_kit.report.view import view_of
 
     view, drawn = view_of(result), []

@@ -219,7 +219,7 @@ def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Run a tiny graph on one provider in its own process; return the reason of a failure."""
+    """Run a tiny graph on a provider in its own process; return any reason of failure."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

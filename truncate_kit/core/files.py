@@ -123,10 +123,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove unfinished files of killed processes in `folder`, or only those for `name` and `name.*`.
-
-    Restores a folder that was moved aside and not replaced.
-    """
+    """Remove unfinished files of killed processes, by default all; restore folders that were not replaced."""
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
     ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
     with contextlib.suppress(OSError):  # missing folder
@@ -203,10 +200,7 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock `folder` for this process. Raises `FileProblemError` if another process holds it.
-
-    New folders are removed if the block fails before writing.
-    """
+    """Lock `folder`, or raise `FileProblemError`; new empty folders are removed if the block fails."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(_made(folder))

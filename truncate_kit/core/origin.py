@@ -130,10 +130,7 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of weights, configurations and module list by file name.
-
-    Tokenizer, prompts and casing may change: graphs do not depend on them.
-    """
+    """Return the SHA-256 of the files that graphs depend on (no tokenizer, prompts, casing), by name."""
     places = [folder]
     if (folder / MODULES).is_file():
         places += [folder / module["path"] for module in read_json(folder / MODULES)]

@@ -25,7 +25,7 @@ DRAWERS: dict[str, str] = {}
 RECORDS_FILE = "trials.jsonl"
 """Records of all runs in a workspace."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""Set → number of measured rows, or similar."""
+"""Key of what was measured, such as a set, and amounts, such as rows."""
 _ADAPTERS: dict[type, Any] = {}
 _logger = logging.getLogger(__name__)
 Loaded = TypeVar("Loaded")
@@ -85,7 +85,7 @@ class Result:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `write`. Raises as `unsealed`, and OSError."""
+        """Read a file of `write`. Raises `FileProblemError`, ValueError (damage), OSError."""
         return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
 
     def amounts(self) -> Iterator[Amounts]:

@@ -337,10 +337,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Read the splits of the hub set NAME or NAME:CONFIG with `datasets`, which runs no code from the hub.
-
-    Raises `DataError`.
-    """
+    """Read the splits of the hub set NAME or NAME:CONFIG without running its code. Raises `DataError`."""
     import datasets
     from datasets.utils.logging import disable_progress_bar
 

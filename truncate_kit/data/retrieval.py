@@ -86,10 +86,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return for each query the document that is the query itself, excluded from the search, if any.
-
-        It has the query's id, ends in its text and is no answer.
-        """
+        """Return each query's own document (same id, ends in its text, no answer), which searches exclude."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(
