@@ -1,7 +1,4 @@
-"""What a model learns before TMFT: masked words of raw text of the domain (DAPT, Gururangan et al. 2020), or words.
-
-The head that predicts masked words is the checkpoint's own, or else a new one.
-"""
+"""Training before TMFT: masked words of domain text (DAPT, Gururangan et al. 2020), or word pairs."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -37,28 +34,27 @@ class _GivenStates(nn.Module):
     """Replace the backbone, and return the given states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
-        """Return `inputs_embeds`, the states (1, m, d)."""
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
 class MaskedHead(nn.Module):
-    """States (m, d) to logits over the vocabulary (m, v); the projection is tied to the encoder's word embeddings."""
+    """Map states (m, d) to logits (m, v); tied to the encoder's word embeddings."""
 
     def __init__(self, model: nn.Module, pretrained: bool) -> None:
         super().__init__()
-        self.model, self.pretrained = model, pretrained  # whether the weights come from the checkpoint
+        self.model, self.pretrained = model, pretrained
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return logits of states, (m, d) each."""
+        """Return logits of states."""
         logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:
-    """Load the head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
+    """Load the checkpoint's head over the states of `encoder`, which may be truncated.
 
-    The weights are new, by torch's global seed, if the checkpoint has no head (an ELECTRA discriminator, a sentence
-    encoder) or other word embeddings (random weights). Raises `ModelError` for a family without masked words.
+    The head is new, by torch's global seed, if the checkpoint lacks one (an ELECTRA discriminator, a sentence encoder)
+    or other word embeddings. Raises `ModelError` for a family without masked words.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
         hint = "Adapt a bert-, electra- or deberta-like model, or leave this prior out."
@@ -68,7 +64,7 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
     setattr(model, model.base_model_prefix, encoder.backbone)
     model.tie_weights()
     states = _GivenStates()
-    if hasattr(model, "lm_predictions"):  # DeBERTa's own head asks the backbone for the words it is tied to
+    if hasattr(model, "lm_predictions"):  # DeBERTa's head asks for them
         states.embeddings = nn.Module()
         states.embeddings.word_embeddings = embeddings
     setattr(model, model.base_model_prefix, states)
@@ -76,7 +72,7 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 
 
 def masked_head_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the head that comes with the checkpoint; a new one follows from encoder and seed."""
+    """Return the SHA-256 of the checkpoint's head; a new one follows from encoder and seed."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
     digest = Digest()
@@ -85,9 +81,9 @@ def masked_head_digest(encoder: Encoder) -> str:
 
 
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
-    """Return the whole masked language model, and whether its head comes from the checkpoint."""
+    """Return the masked language model, and whether its head comes from the checkpoint."""
     config, ours = encoder.backbone.config, next(encoder.backbone.get_input_embeddings().parameters())
-    # DeBERTa's authors saved their head under names that transformers reads only when asked to.
+    # transformers reads the names in DeBERTa's head only when asked to.
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
     for variant in variants:
         try:
@@ -99,7 +95,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         except (ModelError, OSError):
             break
         whole = all(key.startswith(f"{model.base_model_prefix}.") for key in report["missing_keys"])
-        # A head fits no other word embeddings, such as random ones.
+        # A head fits no other word embeddings.
         if whole and torch.equal(model.get_input_embeddings().weight.cpu(), ours.cpu()):
             return model, True
     with quiet_transformers():
@@ -107,7 +103,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
 
 
 MASKED_SHARE = 0.15
-HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
+HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens
 IGNORED = -100
 SCORED_BATCH = 64
 
@@ -117,19 +113,9 @@ def mask_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Hide tokens as BERT does (Devlin et al. 2019, section 3.1).
 
-    Each maskable token is chosen with a chance of `share` (15 %); of the chosen, 80 % become `mask_id`, 10 % any id
-    below `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted.
-
-    Args:
-        input_ids: (b, t).
-        maskable: (b, t) bool.
-        mask_id: Of the mask token.
-        vocabulary: Number of ids.
-        generator: Draws what is chosen.
-        share: Of the maskable tokens that are chosen.
-
-    Returns:
-        New ids and labels, (b, t) each; labels are the old id of chosen tokens, else -100.
+    Each maskable token (b, t) is chosen with a chance of `share`, at least one in each row; of the chosen, 80 % become
+    `mask_id`, 10 % any id below `vocabulary`, 10 % stay. Return new ids and labels, (b, t) each; labels are the old id
+    of chosen tokens, else -100.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
@@ -145,27 +131,24 @@ def mask_tokens(
 
 @dataclass(frozen=True, slots=True)
 class HiddenWords:
-    """The hidden tokens of a batch (b, t): their places in the flattened batch and the ids that stood there, (m,)."""
+    """Hidden tokens of a batch (b, t): places in the flattened batch, and their ids, (m,)."""
 
     places: Tensor
     words: Tensor
 
     @classmethod
     def of(cls, labels: Tensor) -> "HiddenWords":
-        """Take them from labels (b, t) as `mask_tokens` gives them."""
+        """Take them from labels of `mask_tokens`."""
         places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
         return cls(places, labels.flatten()[places])
 
     def of_states(self, states: Tensor) -> Tensor:
-        """Take the states (m, d) of the hidden tokens among all (b, t, d)."""
+        """Take their states (m, d) from all (b, t, d)."""
         return states.flatten(0, 1).index_select(0, self.places)
 
 
 class Masker:
-    """What `mask_tokens` needs to know of an encoder's tokenizer; share: of the tokens that are hidden.
-
-    Raises `ModelError` if it has no mask token.
-    """
+    """Hide a share of an encoder's tokens. Raises `ModelError` without a mask token."""
 
     def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
         tokenizer = encoder.reader.tokenizer
@@ -177,12 +160,12 @@ class Masker:
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
 
     def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
-        """Return a padded batch with hidden tokens, and what they were; both on the encoder's device."""
+        """Return a padded batch with hidden tokens, and what they were, on the encoder's device."""
         batch = encoder.padded(ids)
         plain = batch["input_ids"]
         maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
         shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator, self._share)
-        hidden = HiddenWords.of(labels)  # counted here: on a GPU the processor would have to wait for it
+        hidden = HiddenWords.of(labels)  # here, as a GPU would have to wait
         sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
         return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
 
@@ -193,7 +176,7 @@ Objective = Callable[[Encoder, Any, Batch, HiddenWords], Tensor]
 def masked_loss(
     encoder: Encoder, head: MaskedHead, batch: Batch, hidden: HiddenWords, reduction: str = "mean"
 ) -> Tensor:
-    """Return the cross entropy in nats over the hidden tokens; the head sees no other position."""
+    """Return the cross entropy (nats) of the hidden tokens, the only ones that the head sees."""
     states = hidden.of_states(encoder.token_states(**batch))
     return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
 
@@ -207,9 +190,9 @@ class MaskedTexts(TextRows):
         ids: list[Ids],
         head: nn.Module,
         *,
-        objective: Objective = masked_loss,  # gets the encoder, `head`, a batch with hidden tokens and what they were
-        part: int | None = None,  # texts that are hidden and computed together, None takes all that come
-        group: Group = ALONE,  # shares the parts of every batch; what is hidden does not depend on its size
+        objective: Objective = masked_loss,
+        part: int | None = None,  # texts computed together, by default all
+        group: Group = ALONE,  # shares the parts of every batch
     ) -> None:
         super().__init__(ids)
         self._masker = Masker(encoder)
@@ -221,9 +204,9 @@ class MaskedTexts(TextRows):
         """Keep the whole vocabulary: any id may replace a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return `masked_loss` of the texts at the given places, part by part; of this process's share, maybe 0."""
+        """Return the loss of this process's share, part by part; maybe 0."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
-        # A seed for each part, drawn as one process alone would draw it: all processes must hide the same tokens.
+        # Seeds as one process alone would draw them: any number of processes hides the same tokens.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
         own = self._group.share(list(zip(parts, seeds, strict=True)))
         losses = []
@@ -235,7 +218,7 @@ class MaskedTexts(TextRows):
 
 
 class MaskedEvaluator:
-    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
+    """Minus the masked cross entropy (nats per token), always with the same tokens hidden.
 
     Raises `DataError` if there is no token to hide.
     """
@@ -252,7 +235,7 @@ class MaskedEvaluator:
             )
 
     def texts(self) -> None:
-        """Keep the whole vocabulary: any id may replace a hidden token."""
+        """Keep the whole vocabulary."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
@@ -267,19 +250,19 @@ class MaskedEvaluator:
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 FEWEST_TEXTS = 20
-_NAME = "adaptation"  # of the record in its store
-MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, as the TMFT paper does
+_NAME = "adaptation"
+MICRO_BATCH = 32  # eight forward passes per batch of 256, as in the TMFT paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationResult(Result):
     """The outcome of an adaptation."""
 
-    layer: int  # its states were trained to predict words; blocks above are gone
+    layer: int
     num_texts: int
     num_held_out: int
-    head_pretrained: bool  # the head came with the checkpoint
-    losses: tuple[float, ...]  # masked cross entropy (nats) on held-out texts, before and after each epoch
+    head_pretrained: bool
+    losses: tuple[float, ...]  # nats on held-out texts, before and after each epoch
     best_epoch: int
     processes: int
 
@@ -295,7 +278,7 @@ def adapt(
     group: Group = ALONE,
     progress: ProgressOption = False,
 ) -> tuple[Encoder, AdaptationResult]:
-    """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
+    """Train a copy of `encoder`, cut at `layer`, and a head over it to fill in masked words.
 
     The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept.
 
@@ -303,15 +286,14 @@ def adapt(
         encoder: The model; it is not changed.
         texts: Raw texts.
         settings: How it learns.
-        layer: Where to cut.
+        layer: Where to cut; by default the last layer.
         checkpoint: Continue from there after a kill.
-        group: Processes that train together, each on its share of every batch.
+        group: Processes that train together.
         progress: True draws bars and logs; else called as the work goes on.
 
     Raises:
         DataError: There are too few texts.
         ModelError: The model has no mask token, or predicts the next word.
-        TruncateKitError: The errors of `truncate` and `train`.
     """
     settings, texts = settings or AdaptationSettings(), list(dict.fromkeys(listed_texts(texts)))
     same = {name: getattr(settings, name) for name in ("epochs", "batch_size", "precision")}
@@ -352,18 +334,7 @@ def adapted(
 ) -> tuple[Encoder, AdaptationResult]:
     """Call `adapt`, or read what an earlier call with the same model, texts and settings left in `out`.
 
-    Args:
-        encoder: See `adapt`, as for all others.
-        texts: Raw texts.
-        out: A store that the leading process of `group` writes and all processes see.
-        settings: How it learns.
-        layer: Where to cut.
-        group: Processes that train together.
-        progress: Called as the work goes on.
-
-    Raises:
-        FileProblemError: `out` cannot be written, or another process works there.
-        TruncateKitError: Whatever `adapt` raises.
+    The leading process writes `out`, all see it. Raises `FileProblemError` if it cannot, or another one works there.
     """
     settings = settings or AdaptationSettings()
     settled = replace(settings, learning_rate=settings.rate(encoder.width)).to_json()
@@ -376,7 +347,7 @@ def adapted(
             model = store.encoder(_NAME, encoder.device)
             model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
             return model, result
-        checkpoint = store.checkpoints.of(_NAME, str(group.size))  # it holds random numbers of every process
+        checkpoint = store.checkpoints.of(_NAME, str(group.size))  # has random numbers of every process
         model, result = adapt(
             encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
         )
@@ -384,7 +355,7 @@ def adapted(
 
 
 class WordPrior:
-    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as in the paper.
+    """TMFT on word pairs before sentences: batch 128, 50 epochs, the best on dev kept, as in the paper.
 
     Args:
         full: The encoder before truncation, for its tokenizer.
@@ -400,17 +371,17 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Return what is equal exactly if the same prior training would come out."""
+        """Identify the outcome by words and settings."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
-        """Return the keys of the word pairs that this seed learns from or chooses the epoch by."""
+        """Return the keys of the word pairs that this seed learns or chooses by."""
         return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(
         self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
     ) -> float:
-        """Train `encoder` in place on the words that the seed draws; return its dev score in points."""
+        """Train `encoder` in place on the seed's words; return its dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
         run, task = TrainingRun(encoder, examples, dev, self.settings, seed=seed), f"words at layer {encoder.depth}"
         task += f", seed {seed}, {_epochs(self.settings)}"

@@ -342,7 +342,7 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the fastest graph with the score `needed`, or the best one allowed; none if the budget names blocks.
+    """Return the fastest graph with the score `needed`, or the best one allowed; not if the budget names blocks.
 
     rows: the full model's float32 graph is the first.
     """

@@ -226,7 +226,7 @@ def beam_cost(depth: int, beam: int) -> tuple[int, int]:
 
 
 def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield numbers of shortened texts and widths of the beam, slowest first; None leaves texts or subsets whole.
+    """Yield numbers of shortened texts and widths of the beam, slowest first.
 
     All texts, cut, halved down to `FEWEST_SEARCHED`; then narrower beams. Above `EXACT_DEPTH` all ways are beams.
     """

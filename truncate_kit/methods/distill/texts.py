@@ -142,7 +142,7 @@ def store_texts(
         place.mkdir()
         with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
             for names, source in sides:
-                prompt = side_prompt(encoder, names) or None  # None: the default
+                prompt = side_prompt(encoder, names) or None  # or the default
                 while some := list(islice(source, _AT_ONCE)):
                     rows = prompted_ids(encoder, some, prompt)
                     full = [(prompt or "") + text for text, ids in zip(some, rows, strict=True) if len(ids) >= longest]

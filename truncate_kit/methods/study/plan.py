@@ -1,13 +1,13 @@
-"""The plan of a study. Its TOML file needs only `model` of a model and `data` of a task.
+"""The plan of a study; its TOML file needs only `model` and `data`.
 
 seeds = 3                        # their number, from 0
-layers = "all"                   # or some, such as [3, 6, 9] or "2..5"
-read_earlier = false             # true: also score earlier layers of a model trained at its last one
-cka = "bert, random weights"     # name of the reference for CKA
-published = "reference"          # file or folder of published figures, to stand beside the scores
+layers = "all"                   # or [3, 6, 9] or "2..5"
+read_earlier = false             # also score earlier layers of the last one's model
+cka = "bert, random weights"     # reference of CKA
+published = "reference"          # file or folder of published figures
 
-[training]                       # for all tasks; a task may have its own
-epochs = 10                      # and all of `TrainingSettings`; else 50 epochs of batch 128 for word similarity
+[training]                       # of all tasks
+epochs = 10                      # all of `TrainingSettings`
 
 [[models]]
 model = "mini-electra-discriminator"
@@ -15,42 +15,42 @@ model = "mini-electra-discriminator"
 [[models]]
 model = "mini-bert"
 name = "bert, random weights"    # name in tables
-weights = "random"               # drawn once: all layers and seeds start from the same
-pooling = "cls"                  # mean, cls, max or last; else the model's own
-max_length = 64                  # tokens per text; else the model's limit
-blocks = [1, 4, 6]               # kept blocks, or "1..3,6", among which layers are counted; else all
-published = "BERT-base"          # name in the figures; else its own
+weights = "random"               # drawn once; else pretrained
+pooling = "cls"                  # else the model's own
+max_length = 64                  # tokens
+blocks = [1, 4, 6]               # kept, or "1..3,6"; layers count among them
+published = "BERT-base"          # name in the figures
 
-[[priors]]                       # learned before TMFT; an empty one, or no table, is TMFT alone
-
-[[priors]]
-words = "wordsim"                # a folder of word similarity sets, learned at the same layer before each trial
-tasks = ["bundled"]              # names of the tasks that follow; else all
+[[priors]]                       # learned before TMFT; an empty one is TMFT alone
 
 [[priors]]
-texts = "domain.txt"             # raw text, adapted to by masked words
-name = "in-domain"               # name in tables; else by its kind
-layer = 6                        # the model is cut there before; else the last one
-epochs = 3                       # over the texts
+words = "wordsim"                # folder of word similarity sets, learned before each trial
+tasks = ["bundled"]              # that follow; else all
+
+[[priors]]
+texts = "domain.txt"             # raw text for masked words
+name = "in-domain"
+layer = 6                        # cut there before
+epochs = 3
 batch_size = 256                 # texts per step
-learning_rate = 2e-5             # peak, of words as well; else by the model's width
-precision = "fp32"               # or "bf16", of words as well
+learning_rate = 2e-5             # peak, of words as well; else by width
+precision = "fp32"
 
 [[tasks]]
-data = "bundled"                 # a file, a folder, for retrieval as well, or a name of the hub
-name = "bundled"                 # name in tables
-columns = ["sentence1", "sentence2", "score"]   # else found
-scale = [0, 5]                   # lowest and highest possible score; else found
-objective = "cosine"             # and any other key of [training], for this task alone
-read_earlier = true              # for this task alone
-models = ["bert, random weights", "mini-electra-discriminator"]     # names of the models trained on it; else all
-published = "stsb/en"            # name in the figures; else its own
+data = "bundled"                 # file, folder (also for retrieval) or hub name
+name = "bundled"
+columns = ["sentence1", "sentence2", "score"]
+scale = [0, 5]                   # possible scores; else found, as columns are
+objective = "cosine"             # any key of [training]
+read_earlier = true
+models = ["bert, random weights", "mini-electra-discriminator"]     # else all
+published = "stsb/en"
 
 [[tasks]]
 data = "bundled"
 name = "by queries"
-retrieval = "search"             # a retrieval folder: half its queries choose the epoch, the other half reports
-search_metric = "ndcg"           # metric of the choice; or mrr, recall
+retrieval = "search"             # folder with queries, half to choose the epoch, half to report
+search_metric = "ndcg"           # or mrr, recall
 """
 
 import os
@@ -82,7 +82,6 @@ from truncate_kit.training.settings import (
 
 _KEYS = ("models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published")
 _KINDS = {"words": "words", "texts": "masked words"}
-# What keys of a prior are settings of.
 _OF_TEXTS, _OF_BOTH = ("layer", "epochs", "batch_size"), ("learning_rate", "precision")
 
 
@@ -90,31 +89,31 @@ _OF_TEXTS, _OF_BOTH = ("layer", "epochs", "batch_size"), ("learning_rate", "prec
 class StudyModel(Result):
     """One model."""
 
-    model: str  # folder, hub name or bundled miniature
-    name: str  # name in tables
-    weights: Literal["pretrained", "random"] = "pretrained"  # random ones keep shape and tokenizer
-    pooling: str | None = None  # by default the model's own
-    max_length: int | None = None  # tokens per text, by default the model's limit
-    published: str | None = None  # name in the published figures, by default `name`
-    blocks: tuple[int, ...] | None = None  # kept blocks, by default all; layers are counted among them
+    model: str  # folder, hub name or miniature
+    name: str
+    weights: Literal["pretrained", "random"] = "pretrained"
+    pooling: str | None = None
+    max_length: int | None = None  # tokens
+    published: str | None = None
+    blocks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(Result):
-    """Training before TMFT: raw texts, then words, either of them, or neither."""
+    """Training before TMFT: raw texts, then words."""
 
-    name: str = ""  # added to the model's name in tables
-    words: str | None = None  # folder of word similarity sets
-    texts: str | None = None  # file of raw text
-    layer: int | None = None  # where to cut before adapting to texts, by default the last one
-    epochs: int = 10  # over the texts
-    batch_size: int = 256  # texts of a step
-    learning_rate: float | None = None  # peak rate of both, by default by the width
-    precision: str = "fp32"  # of both
-    tasks: tuple[str, ...] | None = None  # names of the tasks that follow, by default all
+    name: str = ""  # added to the model's name
+    words: str | None = None
+    texts: str | None = None
+    layer: int | None = None
+    epochs: int = 10
+    batch_size: int = 256
+    learning_rate: float | None = None
+    precision: str = "fp32"
+    tasks: tuple[str, ...] | None = None
 
     def adaptation(self) -> AdaptationSettings:
-        """Return how models adapt to the texts. Raises `UsageError` for what is impossible."""
+        """Return how models adapt to the texts. Raises `UsageError`."""
         return AdaptationSettings(
             epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate, precision=self.precision
         )
@@ -124,7 +123,7 @@ class StudyPrior(Result):
         return word_training(self.precision, self.learning_rate)
 
     def label(self, model: StudyModel) -> str:
-        """Return what tables call a model after this prior."""
+        """Name a model after this prior."""
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
@@ -132,15 +131,15 @@ class StudyPrior(Result):
 class StudyTask(Result):
     """One task."""
 
-    data: str  # file, folder or hub name; of a retrieval folder some queries teach, others choose and report
-    name: str  # name in tables
-    training: TrainingSettings  # settings of its trials, objective included
-    columns: tuple[str, ...] | None = None  # names of first text, second text and target, else found
-    scale: tuple[float, float] | None = None  # lowest and highest possible score, else found
-    read_earlier: bool = False  # also score earlier layers of the model trained at its last one
-    published: str | None = None  # name in the published figures, by default `name`
-    models: tuple[str, ...] | None = None  # names of the models trained on it, by default all
-    retrieval: str | None = None  # a retrieval folder with queries that choose and report instead of pairs
+    data: str  # file, folder or hub name
+    name: str
+    training: TrainingSettings
+    columns: tuple[str, ...] | None = None  # first text, second text, target
+    scale: tuple[float, float] | None = None
+    read_earlier: bool = False
+    published: str | None = None
+    models: tuple[str, ...] | None = None
+    retrieval: str | None = None
     search_metric: SearchMetric | None = None  # by default ndcg
 
     @property
@@ -157,12 +156,12 @@ class Study(Result):
     priors: tuple[StudyPrior, ...]
     tasks: tuple[StudyTask, ...]
     layers: str  # `all`, or numbers as text
-    seeds: int  # their number, from 0
-    published: str | None  # file or folder of published figures
-    cka: str | None = None  # name of the reference for CKA, before and after fine-tuning, on common tasks
+    seeds: int
+    published: str | None
+    cka: str | None = None
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
-        """Return the tasks that this model is trained on after this prior."""
+        """Return the tasks of this model after this prior."""
         return tuple(
             task
             for task in self.tasks
@@ -236,7 +235,7 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
         name += f" at layer {entry['layer']}"
     prior = _read(StudyPrior, {"name": name} | entry | paths, "a prior")
     with _naming(name or "a prior"):
-        prior.adaptation()  # raises what is impossible
+        prior.adaptation()
     return prior
 
 
@@ -263,9 +262,9 @@ def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyT
 
 
 def _located(name: str, home: Path, *, path: bool = False) -> str:
-    """Return a path from the folder of the study file, wherever the command runs; other names stay as they are.
+    """Return a path from the folder of the study file; other names stay as they are.
 
-    path: it cannot be a hub name. Raises `UsageError` if a path counts from the current folder only.
+    path: it cannot be a hub name. Raises `UsageError` if it exists in the current folder only.
     """
     full = os.path.expandvars(name)
     if "$" in full:
@@ -283,10 +282,10 @@ def _located(name: str, home: Path, *, path: bool = False) -> str:
 
 
 def _check_names(study: Study) -> None:
-    """Raise `UsageError` for a name that is there twice or not at all, and for what does not run."""
+    """Raise `UsageError` for repeated or unknown names, and for parts that do not run."""
     models, tasks = tuple(model.name for model in study.models), tuple(task.name for task in study.tasks)
     labels = [prior.label(model) for model in study.models for prior in study.priors]
-    # Figures of two tasks of one name would replace each other.
+    # Figures of one name would replace each other.
     for kind, names in (("models", labels), ("tasks", [figure_name(task, "curves") for task in tasks])):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"tables would call two of its {kind} {twice!r}.", hint='Give each its own name = "…".')
@@ -308,7 +307,6 @@ Kind = TypeVar("Kind", bound=Result)
 
 
 def _read(kind: type[Kind], values: dict[str, Any], part: str) -> Kind:
-    """Read a table, by the types of the fields. Raises `UsageError`."""
     _check_keys(values, part, [field.name for field in fields(kind)])
     try:
         return kind.from_dict(values)
@@ -328,7 +326,6 @@ def _check_keys(values: Any, part: str, known: Collection[str]) -> None:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Name the file, or its part, in the error of a mistake."""
     try:
         yield
     except (UsageError, ModelError) as error:

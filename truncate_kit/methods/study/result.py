@@ -1,4 +1,4 @@
-"""What a study found, what it means model by model, and published figures to stand beside it."""
+"""Results of a study, summaries by model, and published figures."""
 
 import csv
 import hashlib
@@ -16,7 +16,7 @@ from truncate_kit.methods.tmft.settings import picker
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0
-_LONGEST = 50  # characters of a task in a file name, of up to four bytes each: file systems end at 255
+_LONGEST = 50  # characters of a task in a file name of 255 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,7 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA of a layer to the reference's on a task's test texts; empty if states do not differ.
-
-    Debiased, and in the biased form of the TMFT authors' own figure 3.
-    """
+    """Linear CKA, debiased or biased, of a layer to the reference's on test texts; empty if states do not differ."""
 
     model: str
     reference: str
@@ -48,8 +45,8 @@ class CKARow(Result):
     layer: int
     reference_layer: int
     untrained: float | None  # before fine-tuning
-    last_trained: float | None  # both models fine-tuned at their last layer
-    own_trained: float | None  # both cut and fine-tuned at this layer, as in the paper
+    last_trained: float | None  # both fine-tuned at the last layer
+    own_trained: float | None  # both at this layer, as in the paper
     num_texts: int
     untrained_biased: float | None = None
     last_trained_biased: float | None = None
@@ -58,11 +55,11 @@ class CKARow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
-    """All finished rows: models in the order they are run, tasks within, layers within."""
+    """All finished rows, by model in running order, task and layer."""
 
     rows: tuple[StudyRow, ...]
     seconds: float  # of this call
-    cka: tuple[CKARow, ...] = ()  # by model, task and layer, if the study asks for it and both models are done
+    cka: tuple[CKARow, ...] = ()
 
     def tasks(self) -> list[str]:
         """Return the names of the tasks, in order."""
@@ -81,10 +78,10 @@ class StudyResult(Result):
 class Summary(NamedTuple):
     """One model on one task."""
 
-    best_dev: StudyRow  # the layer with the best dev score, the paper's choice
-    last: StudyRow | None  # the last layer, unless the study leaves it out
-    drop: float | None  # best earlier test score minus the last layer's, in points
-    drops: bool  # a drop of two points and two standard errors of the difference of two means; never of one seed
+    best_dev: StudyRow  # the paper's choice
+    last: StudyRow | None  # the last layer
+    drop: float | None  # best earlier test score minus the last one
+    drops: bool  # by two points and two standard errors; never with one seed
 
 
 def summaries(result: StudyResult, task: str) -> list[Summary]:
@@ -100,8 +97,7 @@ def summaries(result: StudyResult, task: str) -> list[Summary]:
             others = (row.scores for row in rows.values() if row is not last)
             ends = max(others, key=lambda scores: scores.test, default=last.scores), last.scores
             drop = ends[0].test - ends[1].test
-            # Standard error of the difference of two means over seeds; the best of several layers by one seed is often
-            # one by chance.
+            # Standard error of the difference of two means; with one seed the best layer is often best by chance.
             error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
             seeds = min(len(scores.seeds) for scores in ends)
             drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
@@ -110,7 +106,7 @@ def summaries(result: StudyResult, task: str) -> list[Summary]:
 
 
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
-    """Return the rows that no other beats in test score with as few parameters, by parameters."""
+    """Return the rows with the best test score for their parameters, fewest first."""
     front: list[StudyRow] = []
     for row in sorted(rows, key=lambda r: (r.scores.parameters, -r.scores.test)):
         if not front or row.scores.test > front[-1].scores.test:
@@ -119,7 +115,7 @@ def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
 
 
 def figure_name(task: str, kind: str) -> str:
-    """Return the file name of the figure of a task: curves, layers, pareto or cka."""
+    """Return the file name of a task's figure: curves, layers, pareto or cka."""
     name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
@@ -136,25 +132,20 @@ SETS = {
     ("MRPC", "en"): "mrpc",
     ("SICK entailment", "en"): "sick",
 }
-# In a folder, later files win: the scores by layer are from the paper's first version.
+# Later files win: scores by layer are from the paper's first version.
 FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_table2.csv")
 
 Place = tuple[str, str, str, int, str, str, str]
-"""What a figure is of: model, data, setting, layer, dev or test, spearman, pearson or f1, and pooling (or mean)."""
+"""Model, data, setting, layer, dev or test, spearman, pearson or f1, and pooling."""
 Published = dict[Place, float]
 
 
 def read_published(path: str | None) -> Published:
-    """Read figures in points by place, from a file or the `FILES` of a folder.
+    """Read figures in points from a CSV file or the `FILES` of a folder. Raises `DataError`.
 
-    The CSV has one of three forms.
-
-    - Scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1) and maybe pooling.
-    - Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson, maybe
-      setting.
-    - Single figures of its text: task, language, model, layer, metric, value.
-
-    Raises `DataError`.
+    Scores by layer have the columns name, setting, dataset, layer, split, metric, mean (0 … 1) and maybe pooling;
+    Tables 1 and 2 of the TMFT paper model, layer, val_spearman, val_pearson, test_spearman, test_pearson and maybe
+    setting; single figures task, language, model, layer, metric, value.
     """
     if path is None:
         return {}
@@ -177,7 +168,7 @@ def read_published(path: str | None) -> Published:
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
     columns = set(rows.fieldnames or ())
     for row in rows:
-        layer = int(row["layer"] or -1)  # the paper does not name the layer of every figure
+        layer = int(row["layer"] or -1)  # the paper omits some
         if "val_spearman" in columns:
             for split, name in (("dev", "val"), ("test", "test")):
                 for metric in ("spearman", "pearson"):
@@ -194,5 +185,5 @@ def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
 
 
 def _setting(label: str) -> str:
-    """Read the setting of a row of Table 1: "TMFT STSB", "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
+    """Read a setting of Table 1, such as "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
     return AFTER_TEXTS if label.startswith("DAPT") else AFTER_WORDS if "WS" in label.split() else PLAIN

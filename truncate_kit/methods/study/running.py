@@ -1,4 +1,4 @@
-"""Run a study, trial by trial, so that it may be stopped at any instant and continues with the same call."""
+"""Run a study trial by trial; after a stop at any instant the same call continues."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +42,9 @@ from truncate_kit.training.queries import read_judged
 from truncate_kit.training.settings import Trial, trial_name
 from truncate_kit.training.tasks import LabelledTask, scored_as
 
-RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
-CKA_SEED = 0  # of the compared models; the TMFT paper compares one model per layer, too
-MOST_TEXTS = 4_096  # to compare states of; of more texts, every second or third is left out
+RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
+CKA_SEED = 0  # of compared models, one per layer as in the TMFT paper
+MOST_TEXTS = 4_096  # for CKA
 
 
 @isolated()
@@ -57,15 +57,12 @@ def run_study(
     engine: Engine | None = None,
     device: str | None = None,
 ) -> StudyResult:
-    """Train every model after every prior on every task at every layer with every seed.
-
-    Models are run in order, after the reference of CKA.
+    """Train every model after every prior on every task at every layer with every seed, the reference of CKA first.
 
     Args:
         study: What is run.
-        out: Gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models adapted to raw
-            text; finished work there is not repeated.
-        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
+        out: Gets `trials/` and `adapted/`; finished work there is not repeated.
+        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and finished trial.
         finished: Called with all rows so far whenever a model is done on a task.
         engine: See `finetune`.
         device: Device of the models here.
@@ -73,10 +70,9 @@ def run_study(
     Raises:
         FileProblemError: Another study runs in `out`.
         DivergedError: A model diverged on a task; raised after all others were run.
-        TruncateKitError: Whatever `finetune` raises.
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
-    with run_lock(folder), ExitStack() as held:  # for all of it: a second process would take what is ours
+    with run_lock(folder), ExitStack() as held:  # alone
         check_study(study, device)
         published = read_published(study.published)
         held.enter_context(_needed(study, folder))
@@ -85,7 +81,7 @@ def run_study(
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
         for part in _parts(study, folder, watcher, engine, device):
             watcher.part(f"{part.name}, {part.task.name}")
-            place = (part.prior.name, part.task.name)  # CKA compares models of the same prior and task
+            place = (part.prior.name, part.task.name)  # of CKA
             compared = part.model.name == study.cka or place in references
             try:
                 rows += part.rows(study, published, compared)
@@ -106,7 +102,7 @@ def run_study(
 def adapt_all(
     study: Study, out: Path, *, device: str | None = None, group: Group = ALONE, progress: Progress = silent
 ) -> None:
-    """Adapt to raw text only, shared by the processes of `group`; `run_study` then reads the adapted models."""
+    """Adapt to raw text only, shared by the processes of `group`; `run_study` then reads the models."""
     check_study(study, device)
     folder = local_path(out)
     with ExitStack() as held:
@@ -119,11 +115,11 @@ def adapt_all(
                 if study.tasks_of(model, prior):
                     _adapted(loaded, prior, folder, progress, group)
     if group.leads and _adapts(study):
-        mark_unfinished(folder / "adapted")  # until `run_study` has had them
+        mark_unfinished(folder / "adapted")  # for `run_study`
 
 
 def _needed(study: Study, out: Path) -> AbstractContextManager[None]:
-    """Keep adapted models until all trials that begin with them have ended, also for the next call."""
+    """Keep adapted models until all their trials have ended, also for the next call."""
     return unfinished(out / "adapted", shared=True) if _adapts(study) else nullcontext()
 
 
@@ -139,7 +135,7 @@ def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress,
 
 
 def check_study(study: Study, device: str | None = None) -> None:
-    """Load every model and every set once, so that no mistake in the study shows after days."""
+    """Load every model and set once, so that no mistake shows after days."""
     check_published(study, read_published(study.published))
     if study.layers == "auto":
         hint = 'Use "all", "3,6,9" or "2..5".'
@@ -176,7 +172,7 @@ def check_study(study: Study, device: str | None = None) -> None:
 
 
 def check_published(study: Study, figures: Published) -> None:
-    """Raise `UsageError` for a name that the figures do not have, and if they have no figure of the whole study."""
+    """Raise `UsageError` for names without figures, and if no figure is of this study."""
     every: tuple[StudyModel | StudyTask, ...] = (*study.models, *study.tasks)
     if not figures and not any(part.published for part in every):
         return
@@ -194,7 +190,7 @@ def check_published(study: Study, figures: Published) -> None:
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """Load all or some blocks of a model, pretrained or with weights drawn anew, the same in every call."""
+    """Load all or some blocks; random weights are the same in every call."""
     encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
@@ -203,7 +199,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
-    """Load train, dev and test pairs of a task, and the queries that choose and report instead, if any."""
+    """Load the pairs of a task, and the queries that choose and report instead, if any."""
     kind, metric = task.training.row.data, task.search_metric or "ndcg"
     if kind == "judged":
         return read_judged(task.data, metric=metric)
@@ -215,7 +211,7 @@ def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
 
 
 def task_work(encoder: Encoder, task: StudyTask) -> tuple[LabelledTask, str, str]:
-    """Return what trials do, and the fingerprints of its data and its queries."""
+    """Return what trials do, and the fingerprints of data and queries."""
     data, searched = task_data(task)
     work = LabelledTask(encoder, data, task.training.objective, retrieval=searched)
     queries = "" if searched is None else searched.fingerprint() + scored_as(searched, encoder)
@@ -225,7 +221,6 @@ def task_work(encoder: Encoder, task: StudyTask) -> tuple[LabelledTask, str, str
 def _parts(
     study: Study, out: Path, watcher: TrialWatcher, engine: Engine | None, device: str | None
 ) -> Iterator["Part"]:
-    """Yield the parts of a study, in the order in which they are run."""
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in study.priors:
@@ -246,10 +241,9 @@ def _parts(
 
 
 class Part:
-    """One model after one prior on one task: its trials, and for CKA the states of its layers on the test texts.
+    """One model after one prior on one task: its trials, and states of its layers on the test texts for CKA.
 
-    States are kept beside the trials, not the weights that gave them: they are a fraction of the size, and a study that
-    is stopped continues with them.
+    States are stored, as they are a fraction of the size of the weights.
     """
 
     def __init__(
@@ -260,16 +254,16 @@ class Part:
         self._work = work
 
     def rows(self, study: Study, published: Published, compared: bool) -> list[StudyRow]:
-        """Run what is missing, and collect states if the model is compared with others."""
+        """Run what is missing, and collect states if the model is compared."""
         runner, layers, seeds = self.runner, layers_named(self.full, study.layers), range(study.seeds)
         with self.store.open():
-            if compared:  # needs weights, and the rows then find its trials done
+            if compared:  # first, as it needs weights
                 self._collect(layers)
             earlier = runner.read_earlier(layers, seeds) if self.task.read_earlier else ()
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
             if compared:
                 self.store.forget_weights(())
-        # The paper has figures of random weights in a plot only, and no figures of queries.
+        # The paper has no figures of random weights or queries.
         if self.model.weights != "pretrained" or self.task.by_queries:
             published = {}
         rows = self._rows(self.name, own, published)
@@ -278,13 +272,13 @@ class Part:
     def _rows(self, label: str, trials: Sequence[Trial], published: Published) -> list[StudyRow]:
         encoder, main, prior, kept = self.full, self.task.training.row.published, self.prior, self.model.blocks
         names = (self.model.published or self.model.name, self.task.published or self.task.name)
-        setting = PLAIN if prior.words is None else AFTER_WORDS  # as the figures call priors
+        setting = PLAIN if prior.words is None else AFTER_WORDS
         measures = {"": main, "_pearson": "pearson"}
         if prior.texts is not None:
-            setting = AFTER_TEXTS if prior.words is None and prior.layer is None else ""  # there is none like others
+            setting = AFTER_TEXTS if prior.words is None and prior.layer is None else ""
 
         def figures(layer: int) -> dict[str, float | None]:
-            if kept is not None and kept[:layer] != tuple(range(1, layer + 1)):  # other blocks than those published
+            if kept is not None and kept[:layer] != tuple(range(1, layer + 1)):  # other blocks than published
                 return {}
             places = {(split, end): (*names, setting, layer, split) for split in ("dev", "test") for end in measures}
             return {
@@ -307,17 +301,16 @@ class Part:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Return the texts for CKA: test texts, evenly thinned out to `MOST_TEXTS`."""
+        """Return the test texts, evenly thinned out to `MOST_TEXTS`."""
         texts = self._work.test_texts(CKA_SEED)
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Run the trials of these layers, and read the states of each stage."""
         runner, epochs = self.runner, self.runner.settings.epochs
-        for layer in layers:  # one with states still missing when the study was stopped
+        for layer in layers:  # states were missing at a stop
             if self.store.has_weights(trial_name(layer, CKA_SEED, epochs)):
                 self._read(runner.run(layer, CKA_SEED))
-        # Read as soon as a trial is finished: its weights then go. One that was finished without is not run again.
+        # Read as soon as a trial is finished: its weights then go.
         new = [(layer, CKA_SEED) for layer in layers if runner.stored(layer, CKA_SEED) is None]
         for trial in runner.as_finished(new, keep_weights=True):
             self._read(trial)
@@ -339,10 +332,7 @@ class Part:
         return layer_states(encoder, self.texts, progress=progress)
 
     def _stages(self) -> tuple[Callable[[int], Tensor | None], ...]:
-        """Return functions from a layer to its states (n, d): untrained, trained at the last layer, at this one.
-
-        The model trained at its last layer is run again if its weights are gone.
-        """
+        """Return functions from a layer to its states (n, d): untrained, trained at the last layer, at this one."""
         store, depth = self.store, self.full.depth
         untrained = store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         last = store.tensor(
@@ -381,7 +371,6 @@ def _own(layer: int) -> str:
 
 
 def _cka(mine: Tensor | None, theirs: Tensor | None, estimator: Estimator) -> float | None:
-    """Return CKA, unless states are missing or do not differ."""
     if mine is None or theirs is None:
         return None
     return without_nan(cka_matrix(mine[None], theirs[None], estimator=estimator, undefined="nan")[0])[0]
