@@ -284,8 +284,8 @@ def combined_encoder(
 ) -> Encoder:
     """Return the encoder cut above the highest of `layers`, with vectors that are the mean or maximum over them.
 
-    A mean without a final norm is plain sentence-transformers; otherwise a `LayerPooling` is saved. Of later modules
-    only a final Normalize stays.
+    A mean without final norm or maximum pooling is plain sentence-transformers; else a `LayerPooling` is saved. Of
+    later modules only a final Normalize stays.
 
     Args:
         encoder: The full model.

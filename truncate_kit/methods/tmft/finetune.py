@@ -217,7 +217,7 @@ class _Sweep:
             seconds=time.perf_counter() - start,
         )
         self._save(result, best, strongest)
-        # Another rule then chooses without training; with splits by seed the yardstick needs that layer's seed.
+        # Another rule then chooses without training; with splits by seed the yardstick needs the lean model's seed.
         ranked = sorted(result.trials, key=lambda trial: (trial.dev, -trial.seed))
         kept = {best.name, strongest.name, *{trial.layer: trial.name for trial in ranked}.values()}
         kept |= {trial.name for trial in last if self.data.shares is not None}
