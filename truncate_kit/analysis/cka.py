@@ -1,4 +1,4 @@
-"""Centred kernel alignment between all layers of two models, states in memory."""
+"""Centred kernel alignment between all layers of two models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,7 +79,6 @@ def _cka_from_sums(
 def _checked(
     states_x: Tensor, states_y: Tensor | None, *, estimator: str, kernel: str, bandwidth: float = 1.0
 ) -> list[Tensor]:
-    """Return the states in one float type. Raises the errors of `cka_matrix`."""
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
     if not 0 < bandwidth < float("inf"):
@@ -96,7 +95,6 @@ def _checked(
 
 
 def _features_cost_less(models: list[Tensor]) -> bool:
-    """Compare the multiplications of both forms."""
     count = models[0].shape[1]
     layers = sum(model.shape[0] for model in models)
     widths = sum(model.shape[0] * model.shape[2] for model in models)
@@ -109,7 +107,7 @@ def _features_cost_less(models: list[Tensor]) -> bool:
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
-    """Return for each layer 0 … depth the reference layer nearest in relative depth; of two the lower."""
+    """Return the reference layer nearest in relative depth for each layer; of two the lower."""
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
@@ -129,9 +127,9 @@ def compare_layers(
 ) -> tuple[Curve, tuple[Row, ...]]:
     """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
 
-    layers: reference layers of the curve, by default at the same relative depth. outliers: number of dimensions of
-    largest variance set to 0 in each layer. blocks: groups of texts for jackknife intervals, or 0.
-    Returns the curve and CKA of all pairs, (model, reference); undefined values are None.
+    layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
+    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, or 0. Returns the curve and CKA of all
+    pairs, (model, reference); undefined values are None.
     """
     models = _checked(states_x, states_y, estimator=estimator, kernel=kernel)
     models = [prepare(model * outlier_mask(model, outliers) if outliers else model) for model in models]

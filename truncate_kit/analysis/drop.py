@@ -1,16 +1,16 @@
 """Predict from untrained states whether sentence scores drop at the end of a model.
 
-1. *CKA* drops if the last layer lies more than `CKA_DROP` below a level: with a reference, the median over the lower
-   half of the blocks; else, of CKA to the own middle layer, the median over the middle half of the layers. The bundled
-   BERT and generator have a drop without it (benchmarks/drop/foresight.csv).
-2. *Corroborated* by a drop of the untrained Spearman, or else by a collapse of the effective rank. With a reference and
-   neither, step 1 decides alone.
+1. *CKA* drops if the last layer lies `CKA_DROP` below a level: with a reference, the median over the lower half of the
+   blocks; else, of CKA to the own middle layer, the median over the middle half of the layers. The bundled BERT and
+   generator have a drop without it (benchmarks/drop/foresight.csv).
+2. A drop of the untrained Spearman, or else a collapse of the effective rank, has to *corroborate* it. With a reference
+   and neither, step 1 decides alone.
 3. *Confidence* is 0.5 to a ceiling, by how far the near end of CKA's interval is past `CKA_DROP`, and by the share of
    other signs that agree. It is not calibrated: the constants come from a few small models. On later models a
    prediction of no drop carried no information (benchmarks/drop/foresight-brier.csv).
 
-*Probability* of a drop of two points after training: a logistic regression (`LOG_ODDS`) on untrained Spearman and
-effective rank, fitted on sweeps of four small models, scored on each without its own (same table).
+*Probability* of a drop of two points: a logistic regression (`LOG_ODDS`) on untrained Spearman and effective rank,
+fitted on sweeps of four small models, scored on each without its own (same table).
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ CROWDED = 0.9  # mean cosine between unrelated texts
 # Block Influence of the last block, in medians of the others.
 BUSY = 2.0
 CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
-# CKA to a reference also drops in sentence encoders that get better at their end.
+# CKA also drops in sentence encoders that get better at their end.
 CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference
 CEILING_ALONE = 0.65  # without a reference
 CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
-# A constant, per point that the untrained Spearman loses, and per halving of the rank.
+# A constant, per point lost by the untrained Spearman, per halving of the rank.
 LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
 LEAST_RANK = 1e-3  # equal states have no rank
 CKA_LOST = "CKA lost at the end"
@@ -46,13 +46,13 @@ NOT_PREDICTED = "Whether the last layers are worse is not known before training 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
-    """Predicted drop of sentence scores at the end of a model."""
+    """Predicted drop at the end of a model."""
 
     from_layer: int | None
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str
     signs: dict[str, float]  # CKA first
-    probability: float | None = None  # of a drop of two points after training; needs scores and effective rank
+    probability: float | None = None  # of a drop of two points; needs scores and effective rank
 
     @property
     def sureness(self) -> str:
@@ -63,7 +63,7 @@ class DropPrediction(Result):
 
     @property
     def last_before(self) -> int | None:
-        """Return the layer to cut at before a predicted drop, at least 1."""
+        """Return the layer before a predicted drop, at least 1."""
         return None if self.from_layer is None else max(1, self.from_layer - 1)
 
     @property
@@ -153,7 +153,7 @@ def _signs(
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
 ) -> dict[str, tuple[float, bool]]:
-    """Return the value of each sign but CKA and whether it shows a drop; the corroborating one first."""
+    """Return each sign but CKA and whether it shows a drop; the corroborating one first."""
     signs: dict[str, tuple[float, bool]] = {}
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
@@ -203,7 +203,6 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
 
 
 def _how_sure(drops: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
-    """Return the end of the sentence (benchmarks/drop/foresight-brier.csv)."""
     if probability is not None:
         however = ", however," if (probability > 0.5) != drops else ""
         chance = _probability_in_words(probability)

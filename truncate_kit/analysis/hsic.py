@@ -1,4 +1,4 @@
-"""HSIC: checks and preparation of states, sums over kernels, and both estimators."""
+"""HSIC: preparation of states, sums over kernels, and both estimators."""
 
 import itertools
 import math
@@ -48,7 +48,7 @@ def require_finite(values: Tensor) -> None:
 
 
 def prepare(states: Tensor) -> Tensor:
-    """Centre states (L, n, d) and scale each layer to mean squared length 1; constant layers become zeros.
+    """Centre states (L, n, d) and scale layers to mean squared length 1; constant ones become zeros.
 
     CKA ignores both, float32 products do not. Raises `ModelError` on NaN or infinity.
     """
@@ -65,14 +65,14 @@ def prepare(states: Tensor) -> Tensor:
 def outlier_mask(states: Tensor, count: int) -> Tensor:
     """Return (L, 1, d), 0 at the `count` dimensions of largest variance in each layer, 1 elsewhere.
 
-    In centred states, variance gives the ranking of "All Bark and No Bite" (arXiv:2109.04404).
+    The ranking is that in "All Bark and No Bite" (arXiv:2109.04404) for centred states.
     """
     kept = states.new_ones(states.shape[0], 1, states.shape[2])
     return kept.scatter_(-1, states.var(1).topk(count, dim=-1).indices[:, None, :], 0.0)
 
 
 def hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, debiased: bool) -> Tensor:
-    """Return HSIC of kernels K and L of n texts, from Σ K∘L and products of their row sums and total sums.
+    """Return HSIC from Σ K∘L and products of row sums and of total sums of two kernels of n texts.
 
     Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005). Debiased: arXiv:2010.15327, eq. 3, sums without diagonals.
     """
@@ -83,15 +83,15 @@ def hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, d
 
 
 def meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
-    """Set own HSIC terms (L,) of constant or equidistant states, which are only rounding, to 0.
+    """Set own HSIC terms (L,) that are only rounding, of constant or equidistant states, to 0.
 
-    mean_squares: (L,), of centred states. precision: relative rounding error of the products.
+    mean_squares: (L,), of centred states. precision: relative, of the products.
     """
     return torch.where(own <= precision * mean_squares.square(), 0.0, own)
 
 
 def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
-    """Return CKA from HSIC terms: cross / √(own_x · own_y), broadcast; NaN unless both own terms are positive."""
+    """Return cross / √(own_x · own_y), broadcast; NaN unless both own terms are positive."""
     return cross / (torch.where(own_x > 0, own_x, torch.nan).sqrt() * torch.where(own_y > 0, own_y, torch.nan).sqrt())
 
 
@@ -104,7 +104,7 @@ def require_positive(own: Tensor, side: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GramSums:
-    """Sums for biased and unbiased HSIC of every layer pair, by groups of texts."""
+    """Sums for HSIC of every layer pair, by groups of texts."""
 
     products: Tensor  # (G, G, L, L), Σ K∘L over pairs i ≠ j, i in one group and j in the other
     rows: Tensor  # (L, n, G), Σ K_ij over j ≠ i in each group
@@ -113,7 +113,7 @@ class GramSums:
     precision: float  # relative rounding error of the products
 
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
-        """Return HSIC of all layer pairs, (L, L) float64, without a group of texts; see `meaningful`."""
+        """Return HSIC of all layer pairs, (L, L) float64, without a group of texts."""
         count = self.rows.shape[1]
         products, rows, diagonal = self.products.sum((0, 1)), self.rows.sum(-1), self.diagonal
         if without is not None:
@@ -134,8 +134,8 @@ class GramSums:
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
     """Sum the kernels of all layers of all models over `groups` runs of texts.
 
-    models: prepared states (L_m, n, d_m) of the same texts and float type. RBF is exp(−|x − y|² / 2σ²) with
-    σ = bandwidth × median distance (Kornblith et al., arXiv:1905.00414).
+    models: prepared states (L_m, n, d_m) of one float type. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
+    (Kornblith et al., arXiv:1905.00414).
     """
     count = models[0].shape[1]
     edges = torch.linspace(0, count, groups + 1).round().long().tolist()
@@ -186,7 +186,7 @@ def _split(start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _products(tile: Tensor) -> Tensor:
-    """Sum the elementwise products of all layer pairs, (L, L) float64."""
+    """Sum the products of all layer pairs, (L, L) float64."""
     # Runs of about a thousand terms, their sum in float64: fast, with errors near 1e-8.
     parts = math.gcd(tile.shape[1], 64)
     runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)

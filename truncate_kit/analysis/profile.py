@@ -1,4 +1,4 @@
-"""Profile the layers of a model before training: CKA and label-free scores from one pass."""
+"""Profile the layers of a model before training, in one pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -53,10 +53,10 @@ def profile(
     Args:
         encoder: Model to measure.
         texts: By default those of the pairs, else of `retrieval`; repeats, which break CKA's debiasing, are left out.
-        reference: A model without such a drop, best a masked language model of the same depth; by default the model's
-            own middle layer, which is less sure.
+        reference: A model without such a drop, best a masked language model of the same depth; by default the own
+            middle layer, which is less sure.
         pairs: Graded pairs, for untrained Spearman; scores of only 0 and 1 predict no drop.
-        retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10; its metric chooses the best layer.
+        retrieval: Queries and documents to search with untrained states; its metric chooses the best layer.
         settings: Settings of the analysis.
         progress: True for bars and logs, or a callable.
 
@@ -139,20 +139,20 @@ def predicted_drop(
     """Return the prediction of `profile` with the usual reference of the named model.
 
     Reads `ANALYSED_TEXTS` of the texts, or of graded pairs with their untrained scores. Models of one layer and scores
-    of only 0 and 1 have no prediction. max_length: tokens, of the reference.
+    of only 0 and 1 have no prediction.
     """
     usual = default_reference(encoder.name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
-        with suppress(DataError):  # equal scores; the profile of the texts raises all other errors
+        with suppress(DataError):  # equal scores; profiling the texts raises all other errors
             return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
     return profile(encoder, texts, reference=reference, settings=settings).drop
 
 
 @dataclass(frozen=True, slots=True)
 class _Measurer:
-    """Measures a model and a reference: fields of `LayerProfile`, and held states (L', n, d) of each."""
+    """Measures fields of `LayerProfile`, and held states (L', n, d) of each model."""
 
     models: tuple[Encoder, ...]
     settings: AnalysisSettings
@@ -161,12 +161,12 @@ class _Measurer:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Return the layer, of the reference or the own middle, to compare each layer with."""
+        """Return the layer to compare each layer with."""
         depth = self.models[0].depth
         return relative_layers(depth, self.models[1].depth) if len(self.models) > 1 else (depth // 2,) * (depth + 1)
 
     def in_memory(self, texts: Sequence[str]) -> tuple[dict[str, Any], list[Tensor]]:
-        """Compare the states of all texts at once."""
+        """Hold the states of all texts."""
         shapes = [(model.depth + 1, len(texts), model.width) for model in self.models]
         states = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
         scores = StateScores(), TokenScores()
@@ -215,14 +215,12 @@ class _Measurer:
         return layer_states(self.models[0], texts, prompt=prompt, progress=self.progress, **options)
 
     def _batches(self, texts: Sequence[str], start: int, total: int) -> Iterator[tuple[StateBatch, ...]]:
-        """Yield the states of all models for texts from `start` of `total`."""
         progress: Progress = lambda task, done, _: self.progress(task, start + done, total)  # noqa: E731
         options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
         return iter_states_together(self.models, texts, progress=progress, **options)
 
     @torch.inference_mode()
     def _score(self, scores: tuple[StateScores, TokenScores], batch: StateBatch) -> None:
-        """Add a batch to the label-free scores."""
         scores[0].update(batch.states)
         hidden = batch.hidden_states
         # The last layer always has the final norm; compared with raw ones, every token would seem to change.
@@ -258,7 +256,7 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
 
 
 def _drawn_pairs(pairs: list[TextPair], settings: AnalysisSettings) -> list[TextPair]:
-    """Draw pairs at random, in order, until their texts are `max_texts`."""
+    """Draw pairs, in order, until their texts are `max_texts`."""
     if settings.max_texts is None:
         return pairs
     seen, kept = set[str](), list[int]()
@@ -299,7 +297,7 @@ def _spearman(
 def _search(
     measurer: _Measurer, data: RetrievalSet, held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
-    """Score each layer by metric, the set's own first; reuse held states for texts without a prompt."""
+    """Score each layer by metric, the set's own first; reuse held states without a prompt."""
 
     def reader(names: Sequence[str]) -> Reader:
         prompt = side_prompt(measurer.models[0], names)

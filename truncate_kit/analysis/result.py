@@ -21,21 +21,11 @@ _TEXTS = Bounds(FEWEST_TEXTS, 10**12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisSettings:
-    """Settings of `profile`.
+    """Settings of `profile`; see also `cka_matrix` and `Encoder.hidden_states`.
 
-    Attributes:
-        estimator: See `cka_matrix`.
-        kernel: See `cka_matrix`; RBF cannot be streamed.
-        outliers: Dimensions of largest variance that a second curve leaves out at each layer; 0 draws none.
-        intervals: Blocks of texts for the intervals; 0, or blocks of one text, give none.
-        level: Confidence level of the intervals.
-        blocks: Blocks to keep, as in `keep`; by default all.
-        pooling: Of both models; by default each one's own.
-        raw: See `Encoder.hidden_states`.
-        max_texts: Most distinct texts (and pairs of them) to draw; None draws all.
-        streamed: Hold no states; by default decided by size.
-        seed: Seed of the draw.
-        batch_size: Texts encoded at a time.
+    `outliers` dimensions of largest variance are left out of a second curve. Intervals are from this many blocks of
+    texts; 0, or blocks of one text, give none. `blocks` are kept as by `keep`, by default all; `pooling` is by default
+    each model's own. `max_texts` None draws all. States are streamed (not with RBF) by size unless set.
 
     Raises:
         UsageError: A value is out of bounds, or there is no such pooling.

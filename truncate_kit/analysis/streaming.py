@@ -1,4 +1,4 @@
-"""Sums over a stream of batches: linear CKA and label-free scores, in memory independent of the number of texts.
+"""Sums over batches: linear CKA and label-free scores, in memory independent of the number of texts.
 
 HSIC is a function of sums over the texts. With z, w the states of two layers, shifted by the first batch's means, and
 m, p the means that remain,
@@ -98,7 +98,7 @@ class _PairSums:
 
 
 def _product(z: Tensor, w: Tensor) -> Tensor:
-    """Return Σ z wᵀ in float64 from float32 products of `PRODUCT_TEXTS` texts, exact to about 1e-8."""
+    """Return Σ z wᵀ in float64 from float32 products, exact to about 1e-8."""
     whole = len(z) // PRODUCT_TEXTS * PRODUCT_TEXTS
     result = (z[whole:].mT @ w[whole:]).double()
     if whole:
@@ -159,7 +159,7 @@ class StreamedCKA:
                 self._flush()
 
     def result(self, *, undefined: Literal["raise", "nan"] = "raise") -> Tensor:
-        """Return CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; more batches may follow.
+        """Return CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; batches may follow.
 
         Raises `ModelError`, and `DataError` for too few texts or undefined CKA unless undefined="nan".
         """
@@ -205,7 +205,7 @@ class StreamedCKA:
 
 
 class StateScores:
-    """Accumulates scores of layers over pooled states of distinct texts; memory L d²."""
+    """Accumulates scores over pooled states of distinct texts; memory L d²."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -225,9 +225,9 @@ class StateScores:
         self.count += states.shape[1]
 
     def result(self) -> dict[str, tuple[float, ...]]:
-        """Return `effective_rank` and `anisotropy` of each layer. Raises `ModelError` on NaN.
+        """Return both scores of each layer. Raises `ModelError` on NaN.
 
-        Effective rank is RankMe (arXiv:2210.02885), exp of the entropy of the singular values, between 1 and the width.
+        Effective rank is RankMe (arXiv:2210.02885), exp of the entropy of the singular values, 1 to the width.
         Anisotropy is the mean cosine of two different texts.
         """
         require_finite(self._moment.sum((1, 2)))
@@ -241,14 +241,14 @@ class StateScores:
 
 
 class TokenScores:
-    """Accumulates the change that each block makes to its tokens; padding is left out."""
+    """Accumulates the change of tokens by each block, without padding."""
 
     def __init__(self) -> None:
         self.count = 0
         self._influence = self._angle = torch.empty(0)
 
     def update(self, hidden_states: Sequence[Tensor], attention_mask: Tensor) -> None:
-        """Add a batch: L' tensors (b, t, d), and a mask (b, t) that is nonzero for real tokens."""
+        """Add L' tensors (b, t, d), and a mask (b, t), nonzero for real tokens."""
         tokens = [layer[attention_mask.bool()].double() for layer in hidden_states]
         # In float64: near 1, arccos turns float32 rounding into 3e-4.
         pairs = [torch.cosine_similarity(*pair, dim=-1).clamp(-1, 1) for pair in itertools.pairwise(tokens)]

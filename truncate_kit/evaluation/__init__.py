@@ -1,7 +1,4 @@
-"""Evaluation suites: semantic similarity, transfer to classification, retrieval, and MTEB.
-
-`SUITES` has one row per suite. Importing this imports no torch.
-"""
+"""Evaluation suites, one row each in `SUITES`. Importing this imports no torch."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,8 +12,7 @@ if TYPE_CHECKING:
 class Suite:
     """One suite of `evaluate --suite`.
 
-    Options are those that only it has; `function` is `module:name` of this folder. Suites `by_cosine` ignore the scores
-    that heads have learned.
+    `function` is `module:name` of this folder. Suites `by_cosine` ignore the scores of trained heads.
     """
 
     data: str

@@ -37,7 +37,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Return Spearman and Pearson × 100 of targets with cosines, or with the encoder's own measure.
 
     Args:
-        encoder: Encodes each distinct text once.
+        encoder: Anything with `.encode(texts)`.
         pairs: Graded pairs.
 
     Raises:
@@ -52,7 +52,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
-    """Return the similarity of each pair by the encoder's own measure, else the cosine; vectors (n, d)."""
+    """Return similarities by the encoder's own measure, else cosines; vectors (n, d)."""
     first, second = (vectors[torch.tensor(side)].double() for side in (places.first, places.second))
     values: list[float] = similarities(encoder, first, second).tolist()
     return values
@@ -127,7 +127,7 @@ def paired_difference(
 
     numbers: pair number of each row (`numbers_of`), so that repeats are drawn together.
     Returns both scores, the interval of lean − full, and the numbers of defined draws and of pairs.
-    Raises `DataError` if a correlation is undefined.
+    Raises `DataError`.
     """
     models = [correlate(cosines, targets) for cosines in (lean, full)]
     numbers = np.arange(len(targets)) if numbers is None else numbers
@@ -138,7 +138,7 @@ def paired_difference(
     return (models[0].spearman, models[1].spearman), interval(defined, level), len(defined), num_pairs
 
 
-# Similarity (q, n) of queries (q, d) and documents (n, d), by its name in a model's settings.
+# (q, n) of queries (q, d) and documents (n, d), by name in a model's settings.
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
     "dot": lambda queries, documents: queries @ documents.T,
@@ -152,7 +152,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the name in `MEASURES` of the model's measure. Raises `ModelError`."""
+    """Return the measure in the model's settings. Raises `ModelError`."""
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
@@ -162,6 +162,6 @@ def measure_of(encoder: TextEncoder) -> str:
 
 
 def measure_of_lengths(encoder: Encoder) -> str:
-    """Return `measure_of`, but cosine if all of the model's vectors have length 1."""
+    """Return `measure_of`, but cosine if all vectors have length 1."""
     normalized = any(isinstance(module, Normalize) for module in encoder.tail)
     return "cosine" if normalized else measure_of(encoder)

@@ -1,4 +1,4 @@
-"""Tasks of the `mteb` package, answered by an encoder in torch or by its graph."""
+"""Tasks of the `mteb` package."""
 
 import copy
 import math
@@ -27,9 +27,7 @@ _BATCH = 256  # texts per call of mteb
 class MtebEncoder:
     """An encoder under mteb's `EncoderProtocol`, with its own prompts and its own measure.
 
-    Raises:
-        ModelError: The model's measure is unknown.
-        MissingExtraError: mteb is not installed.
+    Raises `ModelError` for an unknown measure, `MissingExtraError` without mteb.
     """
 
     def __init__(self, encoder: TextEncoder, name: str, *, progress: Progress = silent) -> None:
@@ -40,14 +38,14 @@ class MtebEncoder:
     def encode(
         self, inputs: Iterable[Mapping[str, Sequence[str]]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[Any]:
-        """Encode all batches after the prompt of the task, as float32 (n, out)."""
+        """Encode all batches with the prompt of the task, as float32 (n, out)."""
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self.prompt(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
         vectors: NDArray[Any] = encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
         return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
-        """Return the prompt for a task, else for its kind, else for the side; None is the default one.
+        """Return the prompt for a task, else its kind, else the side; None is the default one.
 
         Names in mteb's order, then sentence-transformers'. side: `query`, `document`, or neither.
         """
@@ -69,10 +67,7 @@ class MtebEncoder:
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Find tasks of `mteb` by name or as task objects, each once.
-
-    Raises `UsageError` for no or an unknown task or one on other than text, `MissingExtraError` without `mteb`.
-    """
+    """Find tasks of `mteb` by name or as task objects, each once. Raises the errors of `evaluate_mteb`."""
     package = require("mteb", extra="mteb")
     if not tasks:
         raise UsageError("No MTEB task is named.", hint="Name one, such as STSBenchmark.")
@@ -97,7 +92,7 @@ def evaluate_mteb(
 ) -> SuiteReport:
     """Compute the main scores of MTEB tasks by the `mteb` package, with the model's prompts.
 
-    Scores are means over splits and subsets, as MTEB reports them; seconds leave out the loading of data.
+    Scores are means over splits and subsets, as in MTEB; seconds leave out the loading of data.
 
     Args:
         encoder: Anything with `.encode(texts)`.
@@ -183,7 +178,6 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings and bars of mteb, datasets and the hub."""
     import datasets
 
     bars = not datasets.are_progress_bars_disabled()

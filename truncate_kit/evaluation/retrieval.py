@@ -1,4 +1,4 @@
-"""Retrieval by one model, beside the model it was cut from, and with an index of FAISS."""
+"""Retrieval by one model, by two, and with an index of FAISS."""
 
 import statistics
 import time
@@ -38,7 +38,7 @@ WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full 
 _LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
-TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns of badly placed lists
+TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns
 TIMED_QUERIES = 200
 SAMPLED = 10_000  # texts whose lengths are read
 
@@ -56,7 +56,7 @@ def evaluate_retrieval(
 
     Args:
         encoder: Anything with `.encode(texts)`; its prompts are used.
-        data: As `read_retrieval` returns it.
+        data: As from `read_retrieval`.
         model: Name in the report.
         top: Documents that count for each query.
         form: Storage format of the vectors, by default as they come.
@@ -83,7 +83,6 @@ def evaluate_retrieval(
 
 
 def _at(metric: SearchMetric, top: int) -> str:
-    """Return the heading of a metric at a depth."""
     return f"{SEARCH_METRICS[metric].removesuffix('10')}{top}"
 
 
@@ -93,7 +92,7 @@ def _searched(data: RetrievalSet) -> str:
 
 
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """Note if a distilled model searches texts longer than those it learned from; model: its folder or graph."""
+    """Note if a distilled model, a folder or graph, searches texts longer than those it learned from."""
     origin, reader = read_origin(model), getattr(encoder, "reader", None)
     if origin is None or origin.long is None or reader is None:
         return ()
@@ -116,13 +115,10 @@ def compare(
     Args:
         full: The model that encoded the index.
         lean: A cut distilled to give its vectors.
-        data: As `read_retrieval` returns it.
+        data: As from `read_retrieval`.
         names: Names in the report.
         top: Documents that count for each query.
         progress: True for bars and logs, or a callable.
-
-    Raises:
-        TruncateKitError: As `evaluate_retrieval`.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
@@ -147,7 +143,7 @@ def compare(
         for way, (queries, index) in ways.items():
             places = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
             scores = score_queries(places, data.relevance)
-            best = best or (places, scores)  # of the full model in float32, which comes first
+            best = best or (places, scores)  # the first: full, float32
             values: Values = {_at(name, top): float(each.mean()) for name, each in scores.items()}
             values |= {f"overlap@{top}": float(overlaps(places, best[0]).mean()), "nDCG less full": None}
             intervals = {}
@@ -175,7 +171,7 @@ def compare(
 
 
 def run_retrieval(run: SuiteRun) -> SuiteReport:
-    """Search the answers of a file for its queries; option `corpus`: a file of more texts."""
+    """Search the answers of a file, and texts of option `corpus`, for its queries."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := seen_among(data, run.model):
         run.note(chosen_here)
@@ -194,12 +190,12 @@ def score_retrieval(
 ) -> SuiteReport:
     """Search all texts for each query by cosine, through an IVF index on the CPU and exactly.
 
-    A query does not find itself among the texts. MRR@10 is 0 without an answer among ten texts. Times are medians for
-    one query; sizes are of the whole index, vectors included.
+    A query does not find itself. MRR@10 is 0 without an answer among ten texts. Times are medians for one query; sizes
+    include the vectors.
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        data: As `read_retrieval` returns it.
+        data: As from `read_retrieval`.
         model: Name in the report.
         lists: Most lists; each holds at least `TEXTS_PER_LIST` texts.
         probes: Lists searched for each query.
@@ -250,6 +246,6 @@ def score_retrieval(
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
-    """Return the median seconds of one call per row, after a warm-up."""
+    """Return the median seconds of one call, after a warm-up."""
     call(rows[0])
     return statistics.median(timeit(partial(call, row), number=1) for row in rows)

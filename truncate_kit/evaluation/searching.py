@@ -1,4 +1,4 @@
-"""Exact search: vectors of queries and documents with prompts, and scores of the ranked documents."""
+"""Exact search, and the scores of ranked documents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ QueryScores = dict[SearchMetric, Array]  # by metric, (queries,)
 Reader = Callable[[Sequence[str]], Tensor]  # states of all layers, (L', n, d)
 TOP = 10
 DOCUMENTS_AT_A_TIME = 4_096  # 160 MB for 13 layers of width 768
-# 64 MiB of similarities, and twice as much in float64 while they are computed.
+# 64 MiB of similarities, and twice that in float64 while they are computed.
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
 _TOP = Bounds(1, 10_000)
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Encode each distinct text once after this prompt (None: the model's own)."""
+    """Encode each distinct text once with a prompt (None: the model's own)."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
@@ -38,7 +38,7 @@ def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchVectors:
-    """Float32 vectors of queries (q, d) and documents (n, d), and the measure that compares them."""
+    """Float32 vectors of queries (q, d) and documents (n, d), and their measure."""
 
     queries: Tensor
     documents: Tensor
@@ -47,7 +47,7 @@ class SearchVectors:
     def stored(self, form: VectorFormat) -> "SearchVectors":
         """Store both sides and read them again; vectors of length 1 keep it with fewer dimensions.
 
-        Raises `UsageError` if the measure depends on lengths, which int8, binary and `normalize` do not keep.
+        Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
         """
         sides, measure, width = (self.queries, self.documents), self.measure, self.documents.shape[1]
         unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in sides)
@@ -83,7 +83,7 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
-    """Compare queries (q, d) and documents (n, d) by a measure, (q, n), equal for equal documents.
+    """Compare queries (q, d) and documents (n, d), (q, n), equal for equal documents.
 
     In float64: the last digit of float32 products depends on a column's position.
     """
@@ -91,7 +91,7 @@ def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
 
 
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Places:
-    """Find the `top` documents most like each query, best first; of equally like ones, the earlier first.
+    """Find the `top` most similar documents of each query, best first, of equal ones the earlier first.
 
     own: the document that each query is itself, skipped. Raises `UsageError` unless `top` is 1 to 10,000.
     """
@@ -113,10 +113,10 @@ class Nearest:
     def __init__(self, num_queries: int, top: int) -> None:
         self._count = top + 1
         self._scores = torch.empty(num_queries, 0)
-        self.places = torch.empty(num_queries, 0, dtype=torch.long)  # best first, of equal ones the earlier
+        self.places = torch.empty(num_queries, 0, dtype=torch.long)
 
     def add(self, scores: Tensor, first: int) -> None:
-        """Take the similarities (q, n) of the documents from place `first` on."""
+        """Add the similarities (q, n) of documents from place `first` on."""
         values, indices = _top(scores, min(self._count, scores.shape[1]))
         self._scores, self.places = torch.cat([self._scores, values], 1), torch.cat([self.places, indices + first], 1)
         self._take(self.places.argsort(dim=1))
@@ -127,7 +127,7 @@ class Nearest:
 
 
 def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest of each row (q, n), best first, and their places; of equal ones the earliest.
+    """Return the `count` largest of each row (q, n), best first, and places; of equal ones the earliest.
 
     `topk` takes any of these; a full sort is many times slower.
     """
@@ -139,7 +139,7 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         # Counted down: the largest numbers are the earliest places.
         downwards = torch.arange(scores.shape[1], 0, -1, dtype=torch.int32)
         earliest = torch.where(equal[rows], downwards, 0).topk(count, dim=1).indices
-        rank = torch.arange(count) - (count - taken[rows, None])  # among the equal ones, which stand last
+        rank = torch.arange(count) - (count - taken[rows, None])  # equal ones stand last
         indices[rows] = torch.where(rank < 0, indices[rows], earliest.gather(1, rank.clamp(min=0)))
     return values, indices
 
@@ -177,16 +177,13 @@ def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> Q
 
 
 def overlaps(places: Places, others: Places) -> Array:
-    """Return for each query the share of the other documents that are also among `places`, in points."""
+    """Return the percentage of each query's other documents that are among `places`."""
     pairs = zip(places.tolist(), ({*row} - {-1} for row in others.tolist()), strict=True)
     return np.array([100 * len({*row} & other) / max(1, len(other)) for row, other in pairs])
 
 
 def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    """Return the mean over queries and its 95 % percentile interval of a bootstrap over queries.
-
-    Of differences between two models it is the paired bootstrap.
-    """
+    """Return the mean over queries and its 95 % bootstrap percentile interval; differences give a paired one."""
     return float(values.mean()), interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
 
 

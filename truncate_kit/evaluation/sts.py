@@ -16,7 +16,7 @@ from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, 
 def score_pairs(
     encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
-    """Report `evaluate` with stored vectors; data: name of the set."""
+    """Report `evaluate` with stored vectors."""
     stored = StoredVectors(encoder, form)
     correlation = evaluate(stored, pairs)
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
@@ -26,7 +26,7 @@ def score_pairs(
 
 
 def run_sts(run: SuiteRun) -> SuiteReport:
-    """Score the sets of a folder, also without pairs that the model was trained on (option `seen`)."""
+    """Score the sets of a folder, also without trained pairs (option `seen`)."""
     sets, name = find_sts(run.data), run.options["seen"]
     seen = seen_pairs(run.model) if name is None else read_trained_pairs(name)
     if seen is not None and name is None:
@@ -50,7 +50,7 @@ def score_sts(
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        sets: As `find_sts` returns them.
+        sets: As from `find_sts`.
         model: Name in the report.
         seen: Keys of trained pairs (`read_trained_pairs`), to score also without them.
         seen_name: Their source, for the report.

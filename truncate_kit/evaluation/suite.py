@@ -19,7 +19,7 @@ Values = dict[str, int | float | None]
 
 
 def measured_digest(model: str) -> str | None:
-    """Return the SHA-256 of weights, configuration and modules of a folder, None of anything else."""
+    """Return the SHA-256 of a model folder's weights, configuration and modules."""
     from truncate_kit.core.origin import model_digest
 
     folder = local_path(model)
@@ -30,8 +30,8 @@ def measured_digest(model: str) -> str | None:
 class Score(Result):
     """One row of a report; mappings are by column heading.
 
-    Values and their 95 % intervals are in points (× 100), counts are integers, other headings name their unit.
-    Labels are split, metric or kind of vectors; size is the amount measured, such as pairs.
+    Values and 95 % intervals are in points (× 100), counts are integers, other headings name their unit. Labels are
+    split, metric or kind of vectors; `size` is the amount measured.
     """
 
     task: str
@@ -44,17 +44,9 @@ class Score(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport(Result):
-    """Scores of one model.
+    """Scores of one model, and means over tasks by heading.
 
-    Attributes:
-        suite: Name of the suite, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`.
-        model: Name of the model.
-        runtime: `torch` or `onnx`.
-        title: Model, data and measure.
-        rows: Scores.
-        means: Means over tasks, by heading.
-        notes: Conditions of the scores.
-        sha256: See `measured_digest`.
+    `suite` is its name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is `torch` or `onnx`.
     """
 
     suite: str
@@ -79,7 +71,7 @@ class SuiteReport(Result):
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Average over tasks with one row each, without counts and headings that a row lacks."""
+    """Average over tasks with one row each, without counts and incomplete headings."""
     first, *others = (row.values for row in rows)
     columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
     means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
@@ -101,7 +93,7 @@ def report_of(
 class SuiteRun:
     """A loaded model, and the data and options of a suite.
 
-    Unset options are falsy; `work` keeps finished parts for a resume, `note` prints a sentence.
+    Unset options are falsy; `work` keeps finished parts for a resume.
     """
 
     encoder: TextEncoder

@@ -1,8 +1,7 @@
 """Transfer to classification as in BERT-LC: logistic regression on frozen vectors, over random divisions.
 
-Each set is divided ten times into 85 % to train and 15 % to test, by class unless a class is too small. Layers are
-chosen inside the training part: ridge regressions rank all subsets over divisions into 82 % and 18 %, and exact
-logistic regressions choose among the finalists. A run takes hours: finished divisions are kept on disk.
+Layers are chosen inside the training part: ridge regressions rank all subsets, and exact logistic regressions choose
+among the finalists. A run takes hours: finished divisions are kept on disk.
 """
 
 import time
@@ -60,19 +59,10 @@ _PART = Bounds(0, 0.99, whole=False, above=True)
 class TransferSettings(Result):
     """The protocol; the defaults are BERT-LC's if the paper states them.
 
-    Ours: |u − v| and u · v of pairs, divisions by class, and `finalists` (the paper fits every subset).
-
-    Attributes:
-        splits: Random divisions.
-        test_share: Share of test rows, 0 … 1.
-        inner_splits: Divisions of the training part, to choose layers.
-        inner_share: Share of rows that each of these holds out, 0 … 1.
-        max_layers: Most layers in a subset; by default four, three of a large model's 25.
-        finalists: Subsets fitted exactly, the best by ridge regression.
-        fractions: Shares of the training rows, 0 … 1, to score; skipped below `FEWEST_ROWS` rows.
-        head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
-        max_rows: Most rows of a set, drawn by class; by default all.
-        seed: Seed of divisions and draws.
+    Ours: |u − v| and u · v of pairs, divisions by class, and `finalists`: the best subsets by ridge regression are
+    fitted exactly (the paper fits all). Shares are 0 … 1, inner ones of the training part. Subsets have at most four
+    layers by default, three of a large model's 25. `fractions` of the training rows are scored, unless below
+    `FEWEST_ROWS`; `head` feeds means of layers through the trained pooler, as BERT-LC does for SimCSE.
     """
 
     splits: int = setting(10, bounds=_TIMES)
@@ -107,7 +97,7 @@ class Task:
     as_is: Tensor  # of the model's own vectors, (n, p)
     first: Tensor  # row in `states` of each first text, (n,)
     second: Tensor | None = None  # of each second text of a pair
-    cls: Tensor | None = None  # (n, p), of the last layer's first token through the trained pooler
+    cls: Tensor | None = None  # (n, p), the first token of the last layer through the pooler
     states: Tensor | None = None  # of distinct texts, (L', m, d)
     small: Tensor | None = None  # `states` for ridge regressions, (L', m, k) in float64
     activation: nn.Module | None = None  # of the pooler; the states have passed its linear part
@@ -119,7 +109,7 @@ class Task:
         return [subset for size in sizes for subset in combinations(range(layers), size)]
 
     def features(self, subset: Layers, states: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-        """Return features (n, p) of the mean of these layers; by default of all states and rows."""
+        """Return features (n, p) of the mean of these layers; by default of all rows."""
         states = self.states if states is None else states
         assert states is not None
         mean = states[list(subset)].mean(dim=0)
@@ -164,7 +154,7 @@ def prepare_task(
 
 
 def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
-    """Return at most `WIDTH` numbers of each state in float64: a projection, or some coordinates.
+    """Return at most `WIDTH` numbers of each state, float64: a projection, or some coordinates.
 
     A projection would lose non-linear features. Pairs have two features per coordinate.
     """
@@ -179,7 +169,7 @@ def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
 
 
 def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settings: TransferSettings) -> list[float]:
-    """Return the accuracy (0 … 1) of logistic regression for each (features, rows to fit, rows to score)."""
+    """Return accuracies (0 … 1) of logistic regression for each (features, rows to fit, rows to score)."""
 
     def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
         features, train, test = fit
@@ -218,7 +208,7 @@ def drawn_rows(rows: Rows, labels: Labels, count: int | None, seed: int) -> Rows
 
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """Choose the subset with the best mean accuracy over divisions of `rows`."""
+    """Choose the subset with the best mean accuracy over divisions."""
     subsets, labels = task.subsets(settings), task.labels
     folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, seed)
     assert task.small is not None
@@ -240,9 +230,9 @@ def ridge_accuracies(
 ) -> list[float]:
     """Return held-out accuracies (0 … 1) of a ridge classifier on the mean of each subset of layers.
 
-    The mean over a subset D is linear in the states, so its second moments are sums of blocks that all subsets share:
-    X_D' X_D = (1 / |D|²) Σ_{l,m ∈ D} X_l' X_m. A subset then costs one small factorisation. The intercept is not
-    penalised. states: (L', n, k) in float64; folds: rows to fit and rows held out.
+    Second moments of the mean over a subset D are sums of shared blocks, X_D' X_D = (1 / |D|²) Σ_{l,m ∈ D} X_l' X_m, so
+    a subset costs one small factorisation. The intercept is not penalised. states: (L', n, k) in float64; folds: rows
+    to fit and rows held out.
     """
     layers, _, width = states.shape
     indicators = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
@@ -287,7 +277,7 @@ def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers
 
 
 def run_transfer(run: SuiteRun) -> SuiteReport:
-    """Score the sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
+    """Score the sets of a folder; options: `fractions`, `head`, `quick` for a first look."""
     options = {name: value for name in ("fractions", "head") if (value := run.options.get(name))}
     settings = TransferSettings(**options, **(QUICK if run.options.get("quick") else {}))
     sets, seen = find_transfer(run.data), seen_pairs(run.model)
@@ -325,10 +315,10 @@ def score_transfer(
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        sets: As `find_transfer` returns them.
+        sets: As from `find_transfer`.
         model: Name in the report.
         settings: The protocol.
-        pooler: The model's trained pooler, a baseline over the last layer's first token; `head` needs it.
+        pooler: The model's trained pooler, also a baseline over the first token; `head` needs it.
         work: Folder for finished divisions, for a resume.
         progress: True for bars and logs, or a callable.
 
@@ -386,7 +376,6 @@ def _key(task: Task, settings: TransferSettings) -> str:
 def _score(
     data: LabelledSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
 ) -> list[Score]:
-    """Score one set over all splits, for each share with enough training rows."""
     labels, curve, done = task.labels, list[Score](), 0
     parts = divisions(labels, settings.splits, settings.test_share, settings.seed)
     shares = settings.train_rows(len(data))
@@ -439,9 +428,9 @@ def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, se
 def text_features(
     encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the vectors (n, out) and, for an `Encoder`, the states of all layers (L', n, d).
+    """Return the vectors (n, out) and, for an `Encoder`, the states of all layers (L', n, d), in one pass if possible.
 
-    One pass gives both, unless vectors are made of other states. Raises `DataError`.
+    Raises `DataError`.
     """
     if not isinstance(encoder, Encoder):
         return encode_distinct(encoder, texts, progress), None
@@ -457,7 +446,7 @@ def text_features(
 
 
 def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
-    """Return the states (n, d) of the first token after the last layer."""
+    """Return the states (n, d) of the first token in the last layer."""
     states = torch.empty(len(texts), encoder.width, dtype=torch.float32)
     for batch in iter_states(encoder, texts, pooling="cls"):
         states[batch.places] = batch.states[-1]

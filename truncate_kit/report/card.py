@@ -1,4 +1,4 @@
-"""Model cards: the README of a saved model, for the hub and for readers."""
+"""Model cards: the README of a saved model."""
 
 import shutil
 from collections.abc import Sequence
@@ -30,15 +30,7 @@ SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 def card_text(
     result: Any, encoder: "Encoder", origin: Origin, trial: "Trial | None" = None, pairs: "PairSplits | None" = None
 ) -> str:
-    """Write the card of a model.
-
-    Args:
-        result: Result of the method that made it.
-        encoder: The model as it is saved.
-        origin: Its origin file.
-        trial: Trial of a sweep that trained these weights.
-        pairs: Training and test pairs of a sweep.
-    """
+    """Write the card of a saved model; a sweep adds the trial that trained it, and its pairs."""
     view, data, scores = view_of(result), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place_in_words(origin.layer, origin.blocks).partition(" ")
     table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences, *view.details]
@@ -91,16 +83,7 @@ def write_card(
 ) -> str:
     """Write Markdown with the front matter that the hub reads; texts are escaped.
 
-    Args:
-        encoder: The model as it is saved.
-        base_model: Name of the source model.
-        title: Heading.
-        summary: First paragraph.
-        facts: Names and values.
-        table: Scores; the row of the saved model is marked.
-        notes: Paragraphs below the scores.
-        tags: Additional tags for the hub.
-        scores: Data set, metric name of the hub, and test score from 0 to 1.
+    scores: data set, metric name of the hub, and test score from 0 to 1.
     """
     if Path(base_model).is_dir():  # local paths are of no use to others
         title = title.replace(base_model, Path(base_model).resolve().name)
@@ -140,7 +123,7 @@ def write_card(
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
-    """Copy a figure into the folder of a saved model and show it on its card."""
+    """Copy a figure beside a saved model and show it on its card."""
     card = folder / "README.md"
     if not card.is_file():  # removed meanwhile
         return
@@ -152,7 +135,7 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 
 def _usage(encoder: "Encoder") -> list[str]:
-    """Return lines that load the folder; for the graph only if texts need no preparation."""
+    """Return lines that load the folder; the graph only if texts need no preparation."""
     from truncate_kit.models.layer_pooling import LayerPooler
     from truncate_kit.models.pipeline import loading_words
 
@@ -171,12 +154,7 @@ def _usage(encoder: "Encoder") -> list[str]:
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Return lines that encode with sentence-transformers.
-
-    Args:
-        place: Folder.
-        own_pooling: Whether the folder has its own pooling file.
-    """
+    """Return lines that encode with sentence-transformers."""
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"
@@ -185,13 +163,7 @@ def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str
 
 
 def onnxruntime_lines(place: str, file: str, max_length: int) -> str:
-    """Return lines that encode with a graph, without torch and this package.
-
-    Args:
-        place: Folder.
-        file: Name of the graph.
-        max_length: In tokens.
-    """
+    """Return lines that encode with a graph, without torch and this package; `max_length` in tokens."""
     return f"""import numpy
 import onnxruntime
 from tokenizers import Tokenizer
@@ -208,7 +180,6 @@ vectors = session.run(['sentence_embedding'], {{'input_ids': ids, 'attention_mas
 
 
 def _inherited(name: str) -> dict[str, Any]:
-    """Return base model, language and licence; a folder inherits them from its own card."""
     folder = miniature_path(name) or Path(name)
     if not folder.is_dir():
         return {"base_model": name}

@@ -1,4 +1,4 @@
-"""Draw plots by matplotlib, as PNG files or as SVG in a page with the colours of its theme."""
+"""Draw plots by matplotlib, as PNG files or as SVG for a page."""
 
 import io
 import math
@@ -20,10 +20,10 @@ from truncate_kit.core.files import replacing
 from truncate_kit.core.wording import harmless
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
 
-ABREAST = 3  # panels of a figure
+ABREAST = 3  # panels
 TIP = "tip: "  # prefix of ids with a text for the mouse
-_MOST_NUMBERS = 200  # cells of a heat map with readable numbers
-_MOST_BELOW = 12  # entries of a legend below a panel; longer ones stand beside it
+_MOST_NUMBERS = 200  # readable in a heat map
+_MOST_BELOW = 12  # entries of a legend below a panel, else beside it
 _PAGE: dict[Any, Any] = {
     "font.size": 11,
     "legend.fontsize": 9.5,
@@ -34,7 +34,6 @@ _PAGE: dict[Any, Any] = {
 }
 _FIXED = "#010101"  # stays black on dark pages
 _NAMES = ("blue", "sky", "green", "vermilion", "orange", "purple", "grey")
-# The style sheet has each for light and for dark pages.
 _THEMED = dict(zip((BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE, GREY), map("var(--{})".format, _NAMES), strict=True))
 _THEMED[INK] = "currentColor"
 _FAMILY = re.compile(r"""(?<=font-family: )[^;"]+|(?<=px) '[^;"]+""")  # differs between versions of matplotlib
@@ -46,15 +45,9 @@ _ROUNDED = re.compile(r"(\d+\.\d\d)\d+")
 
 
 def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
-    """Write the plots of a view as PNG files and return their paths; plots of one name share a file.
+    """Write a view's plots as PNG files and return their paths; plots of one name share a file.
 
-    Args:
-        view: View with the plots.
-        folder: Folder for the files.
-        ending: Suffix of each name.
-
-    Raises:
-        FileProblemError: A file cannot be written.
+    Raises `FileProblemError`.
     """
     names = dict.fromkeys(plot.file for plot in view.plots if plot.file)
     return [
@@ -64,7 +57,7 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
 
 
 def write_plots(plots: Sequence[Plot], path: Path) -> Path:
-    """Write plots side by side, or two of them one above the other, as one PNG. Raises `FileProblemError`."""
+    """Write plots side by side, or two one above the other, as one PNG. Raises `FileProblemError`."""
     across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
     curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
     size = (9.0, 4.5 * rows + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
@@ -140,7 +133,6 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 
 def _draw_heat(axes: Axes, plot: Plot) -> None:
-    """Draw rows of colored cells, with their numbers if these can be read."""
     known = [value for row in plot.heat for value in row if value is not None]
     low, high = plot.heat_range or (min(known), max(known))
     rows, columns = len(plot.heat), len(plot.heat[0])
@@ -164,13 +156,13 @@ def _draw_heat(axes: Axes, plot: Plot) -> None:
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     """Write a PNG. Raises `FileProblemError`."""
-    for text in figure.findobj(Text):  # names from outside are no formulas
+    for text in figure.findobj(Text):  # names are no formulas
         plain = harmless(text.get_text())
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # scripts that the font lacks
         figure.set_dpi(dpi)
-        figure.draw_without_rendering()  # lays out once: else savefig draws everything twice
+        figure.draw_without_rendering()  # lays out once: else savefig draws twice
         figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path

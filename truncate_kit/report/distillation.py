@@ -1,4 +1,4 @@
-"""The view of a distillation: numbers of blocks, graphs, and what was chosen."""
+"""The view of a distillation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, T
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
 
-_SAID_CHANCE = 5  # share × 100 of nearest texts in common by chance, from which on it is said
-_LARGEST = 9.0  # points across a mark of all dimensions
+_SAID_CHANCE = 5  # share × 100 of common nearest texts by chance, from which to mention it
+_LARGEST = 9.0  # points of a mark with all dimensions
 _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int8", True): "v"}
 """By precision, and whether words went."""
 
 
 def view_distill_result(result: DistillResult) -> View:
-    """Show numbers of blocks before and after learning, and the graphs that were measured."""
+    """Show numbers of blocks before and after learning, and measured graphs."""
     from truncate_kit.methods.distill.settings import graph_within
     from truncate_kit.report.training import vocabulary_sentences
 
@@ -65,7 +65,6 @@ def view_distill_result(result: DistillResult) -> View:
 
 
 def _learned(result: DistillResult) -> str:
-    """Describe how the chosen blocks learned."""
     student, settings, source = result.student, result.settings, result.settings.teacher
     if not student.scores:
         return f"This is {source} itself."
@@ -78,12 +77,10 @@ def _learned(result: DistillResult) -> str:
 
 
 def _same_size(kept: Sequence[Scored], row: Scored) -> Cell:
-    """Return the score of what a rule keeps of as many blocks."""
     return next((score for blocks, score in kept if len(blocks) == len(row[0])), None)
 
 
 def _notes(result: DistillResult) -> list[str]:
-    """Return cautions about the data, the machine, and what learning has cost."""
     student, model, notes = result.student, Path(result.model).name, list[str]()
     untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
     if result.num_seen:
@@ -108,7 +105,7 @@ def _notes(result: DistillResult) -> list[str]:
 
 
 def texts_in_words(texts: dict[str, int]) -> str:
-    """Describe the learned texts, and what was left out."""
+    """Describe learned and omitted texts."""
     middle, long = texts["middle"], texts["long"]
     said = f"{texts['num_texts']:,} distinct texts, {middle} tokens in the middle, 95 of 100 at most {long}"
     said += f", {texts['cut']:,} cut at the model's length" if texts["cut"] else ""
@@ -119,12 +116,12 @@ def texts_in_words(texts: dict[str, int]) -> str:
 
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:
-    """Write the correlation with its interval; None without one."""
+    """Write the correlation with its interval."""
     return None if agreement is None else with_interval(agreement.correlation, (agreement.low, agreement.high))
 
 
 def choice(result: DistillResult) -> str:
-    """Describe the chosen blocks, their speed, and their agreement with the full model."""
+    """Describe the choice, its speed, and its agreement with the full model."""
     from truncate_kit.methods.distill.settings import NEAR
 
     student, agreement, scores = result.student, result.student.agreement, result.scores
@@ -156,7 +153,6 @@ def choice(result: DistillResult) -> str:
 
 
 def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
-    """Describe the graph of the frontier that the budget takes."""
     budget = result.budget
     if not result.frontier or budget.blocks is not None:
         return []
@@ -176,7 +172,7 @@ def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
 
 
 def sizes_table(result: DistillResult) -> Table:
-    """List each number of blocks, the full model last; speeds are relative, and texts per second in torch."""
+    """List each number of blocks, the full model last."""
     full, needed = result.candidates[-1], ""
     if result.needed is not None:
         needed = f", {result.needed:.2f} stands for {in_points(result.budget.within or 0)} less"
@@ -196,12 +192,12 @@ def sizes_table(result: DistillResult) -> Table:
             "texts/s": "texts_per_second:,.0f",
         },
         marked=result.student,
-        detail=bool(result.frontier),  # which holds what these rows are for
+        detail=bool(result.frontier),  # which replaces these rows
     )
 
 
 def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> Table:
-    """List the graphs with their scores by dimensions; every: also the graphs that others beat."""
+    """List the graphs with their scores by dimensions; every: also beaten ones."""
     full, at = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
     graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
     wanted = {row.graph for row in result.frontier if every or row in (full, taken) or not row.dominated}
@@ -226,12 +222,10 @@ def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> T
 
 
 def _costs(full: LeanModel) -> dict[str, Column]:
-    """Return the columns of relative speed and of size."""
     return {"speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×", "MB": "megabytes:.1f"}
 
 
 def _sizes_plot(result: DistillResult) -> Plot:
-    """Draw each number of blocks by its speed and score, before and after learning, and the choice."""
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
     best = {len(full.blocks): (full.blocks, full.untrained)}
@@ -252,7 +246,7 @@ def _sizes_plot(result: DistillResult) -> Plot:
     series.append(ring(result.speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
     axes = (
         f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
-        f"score in points\n({result.metric})",  # two lines: names of layers make it longer than the axis
+        f"score in points\n({result.metric})",  # layer names make it longer than the axis
     )
     title = f"Blocks of {Path(result.model).name}: score against speed"
     return Plot("sizes", title, *axes, series, file="frontier")
@@ -261,7 +255,7 @@ def _sizes_plot(result: DistillResult) -> Plot:
 def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
     """Draw every graph by speed and score.
 
-    Color is the precision, shape the words too, size the dimensions; a graph that another one beats is hollow.
+    Color and shape: precision and words; size: dimensions; hollow: beaten.
     """
     full, labelled, series = result.frontier[0], set[tuple[str, bool]](), list[Series]()
     for row in result.frontier:
@@ -271,7 +265,7 @@ def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
         look: dict[str, Any] = {
             "marker": _MARKS[kind],
             "hollow": row.dominated,
-            "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # the area is the share of dimensions
+            "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # area: share of dimensions
             "texts": [str(len(row.blocks))] if (row.dims, row.words) == (full.dims, full.words) else (),
             "tip": tip + ", beaten" * row.dominated,
         }

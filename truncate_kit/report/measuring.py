@@ -1,4 +1,4 @@
-"""Views of measurements: benches, exported graphs, scores, searches, evaluation suites and encoded files."""
+"""Views of benches, exported graphs, evaluation suites and encoded files."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -42,7 +42,7 @@ _TITLES = {
 
 
 def view_bench_report(report: BenchReport) -> View:
-    """Show speed, memory and quality: the gain, each runtime, and each timing."""
+    """Show the gain, each runtime, and each timing."""
     where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
@@ -73,7 +73,6 @@ def view_bench_report(report: BenchReport) -> View:
 
 
 def _storage(width: int) -> str:
-    """State the storage of 10⁹ vectors in each format."""
     forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
     return ", ".join(f"{form.bytes_per_vector(width):,} GB in {form.precision}" for form in forms)
 
@@ -100,7 +99,6 @@ def _model(report: BenchReport, role: str) -> BenchedModel:
 
 
 def _runs(row: Any) -> str:
-    """Name a model and a runtime."""
     return f"{row.role}, {BACKENDS[row.backend].title}"
 
 
@@ -135,7 +133,7 @@ def overview_table(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
-    """Show each timing; for lean also its factor to full in `BASE`, split into layers × runtime."""
+    """Show each timing, and lean's factor to full in `BASE`, split into layers × runtime."""
 
     def faster(row: Any) -> Cell:
         place = row.scenario, row.batch_size, row.length
@@ -164,9 +162,9 @@ def _shape(row: Any) -> str:
 
 
 def gained_table(report: BenchReport) -> Table | None:
-    """Compare size, score and speed of lean and full; None if no runtime timed both.
+    """Compare size, score and speed of lean and full.
 
-    Full runs in `BASE` and lean as a graph if both were timed; else both in one runtime.
+    Full runs in `BASE` and lean as a graph if possible; else both in one runtime.
     """
     shared = compared_in(report)
     if shared is None:
@@ -198,9 +196,9 @@ def gained_table(report: BenchReport) -> Table | None:
 
 
 def bench_plot(report: BenchReport) -> Plot | None:
-    """Draw speed against quality of each model in each runtime; None without scores.
+    """Draw speed against quality of each model in each runtime.
 
-    Color: precision. Shape: runtime. Filled: lean; hollow: full. A line joins both in one runtime.
+    Color: precision. Shape: runtime. Filled: lean; hollow: full.
     """
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
@@ -239,7 +237,7 @@ def bench_plot(report: BenchReport) -> Plot | None:
 
 
 def compared_in(report: BenchReport) -> str | None:
-    """Return the runtime that timed both and is fastest for lean, preferably in the precision of the scores."""
+    """Return the fastest runtime for lean that timed both, preferably in the precision of the scores."""
     base = report.quality_backend or BASE
 
     def rank(backend: str) -> tuple[bool, float]:
@@ -308,7 +306,7 @@ def view_encoded_file(result: "EncodedFile") -> View:
 
 
 def view_suite_report(report: "SuiteReport") -> View:
-    """Show the scores of a suite, of a search or of graded pairs: a row per task, and their means."""
+    """Show the scores of tasks and their means."""
     labels = dict.fromkeys(heading for row in report.rows for heading in row.labels)
     headings = dict.fromkeys(heading for row in report.rows for heading in row.values)
     tasks = {row.task for row in report.rows}
@@ -335,7 +333,6 @@ def _written(heading: str, value: float | None) -> str:
 
 
 def _curves(report: "SuiteReport") -> Sequence[Plot]:
-    """Draw accuracy against the number of training rows, a panel per set, if there are several shares of them."""
     plots = list[Plot]()
     rows = [row for row in report.rows if "as it is" in row.values]
     for task in dict.fromkeys(row.task for row in rows if "share" in row.labels):

@@ -1,4 +1,4 @@
-"""One HTML page of a workspace, or of two side by side; it opens without a network."""
+"""One HTML page of one or two workspaces, without a network."""
 
 import base64
 import functools
@@ -39,7 +39,7 @@ from truncate_kit.training.cutting import CutResult
 PAIRS = "PAIRS.csv"  # placeholder in commands
 FASTER = 1.1  # smaller factors are no reason to change a model
 LOSS = 1.0  # points: a loss that an interval must exclude
-SEEDS = 3  # fewer seeds are noted as few
+SEEDS = 3  # fewer are noted
 
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
 """Our own modules in modules.json; other code of a folder is not recommended."""
@@ -55,16 +55,7 @@ _RESULTS: dict[Method, type[Result]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReport(Result):
-    """A page that was written.
-
-    Attributes:
-        page: File.
-        file_bytes: Size.
-        recommendations: One sentence for each run.
-        grounds: Reasons of each.
-        commands: Commands that add missing parts.
-        missing: Part that each of them adds.
-    """
+    """A written page; grounds are per recommendation, `missing` parts per command."""
 
     page: str
     file_bytes: int
@@ -78,16 +69,8 @@ class PageReport(Result):
 class Run:
     """Results in a workspace.
 
-    Attributes:
-        workspace: The workspace.
-        model: Folder of the lean, else the combined, else the frozen model.
-        made: Origin of that model.
-        origin: Name of the source model; empty if unknown.
-        results: Results of methods; first the one that made `model`.
-        profile: Result of `analyze`.
-        benches: Results of `bench` for these weights, first those on the user's pairs.
-        graphs: Results of `export`.
-        notes: Problems of files.
+    `model` is the lean, else the combined, else the frozen one, made by the first result from `origin`, if known. The
+    first benches are on the user's pairs.
     """
 
     workspace: Workspace
@@ -115,7 +98,7 @@ class Run:
         return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
 
     def bench_command(self) -> str:
-        """Return the bench command with the last data, or with a placeholder for the user's pairs."""
+        """Return the bench command with the last data, or a placeholder for pairs."""
         last = self.workspace.remembered()
         data, alone = last.benched or DataSource(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
@@ -209,7 +192,6 @@ def sections(run: Run) -> list[View]:
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Make anchors and plots of views unique."""
     return [
         replace(
             view,
@@ -245,7 +227,6 @@ def snippets(run: Run) -> list[tuple[str, str]]:
 
 
 def _environment(run: Run, notes: Sequence[str]) -> View:
-    """Show data, settings, versions and machine."""
     rows: dict[str, object] = {}
     if (made := run.made) is not None:
         rows |= {"method": made.method, "made from": made.model, "data": made.data, "fingerprint": made.fingerprint}
@@ -290,7 +271,6 @@ def recommend(run: Run) -> tuple[str, list[str]]:
 
 
 def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, str]:
-    """Decide by score difference, its interval, and speed."""
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and its score was not compared on your pairs"
@@ -309,7 +289,7 @@ def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, st
 
 
 def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, float] | None:
-    """Return the scores with an interval, if any; add the reason to `grounds`."""
+    """Return scores with an interval; add the reason to `grounds`."""
     bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
     if bench is not None and bench.quality is not None:
         quality, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
@@ -329,7 +309,7 @@ def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, fl
 
 
 def comparison(runs: dict[str, Run]) -> list[View]:
-    """Return the sections of a page of two runs, with notes if they cannot be compared."""
+    """Return the sections for two runs, with notes if they cannot be compared."""
     benches = {letter: run.bench for letter, run in runs.items() if run.bench is not None}
     reports = benches.values()
     notes = [
@@ -352,10 +332,7 @@ def comparison(runs: dict[str, Run]) -> list[View]:
 def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
     """Write one or two workspaces as one HTML file.
 
-    Args:
-        run: Workspace.
-        other: Workspace to compare.
-        out: File; by default `report.html` in `run`, or `comparison.html` for two.
+    `out` is by default `report.html` or `comparison.html` in `run`.
 
     Raises:
         UsageError: The workspace is empty, or `out` is no HTML file.
@@ -393,7 +370,7 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
 
 
 def in_notebook(result: Result) -> str:
-    """Return a result as HTML for a notebook cell, without scripts."""
+    """Return HTML for a notebook cell, without scripts."""
     style = Markup(_own_text("notebook.css"))
     return _templates().get_template("notebook.html").render(view=view_of(result), style=style)
 

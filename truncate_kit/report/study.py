@@ -86,7 +86,6 @@ def write_tables(result: StudyResult, folder: Path) -> None:
 
 
 def _figures(row: StudyRow) -> dict[str, object]:
-    """Return scores, sizes and published figures by column."""
     scores = row.scores
     values = {"layer": scores.layer, "parameters": scores.parameters, "paper_parameters": row.paper_parameters}
     values |= {f"{name}{end}": getattr(scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
@@ -103,7 +102,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> No
 
 
 def page(result: StudyResult) -> str:
-    """Write Markdown with best layers, curves, all layers, Pareto front and CKA of each task."""
+    """Write Markdown with all tables and plots of each task."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
         rows, lines = result.of(None, task), summaries(result, task)
@@ -136,7 +135,6 @@ def page(result: StudyResult) -> str:
 
 
 def _paper_table(lines: Sequence[Summary]) -> Table:
-    """Show the best-dev and the last layer of each model, with the paper's parameter count."""
     rows = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
     columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.scores.layer)}
     columns["parameters, millions"] = lambda row: row.paper_parameters / 1e6
@@ -159,7 +157,6 @@ def _layer_table(rows: Sequence[StudyRow]) -> Table:
 
 
 def _plots(result: StudyResult, task: str) -> list[Plot]:
-    """Draw scores by layer for each model and for all, scores by parameters, and CKA."""
     rows = {model: own_rows for model in result.models() if (own_rows := result.of(model, task))}
     unit = f"points ({next(iter(rows.values()))[0].metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
@@ -199,7 +196,6 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
 
 
 def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Series:
-    """Draw a Pareto front as steps."""
     front = [(row.scores.parameters / 1e6, row.scores.test) for row in pareto_front(rows)]
     steps = [*chain(*(((x, y), (there, y)) for (x, y), (there, _) in pairwise(front))), front[-1]]
     x, y = zip(*steps, strict=True)

@@ -1,4 +1,4 @@
-"""Views by layer: analyses, fine-tuning, contrastive training, frozen heads, combined layers and cuts."""
+"""Views by layer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ Scores = dict[str, tuple[float | None, ...]]
 
 
 def _best(profile: LayerProfile, scores: Scores) -> str | None:
-    """Name the layer that scores highest untrained, and the last layer."""
     measure = next((name for name in scores if name != "Spearman"), "Spearman")
     known = {layer: value for layer, value in enumerate(scores.get(measure, ())) if value is not None}
     if not known:
@@ -91,7 +90,6 @@ def _best(profile: LayerProfile, scores: Scores) -> str | None:
 
 
 def _profile_notes(profile: LayerProfile) -> list[Any]:
-    """Describe the texts and the comparison."""
     left_out = [(profile.num_repeats, "repeats left out"), (profile.num_not_drawn, "more not drawn")]
     texts = [f"{profile.num_texts:,} distinct texts", *(f"{count:,} {what}" for count, what in left_out if count)]
     alone, not_held = profile.reference is None, [at for at, count in enumerate(profile.parameters) if count is None]
@@ -109,7 +107,6 @@ def _profile_notes(profile: LayerProfile) -> list[Any]:
 
 
 def _layers(profile: LayerProfile, title: str, scores: Scores) -> Table:
-    """Show all measures by layer."""
     drop, curve, without = profile.drop, profile.cka, profile.cka_without_outliers
 
     def named(layer: int) -> str:
@@ -145,7 +142,6 @@ def _matrix(profile: LayerProfile) -> Table:
 
 
 def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[Any]:
-    """Draw CKA by layer with its interval, CKA of every pair of layers, and the untrained scores."""
     layers, drop, curve, without = range(profile.depth + 1), profile.drop, profile.cka, profile.cka_without_outliers
     over: dict[str, Any] = {"whole": True, "file": "curve"}
     if drop is not None and drop.from_layer is not None:
@@ -208,7 +204,7 @@ def view_sweep_result(result: SweepResult) -> View:
 
 
 def certainty_in_words(sure: Certainty) -> str:
-    """Name layers that dev scores cannot tell apart, and layers that were not compared."""
+    """Name layers that dev scores cannot tell apart or did not compare."""
     by = f"95 % intervals over dev pairs{' and seeds' if sure.seeds > 1 else '; one seed'}"
     said = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
     if len(sure.alike) > 1:
@@ -225,12 +221,7 @@ def seeds_in_words(rows: Sequence[LayerScores]) -> str:
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
-    """Show scores by layer.
-
-    Args:
-        result: Sweep.
-        marked: Marked layer; None marks the chosen layer.
-    """
+    """Show scores by layer; mark a layer, by default the chosen one."""
     ends = {result.chosen: " (chosen)"}
     ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
     counts = f"{seeds_in_words(result.rows)}, {counted(result.training.epochs, 'epoch')}"
@@ -255,7 +246,6 @@ def _trials(title: str, trials: Sequence[Trial], sweep: SweepResult | None = Non
 
 
 def _sweep_plot(result: SweepResult) -> Plot:
-    """Draw scores by layer, search, choice, full model and predicted drop."""
     depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
     look: dict[str, Any] = {"color": GREY, "width": 0.8}
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
@@ -345,7 +335,7 @@ def view_layer_weights(weights_of: LayerWeights) -> View:
     """Show the weight of each layer for some sentences."""
     shares = [[100 * weight for weight in weights] for weights in weights_of.weights]
     low, high = min(map(min, shares)), max(map(max, shares))
-    # Start at 0, or at the lowest weight if that is negative or all weights are similar.
+    # Start at 0, or at the lowest weight if negative or similar to all others.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
     rows, title = (
         [_shortened(text) for text in weights_of.texts],
@@ -408,7 +398,6 @@ def _steps(report: FrozenReport) -> Table:
 
 
 def _frozen_plots(report: FrozenReport) -> list[Plot]:
-    """Draw each block alone, reconstruction losses, and heads on the lowest blocks."""
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE
 
     colors, unit = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}, "Spearman × 100 on test"
@@ -456,7 +445,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 
 
 def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
-    """Draw means with one deviation over seeds or splits."""
+    """Draw means with one deviation."""
     label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
     spread = [span.std for span in spans.values()] if number > 1 else ()
     means = [span.mean for span in spans.values()]
@@ -502,12 +491,11 @@ def view_combination_report(report: CombinationReport) -> View:
 
 
 def _combination_plots(report: CombinationReport) -> list[Plot]:
-    """Draw the best combination by size, and the effect of each layer."""
     from truncate_kit.methods.bert_lc.settings import LAST
 
     last, effects = report.baseline(LAST, "test"), report.effects()
     sizes, bars = list[Series](), list[Series]()
-    for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):  # side by side
+    for (side, color), shift in zip(_SIDES.items(), (-1, 1), strict=True):
         every = range(1, len(report.splits[0].by_size) + 1)
         spans = {size: span for size in every if (span := report.size(size, side)) is not None}
         sizes.append(_means(side, spans, len(report.splits), "split", color, 0.06 * shift))

@@ -28,15 +28,7 @@ LAYERS = "layer (0 = embeddings)"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        title: Title.
-        columns: Headings, the most important first.
-        rows: Cells by row.
-        marked: Index of the marked row.
-        detail: Fold on a page; print with `--verbose` only.
-    """
+    """A table of texts, the most important columns first; `detail` is folded or needs `--verbose`."""
 
     title: str
     columns: Sequence[str]
@@ -55,16 +47,10 @@ class Table:
         marked: Any = None,
         detail: bool = False,
     ) -> Self:
-        """Make a table; empty columns after the first are left out.
+        """Make a table of objects; empty columns after the first are left out.
 
-        Args:
-            title: Title.
-            rows: Objects.
-            columns: By heading a function of the row, or its attribute with an optional format: `dev`, `seconds:.1f`,
-                or `dev:±` for a mean with the deviation `dev_std`. None becomes a dash.
-            last: Cells of an additional last row, such as means.
-            marked: Marked row.
-            detail: See `Table`.
+        A column is a function of the row, or an attribute with an optional format: `dev`, `seconds:.1f`, or `dev:±` for
+        a mean with `dev_std`. `last` is an additional row; `marked` is one of the rows.
         """
         every = list(rows)
         cells = [[_cell(row, column) for column in columns.values()] for row in every]
@@ -78,7 +64,7 @@ class Table:
         return len(self.rows)
 
     def markdown(self) -> str:
-        """Return the table as Markdown, without title and final newline."""
+        """Return Markdown, without title and final newline."""
         rows = [[in_markdown(cell) for cell in row] for row in self.rows]
         if self.marked is not None:
             rows[self.marked][0] = f"**{rows[self.marked][0]}**"
@@ -102,20 +88,10 @@ def _text(value: Cell, form: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points, a line through them, or both.
+    """Points, a line through them, or both; a missing y interrupts the line.
 
-    Attributes:
-        x, y: Points; a missing y interrupts the line.
-        label: Entry of the legend; empty for no entry.
-        color: `#rrggbb`.
-        marker, line: Names of matplotlib; empty draws no marker or line.
-        spread: Half the height of error bar and band.
-        low, high: Ends of an asymmetric band.
-        hollow: Draw markers as outlines.
-        size, width: Marker size and line width in points.
-        texts: Texts beside the points.
-        tip: Text under the mouse on a page.
-        bar: Width of bars from 0 to each point; 0 draws no bars.
+    Marker and line have matplotlib's names, or are empty; sizes are in points. `spread` is half the height of error bar
+    and band, `low` and `high` bound an asymmetric band, and `bar` is the width of bars from 0.
     """
 
     x: Sequence[float]
@@ -143,24 +119,10 @@ def ring(x: float, y: float | None, label: str) -> Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One panel: series over two axes, or a heat map.
+    """One panel: series over two axes, the last on top, or a heat map.
 
-    Attributes:
-        name: Unique name on a page.
-        title: Title in a file, caption and alternative text on a page.
-        x, y: Labels of the axes.
-        series: Series; the last one lies on top.
-        levels: Horizontal lines: height, label and color.
-        shade: Start, end and label of a range of x.
-        heat: Rows of values instead of series.
-        rows: Names of the rows of `heat`.
-        heat_range: Values of the first and the last color; by default lowest and highest.
-        ticks: Positions on x with names.
-        whole: Use whole numbers as ticks of x.
-        x_range, y_range: Limits of the axes.
-        logarithmic: Use a logarithmic y axis.
-        file: File name without ending; plots of one name share a file; empty for pages only.
-        on_page: Show on a page.
+    Levels are height, label and color of horizontal lines; `shade` is start, end and label of a range of x; `ticks` are
+    named positions on x. Plots of one `file` name share a file.
     """
 
     name: str
@@ -185,18 +147,10 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Texts, tables and plots of a result; None, False and empty tables are left out.
+    """Texts, tables and plots of a result, the most important first; empty ones are left out.
 
-    Attributes:
-        key: Anchor on a page.
-        title: Title.
-        tables: Tables, the most important first.
-        sentences: The choice and its reasons.
-        notes: Cautions; printed on stderr.
-        details: Sentences for the page and `--verbose`.
-        plots: Plots.
-        snippets: Titled lines to copy from a page.
-        missing: Titled commands that add missing parts.
+    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` has
+    titled commands that add missing parts.
     """
 
     key: str
@@ -226,7 +180,7 @@ _MODULES = {
 
 
 def view_of(result: Any) -> View:
-    """Return the view of a result; by default a table of its fields. Imports no torch."""
+    """Return the view of a result, else a table of its fields. Imports no torch."""
     kind = type(result).__name__
     for module in (module for module, kinds in _MODULES.items() if kind in kinds.split()):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
@@ -276,7 +230,7 @@ def data_sentences(splits: "PairSplits") -> list[str]:
 
 
 def overlap_warning(overlap: "Overlap") -> str | None:
-    """Describe the overlap of test and train; None without overlap."""
+    """Describe the overlap of test and train."""
     if not overlap.test_sentences_in_train:
         return None
     same, either = overlap.train_test
@@ -329,7 +283,7 @@ def view_diagnosis(diagnosis: "Diagnosis") -> View:
 
 
 def view_page_report(report: "PageReport") -> View:
-    """Show the recommendation, missing parts, and the path of the page."""
+    """Show recommendation, missing parts, and path."""
     missing = [f"{why}. This adds it: {command}" for why, command in zip(report.missing, report.commands, strict=True)]
     size = f"{report.file_bytes / 1e3:,.0f} kB, opens without a network"
     return View("page", "Page", (), [*report.recommendations, *missing, f"Page: {report.page} ({size})"])
