@@ -272,7 +272,7 @@ class Distillation(Learning):
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
         """Measure the full model and new students with weights, if asked for; return all graphs and `Measured.covered`.
 
-        Without the option, return earlier graphs only if the chosen model is among them.
+        Without the option, return graphs only if the chosen model is among them.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]

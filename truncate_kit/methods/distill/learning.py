@@ -211,7 +211,7 @@ def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
 class TaughtTexts:
     """Texts with the teacher's vectors (n, out), both read from the disk.
 
-    full: the full model and the blocks that the student keeps of it, for `states`.
+    full: the full model and the kept blocks, for `states`.
     """
 
     head: nn.Module | None = None
@@ -328,7 +328,7 @@ def student_run(
 class Learning:
     """State of one distillation in every process of a group: held-out texts, evaluators and runs.
 
-    `data` chooses and reports; without it agreement chooses. Only the leading process opens `runs`.
+    Agreement chooses without `data`. Only the leading process opens `runs`.
     """
 
     def __init__(

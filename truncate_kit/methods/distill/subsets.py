@@ -228,7 +228,7 @@ def beam_cost(depth: int, beam: int) -> tuple[int, int]:
 def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
     """Yield numbers of shortened texts and widths of the beam, slowest first.
 
-    All texts, cut, halved down to `FEWEST_SEARCHED`; then narrower beams. Above `EXACT_DEPTH` all ways are beams.
+    Texts get shorter and fewer, then beams narrower. No number: whole texts; no width: every subset.
     """
     fewest, numbers = total, [None, total]
     while fewest > FEWEST_SEARCHED:

@@ -72,7 +72,7 @@ def run_study(
         DivergedError: A model diverged on a task; raised after all others were run.
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
-    with run_lock(folder), ExitStack() as held:  # alone
+    with run_lock(folder), ExitStack() as held:  # no second process meanwhile
         check_study(study, device)
         published = read_published(study.published)
         held.enter_context(_needed(study, folder))
@@ -81,7 +81,7 @@ def run_study(
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
         for part in _parts(study, folder, watcher, engine, device):
             watcher.part(f"{part.name}, {part.task.name}")
-            place = (part.prior.name, part.task.name)  # of CKA
+            place = (part.prior.name, part.task.name)
             compared = part.model.name == study.cka or place in references
             try:
                 rows += part.rows(study, published, compared)
@@ -115,7 +115,7 @@ def adapt_all(
                 if study.tasks_of(model, prior):
                     _adapted(loaded, prior, folder, progress, group)
     if group.leads and _adapts(study):
-        mark_unfinished(folder / "adapted")  # for `run_study`
+        mark_unfinished(folder / "adapted")
 
 
 def _needed(study: Study, out: Path) -> AbstractContextManager[None]:
