@@ -91,6 +91,14 @@ def test_a_header_that_names_no_columns_is_hinted_at(tmp_path, name, content, wo
         assert word in caught.value.hint
 
 
+def test_parquet_text_that_is_not_utf8_is_refused(tmp_path):
+    broken = pyarrow.array([b"\xf4"]).view(pyarrow.string())
+    table = pyarrow.table({"sentence1": broken, "sentence2": ["b"], "score": [1.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        read_pairs(tmp_path / "p.parquet")
+
+
 def test_parquet_rows_are_counted_and_not_read_through_pythons_own_file(tmp_path, monkeypatch):
     """Threads of the reader that called back into Python at its end stopped the process with exit code 134."""
     path, kinds, real = tmp_path / "p.parquet", [], pyarrow.parquet.ParquetFile

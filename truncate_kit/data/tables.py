@@ -210,7 +210,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
                 if batch.num_rows:
                     yield table_from_arrow(str(path), batch, first)
                 first += batch.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         hint = "Copy or download the file again."
         raise DataError(f"{path} is not a whole Parquet file ({first_line(error)}).", hint=hint) from error
 
