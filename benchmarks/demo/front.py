@@ -27,7 +27,7 @@ PARSER = new_parser(__doc__)
 
 def timed(text: str) -> list[tuple[str, str, float, float]]:
     """Return model, runtime, Spearman × 100 and sentences a second of each row of `bench`."""
-    rows = re.findall(r"│ (lean|full), (.+?) +│ +([\d.]+) │ +[\d.]+ │ +([\d,]+) │", text)
+    rows = re.findall(r"(?m)^(lean|full), (.+?)  +([\d.]+) +[\d.]+ +([\d,]+) ", text)
     return [(model, runtime, float(score), float(speed.replace(",", ""))) for model, runtime, score, speed in rows]
 
 
