@@ -80,10 +80,6 @@ class RetrievalSet:
         metric = [] if self.metric == "ndcg" else [self.metric]
         return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
 
-    def queries_fingerprint(self) -> str:
-        """Return the SHA-256 of the queries, which seeds the draw of selection queries."""
-        return hashlib.sha256(json.dumps(self.queries).encode()).hexdigest()
-
     @property
     def own_documents(self) -> tuple[int | None, ...]:
         """Return each query's own document (same id, ends in its text, no answer), which searches exclude."""
