@@ -52,7 +52,7 @@ _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 def begin(command: Any, quiet: bool = False, verbose: bool = False) -> None:
     """Set the command that messages name, and its verbosity."""
-    RUN.__init__(command=command, quiet=quiet, verbose=verbose, more_said=False)  # type: ignore[misc]  # set anew
+    vars(RUN).update(command=command, quiet=quiet, verbose=verbose, more_said=False)
 
 
 def in_options(text: str) -> str:

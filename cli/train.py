@@ -577,7 +577,7 @@ def combine(
         report.write(workspace.combination_file)
         try:
             head = trained if settings.head else None
-            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]
+            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]  # checked there
             chosen = report.settings.to_dict() | {"layers": report.chosen}
             origin = origin_of("combine", encoder, lean, data=scored, settings=chosen)
             save_encoder(lean, workspace.combined, model_card=report.card(lean, origin), origin=origin)

@@ -24,7 +24,7 @@ def gradients_and_adaptation(folder: Path, out: Path, group: Group) -> tuple[dic
     head = load_masked_head(encoder)
     examples = MaskedTexts(encoder, encoder.token_ids(TEXTS), head, part=32, group=group)
     torch.manual_seed(7 + group.rank)  # the leading process draws what is hidden, whatever the others would draw
-    examples.loss(encoder, range(77)).backward()  # type: ignore[no-untyped-call]
+    examples.loss(encoder, range(77)).backward()
     group.sum_gradients(torch.nn.ModuleList([encoder, head]))
     found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
     model, result = adapted(load_encoder(folder), TEXTS, out, SETTINGS, group=group)

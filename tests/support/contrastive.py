@@ -48,7 +48,7 @@ def gradients_and_training(folder: Path, group: Group, chunk: int | None) -> tup
     texts = words(5, 20)
     found = {"before": encoder.vectors(texts)}
     encoder.train()
-    examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()  # type: ignore[no-untyped-call]
+    examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()
     group.sum_gradients(encoder)
     found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
     encoder.zero_grad(set_to_none=True)

@@ -215,7 +215,9 @@ class _Measurer:
         return layer_states(self.models[0], texts, prompt=prompt, progress=self.progress, **options)
 
     def _batches(self, texts: Sequence[str], start: int, total: int) -> Iterator[tuple[StateBatch, ...]]:
-        progress: Progress = lambda task, done, _: self.progress(task, start + done, total)  # noqa: E731
+        def progress(task: str, done: int, _: int) -> None:
+            self.progress(task, start + done, total)
+
         options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
         return iter_states_together(self.models, texts, progress=progress, **options)
 

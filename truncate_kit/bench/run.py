@@ -104,7 +104,7 @@ def bench(
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(settings.threads or threads)
         if device.type == "cuda":  # ONNX Runtime cannot share torch's default stream
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream = torch.cuda.Stream(device)
             stack.enter_context(torch.cuda.stream(stream))
         if any(row.compiled for row in backends):
             from torch._dynamo import config as compiler

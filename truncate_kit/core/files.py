@@ -47,7 +47,7 @@ def real_path(path: str | Path) -> Path:
 
 def is_there(path: str | Path) -> bool:
     """Tell if a path exists; accepts names too long for a file."""
-    return os.path.exists(path)  # noqa: PTH110
+    return os.path.exists(path)  # noqa: PTH110  # Path.exists raises for such names
 
 
 def name_without_folders(name: str) -> str:

@@ -428,7 +428,7 @@ def forget_capturing(model: nn.Module) -> None:
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
                 del module._forward_hooks[number]
         if getattr(module, "_output_capturing_hooks_installed", False):
-            setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010
+            setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # not declared
 
 
 class BlockRunner:

@@ -87,7 +87,7 @@ class NearAttention(DisentangledSelfAttention):
         # last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x. Tables for short texts have others.
         mid, most = self.position_buckets // 2, self.max_relative_positions
         within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
-        reach = torch.sym_min(length, span) if within else span  # type: ignore[no-untyped-call]
+        reach = torch.sym_min(length, span) if within else span
         # Ranges: no CUDA graph records a CPU number added to a GPU tensor.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)

@@ -421,8 +421,8 @@ def iter_states_together(
         for chunk in batches:
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
-                results, places = [], [start + place for place in part]  # noqa: B023
-                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023
+                results, places = [], [start + place for place in part]  # noqa: B023  # called within the turn
+                for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023  # as above
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
                         mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)

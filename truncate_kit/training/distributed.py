@@ -121,7 +121,7 @@ def isolated() -> Iterator[None]:
 
     Restores generators; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with _TURN, ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         stack.enter_context(torch.inference_mode(mode=False))

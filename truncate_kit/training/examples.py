@@ -78,7 +78,7 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
-        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]
+        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]  # torch's __call__
     # Texts of like length go through the model together.
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])

@@ -35,7 +35,7 @@ class FasterOnCPU(TorchFunctionMode):
 
 def faster_on_cpu() -> bool:
     """Return whether a `FasterOnCPU`, whose dropout draws differ, is active."""
-    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes: list[Any] = _get_current_function_mode_stack()
     return any(isinstance(mode, FasterOnCPU) for mode in modes)
 
 
@@ -48,7 +48,7 @@ def onednn_pays() -> bool:
 def _beats_mkl() -> bool:
     """Return whether MKL uses narrow instructions and oneDNN can be reached."""
     intel = processor_maker() in (None, "GenuineIntel")
-    if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if intel or not torch.backends.mkl.is_available():
         return False
     try:  # not public, may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
@@ -60,7 +60,7 @@ def _beats_mkl() -> bool:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, in float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
-        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # of our class
         return result
     return _product(states, weight, bias)
 

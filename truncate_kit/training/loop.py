@@ -204,7 +204,7 @@ class TrainingRun:
             if len(part) < len(batch):
                 loss = loss * (len(part) / len(batch))
             whole += loss.detach()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:

@@ -132,7 +132,7 @@ def probe_layers(
             which = kept[places].tolist()
             loss = torch.stack([part.loss_of(layer, which) for part, layer in zip(pairs, vectors, strict=True)]).sum()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            loss.backward()
             optimiser.step()
         best = [max(pair) for pair in zip(best, scores(torch.bmm(dev, maps.detach())), strict=True)]
     return dict(zip(layers, best, strict=True))
