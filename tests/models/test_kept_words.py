@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoModel, AutoTokenizer, BertJapaneseTokenizer, PreTrainedTokenizerFast
 
 from tests.support.families import SPECIAL
 from tests.support.word_pieces import KINDS, make_splitting, sentences
@@ -97,6 +98,21 @@ def test_the_prompts_of_a_model_are_kept(tmp_path):
     assert set(ids) <= set(kept_pieces(encoder, ()))
     encoder.settings = {}
     assert not set(ids) <= set(kept_pieces(encoder, ()))
+
+
+def test_words_that_could_become_unknown_are_refused(tmp_path):
+    pieces = ["<unk>", "a", "##a", "b", "##b", "ab", "##bz", "[", "[x]"]
+    model = models.WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>")
+    encoder = load_encoder(make_splitting("albert", tmp_path))
+    encoder.tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(model), unk_token="<unk>", pad_token="<unk>", model_max_length=36
+    )
+    assert encoder.token_ids(["abz", "aabz"]) == [[0], [1, 2, 6]]  # without "ab", abz would be a and ##bz
+    with pytest.raises(ModelError, match=r"##bz has the character z"):
+        keep_words(encoder, ["aabz"])
+    encoder.tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    encoder.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("z", "b")
+    assert len(keep_words(encoder, ["a"]).tokenizer) == 6  # no text has ##bz or [x]
 
 
 def test_tokenizers_that_cannot_be_cut_are_refused(tiny_folder, tmp_path):

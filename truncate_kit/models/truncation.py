@@ -286,15 +286,32 @@ def _is_single(name: str) -> bool:
     return len(name) == 1 or (len(name) == 6 and name.startswith("<0x") and name.endswith(">"))
 
 
-def _for_word_piece(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters at and after a word's start, and pieces with an unknown first character."""
-    prefix, vocabulary = model["continuing_subword_prefix"], model["vocab"]
+def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
+    """Yield characters at and after a word's start, and pieces with an unknown first character.
+
+    Raises `ModelError` for later unknown ones: other pieces decide whether words with them are known.
+    """
+    prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
     for name in vocabulary:
         inside = name.startswith(prefix) and name != prefix
         body = name.removeprefix(prefix) if inside else name
-        known = [(prefix if inside or place else "") + one in vocabulary for place, one in enumerate(body)]
-        if len(body) == 1 or (not known[0] and all(known[1:])):
+        lost = [at for at, one in enumerate(body) if (prefix if inside or at else "") + one not in vocabulary]
+        if len(body) == 1 or lost == [0]:
             yield name
+        elif lost and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
+            raise ModelError(
+                f"The word piece {name} has the character {body[lost[-1]]}, which is no piece itself: without other "
+                "pieces, words with it could become unknown.",
+                hint=_KEEP,
+            )
+
+
+def _is_word(tokenizer: Any, text: str) -> bool:
+    """Return whether the model may see this text as one word."""
+    normalizer, splitter = tokenizer.backend_tokenizer.normalizer, tokenizer.backend_tokenizer.pre_tokenizer
+    if normalizer is not None and normalizer.normalize_str(text) != text:
+        return False
+    return splitter is None or len(splitter.pre_tokenize_str(text)) == 1
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
