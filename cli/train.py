@@ -321,7 +321,7 @@ def distill(
         if layer == "auto" and group.leads:
             aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
             if drop is not None:
-                said = f"So the vectors of layer {aim} are learned; --layer last learns those of the end."
+                said = f"So layer {aim} is learned; --layer last learns the last layer."
                 cut = f"`truncate-kit cut {source.name} --layer {drop.last_before}`"
                 bad = f"The vectors of its end are no good aim: cut it first ({cut}), or use `truncate-kit finetune`."
                 workspace.note(f"{drop.sentence} {bad if aim is None else said}")

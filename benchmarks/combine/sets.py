@@ -30,7 +30,7 @@ PAPER = published("bert_lc")
 
 
 def as_pairs(one: StsSet, folder: Path) -> PairSet:
-    """Return the set as pairs; ranks need no scale, so it is that of the scores."""
+    """Return the set as pairs; their scale is the range of the scores."""
     scores = [pair.target for pair in one.pairs]
     columns = ("sentence1", "sentence2", "score")
     return PairSet(
