@@ -105,6 +105,20 @@ def test_rbf_of_a_layer_in_which_most_texts_are_the_same_is_named_not_nan(estima
     assert found.isnan().any(1).tolist() == [False, True, *[False] * (len(x) - 2)]
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_states_of_any_magnitude_are_the_same(size, kernel):
+    x, y = reference.related_states(*size)
+    tiny, huge = x * 2.0**-100, y * 2.0**90  # in float32, whose squares would be 0 and infinite
+    assert torch.equal(cka_matrix(tiny, huge, kernel=kernel), cka_matrix(x, y, kernel=kernel))
+    if kernel == "linear":
+        streams = StreamedCKA(), StreamedCKA()
+        for stream, models in zip(streams, ((tiny, huge), (x, y)), strict=True):
+            for start in range(0, len(x[0]), 7):
+                stream.update(*(model[:, start : start + 7] for model in models))
+        assert torch.equal(streams[0].result(), streams[1].result())
+
+
 def test_negative_hsic_between_layers_gives_a_negative_value_not_nan():
     draws = (torch.randn(2, 1, 6, 3, generator=torch.Generator().manual_seed(seed)) for seed in range(50))
     x, y = next(pair for pair in draws if reference.cka(pair[0][0], pair[1][0]) < -0.2)

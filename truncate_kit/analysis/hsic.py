@@ -47,13 +47,20 @@ def require_finite(values: Tensor) -> None:
         raise not_finite((~values.isfinite()).nonzero().flatten().tolist())
 
 
+def unit_scale(states: Tensor) -> Tensor:
+    """Return powers of two (L, 1, 1), which round nothing, that bring each layer of (L, n, d) near magnitude 1."""
+    largest = torch.maximum(states.amax((1, 2)), -states.amin((1, 2)))
+    exponents = torch.frexp(largest).exponent.clamp(-126, 126).tolist()
+    return states.new_tensor([2.0**-exponent for exponent in exponents])[:, None, None]
+
+
 def prepare(states: Tensor) -> Tensor:
     """Centre states (L, n, d) and scale layers to mean squared length 1; constant ones become zeros.
 
     CKA ignores both, float32 products do not. Raises `ModelError` on NaN or infinity.
     """
-    mean = states.mean(1, keepdim=True)
-    centred = states - mean
+    mean, scale = states.mean(1, keepdim=True), unit_scale(states)
+    centred, mean = (states - mean).mul_(scale), mean * scale
     # Norms first, squared in float64: large outlier dimensions would overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
     require_finite(length)

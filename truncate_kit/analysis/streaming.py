@@ -26,6 +26,7 @@ from truncate_kit.analysis.hsic import (
     normalised,
     require_finite,
     require_positive,
+    unit_scale,
 )
 from truncate_kit.core.errors import LayerOutOfRangeError, UsageError, known_name, too_few_texts
 
@@ -38,7 +39,7 @@ class _Layers:
     """The gathered, shifted states of one model and their sums."""
 
     def __init__(self, states: Tensor) -> None:
-        self.shift = states.mean(1, keepdim=True)
+        self.shift, self.scale = states.mean(1, keepdim=True), unit_scale(states)  # unscaled, squares overflow
         self.shape, self.dtype = (states.shape[0], states.shape[2]), states.dtype
         self.total = torch.zeros(self.shape, dtype=torch.float64)  # Σ z
         self.squares = torch.zeros(self.shape[0], dtype=torch.float64)  # Σ |z|²
@@ -59,7 +60,7 @@ class _Layers:
         require_finite(self.squares)
         mean = self.total / count
         spread = self.squares / count - mean.square().sum(1)
-        constant = spread <= ROUNDING**2 * (mean + self.shift[:, 0].double()).square().sum(1)
+        constant = spread <= ROUNDING**2 * (mean + (self.shift * self.scale)[:, 0].double()).square().sum(1)
         return torch.where(constant, 0.0, meaningful(self.own, spread, torch.finfo(self.dtype).eps))
 
 
@@ -152,7 +153,7 @@ class StreamedCKA:
             self._start(batches)
         for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
             for model, part in zip(self._models, parts, strict=True):
-                model.pending.append(part.to(model.dtype) - model.shift)
+                model.pending.append((part.to(model.dtype) - model.shift).mul_(model.scale))
             self.count += parts[0].shape[1]
             self._waiting += parts[0].shape[1]
             if self._waiting >= BUFFERED_TEXTS:
