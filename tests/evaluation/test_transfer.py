@@ -120,6 +120,7 @@ def test_a_model_with_layers_on_pairs(pairs, encoder, tmp_path):
     assert report.means["fewer errors %"] == point.values["fewer errors %"]
     often = [layer for layer in range(4) if sum(layer in chosen(split) for split in splits) * 2 >= len(splits)]
     assert point.remark == f"mostly layers {', '.join(map(str, often))}"
+    assert point.parts == tuple(splits)
     assert SuiteReport.from_dict(report.to_dict()) == report
 
 

@@ -4,16 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.vectors import TextEncoder
-
-if TYPE_CHECKING:
-    pass
-
 
 Values = dict[str, int | float | None]
 
@@ -31,7 +27,7 @@ class Score(Result):
     """One row of a report; mappings are by column heading.
 
     Values and 95 % intervals are in points (× 100), counts are integers, other headings name their unit. Labels are
-    split, metric or kind of vectors; `size` is the amount measured.
+    split, metric or kind of vectors; `size` is the amount measured; `parts` are averaged, such as random divisions.
     """
 
     task: str
@@ -40,6 +36,7 @@ class Score(Result):
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     size: tuple[int, ...] = ()
     remark: str = ""
+    parts: tuple["Score", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -407,7 +407,7 @@ def _score(
         sizes = (len(splits), number, len(parts[0][1]), len(means))
         values: Values = {"rows to train on": number, **means, **classes}
         remark = f"mostly layers {often}" if often else ""
-        curve.append(Score(**place, values=values, size=sizes, remark=remark))
+        curve.append(Score(**place, values=values, size=sizes, remark=remark, parts=tuple(splits)))
     return curve
 
 
