@@ -91,11 +91,17 @@ def test_a_header_that_names_no_columns_is_hinted_at(tmp_path, name, content, wo
         assert word in caught.value.hint
 
 
-def test_parquet_text_that_is_not_utf8_is_refused(tmp_path):
-    broken = pyarrow.array([b"\xf4"]).view(pyarrow.string())
-    table = pyarrow.table({"sentence1": broken, "sentence2": ["b"], "score": [1.0]})
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        {"sentence1": pyarrow.array([b"\xf4"]).view(pyarrow.string())},  # not UTF-8
+        {"day": pyarrow.array([-(10**15)], pyarrow.timestamp("ms"))},  # before year 1
+    ],
+)
+def test_parquet_values_that_python_cannot_hold_are_refused(tmp_path, unreadable):
+    table = pyarrow.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]} | unreadable)
     pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with pytest.raises(DataError, match="holds a value that cannot be read"):
         read_pairs(tmp_path / "p.parquet")
 
 

@@ -86,7 +86,7 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as stream:
             yield stream
     except UnicodeDecodeError as error:
-        hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
+        hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 (or UTF-16) -t UTF-8 OLD > NEW"
         raise DataError(f"{path}, line {_first_bad_line(path, opener)}: the text is not UTF-8.", hint=hint) from error
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         hint = "Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole."
@@ -194,7 +194,11 @@ def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
     """Convert a pyarrow table or batch. first: number of its first row."""
     names = list(map(str, arrow.schema.names))
     _check_names(source, names)
-    columns = {name: arrow.column(name).to_pylist() for name in names}
+    try:
+        columns = {name: arrow.column(name).to_pylist() for name in names}
+    except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
+        hint = "Mend that column or leave it out of the file."
+        raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
     return Table(source, columns, range(first, first + arrow.num_rows), "row")
 
 
@@ -210,7 +214,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
                 if batch.num_rows:
                     yield table_from_arrow(str(path), batch, first)
                 first += batch.num_rows
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         hint = "Copy or download the file again."
         raise DataError(f"{path} is not a whole Parquet file ({first_line(error)}).", hint=hint) from error
 
