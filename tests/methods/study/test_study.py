@@ -1,6 +1,7 @@
 """A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
 
 import csv
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -202,6 +203,31 @@ def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, tmp_
     assert killed(of_one_seed, tmp_path / "killed", later=0.05) >= 8
     last = StudyResult.read(tmp_path / "killed/study.json")
     assert (last.rows, last.cka) == (undisturbed.rows, undisturbed.cka)
+
+
+@pytest.mark.parametrize("missing", ["nothing", "trial of the first part", "trial of the last part"])
+def test_a_resumed_study_never_has_fewer_rows_in_its_tables(file, done, tmp_path, missing):
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    done[0].write(tmp_path / "study.json")
+    records, tables = tmp_path / "trials/trials.jsonl", list[int]()
+    lines = records.read_text().splitlines(keepends=True)
+    stores = [json.loads(line)["store"] for line in lines]
+    gone = {"trial of the first part": len(stores) - 1 - stores[::-1].index(stores[0]), "trial of the last part": -1}
+    if missing in gone:
+        del lines[gone[missing]]
+    records.write_text("".join(lines))
+    run_study(read_study(file), tmp_path, finished=lambda result: tables.append(len(result.rows)))
+    assert tables == [len(done[0].rows)]
+
+
+def test_a_study_that_names_less_has_tables_of_the_rest(file, done, tmp_path):
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    done[0].write(tmp_path / "study.json")
+    tables = list[StudyResult]()
+    less = replace(read_study(file), layers="3")
+    last = run_study(less, tmp_path, finished=tables.append)
+    assert tables == [last]
+    assert last.places() < done[0].places()
 
 
 @pytest.mark.parametrize(

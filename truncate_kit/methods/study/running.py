@@ -17,6 +17,7 @@ from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfin
 from truncate_kit.core.hardware import check_precision, select_device
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
+from truncate_kit.core.results import read_or_pass_over
 from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs, load_words
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.tables import read_texts
@@ -26,6 +27,7 @@ from truncate_kit.methods.study.result import (
     AFTER_TEXTS,
     AFTER_WORDS,
     PLAIN,
+    STUDY_FILE,
     CKARow,
     Published,
     StudyResult,
@@ -63,7 +65,8 @@ def run_study(
         study: What is run.
         out: Gets `trials/` and `adapted/`; finished work there is not repeated.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and finished trial.
-        finished: Called with all rows so far whenever a model is done on a task.
+        finished: Called with all rows so far whenever a model is done on a task, once no row of `study.json` in `out`
+            is missing: a resumed study that is stopped again loses none.
         engine: See `finetune`.
         device: Device of the models here.
 
@@ -76,7 +79,9 @@ def run_study(
         check_study(study, device)
         published = read_published(study.published)
         held.enter_context(_needed(study, folder))
-        rows, cka = list[StudyRow](), list[CKARow]()
+        earlier = read_or_pass_over(StudyResult.read, folder / STUDY_FILE)
+        before = set() if earlier is None else earlier.places()
+        rows, cka, told = list[StudyRow](), list[CKARow](), False
         references: dict[tuple[str, str], Part] = {}
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
         for part in _parts(study, folder, watcher, engine, device):
@@ -92,8 +97,11 @@ def run_study(
                 reference = references.setdefault(place, part)
                 cka += part.cka(reference) if reference is not part else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
-            if finished is not None:
+            told = before <= result.places()
+            if told and finished is not None:
                 finished(result)
+        if rows and not told and finished is not None:  # of a study that names less than before
+            finished(result)
         if diverged:
             raise diverged[0]
     return result
