@@ -212,6 +212,7 @@ def test_settings_that_do_not_suit_the_model(tiny_folder):
     for options, message in (
         ({"max_length": 41}, "maximum length of 41"),
         ({"max_length": 1}, "maximum length of 1"),
+        ({"max_length": 0}, "maximum length of 0"),
         ({"pooling": "average"}, "no pooling 'average'"),
         ({"attention": "flash"}, "no attention 'flash'"),
     ):

@@ -107,7 +107,7 @@ def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None =
     """Raise `UsageError` if the maximum length does not fit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.
-    length = asked or usable_length(pipeline.max_length or tokenizer.model_max_length, positions)
+    length = usable_length(pipeline.max_length or tokenizer.model_max_length, positions) if asked is None else asked
     if not 2 <= length <= (positions or length):
         most = f" to {positions}, the model's positions" if positions else ""
         raise UsageError(f"A maximum length of {length} does not fit.", hint=f"Use a number from 2{most}.")
