@@ -181,6 +181,7 @@ PROBLEMS = {
     "an unknown activation": (
         lambda folder: edit(folder / "2_Dense/config.json", activation_function="os.system"), "activation 'system'",
     ),
+    "an empty module": (lambda folder: (folder / "2_Dense/config.json").write_text("{}"), "'in_features' is missing"),
     "tokens before pooling": (
         lambda folder: edit(folder / "2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name",
     ),

@@ -105,8 +105,9 @@ def unreadable(place: Path, error: Exception) -> ModelError:
             f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
             hint="Use a checkpoint in safetensors.",
         )
+    problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
     return ModelError(
-        f"The model in {place} cannot be read: {first_line(error)}.",
+        f"The model in {place} cannot be read: {problem}.",
         hint="Check that configuration and weights belong together; download or save it again.",
     )
 

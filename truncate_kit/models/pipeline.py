@@ -175,7 +175,8 @@ def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) 
         if values.get(name, known[0]) not in known:
             raise _unkept(
                 f"{path} has {name} {values[name]!r}",
-                "Use a model that gives one dense vector per text by pooling its whole input.",
+                "Use a model that gives one dense vector per text by pooling its whole input, with the settings of "
+                "its transformer in config.json and tokenizer_config.json.",
             )
 
 
