@@ -309,9 +309,8 @@ def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str
 def _is_word(tokenizer: Any, text: str) -> bool:
     """Return whether the model may see this text as one word."""
     normalizer, splitter = tokenizer.backend_tokenizer.normalizer, tokenizer.backend_tokenizer.pre_tokenizer
-    if normalizer is not None and normalizer.normalize_str(text) != text:
-        return False
-    return splitter is None or len(splitter.pre_tokenize_str(text)) == 1
+    kept = normalizer is None or normalizer.normalize_str(text) == text
+    return kept and (splitter is None or len(splitter.pre_tokenize_str(text)) == 1)
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:

@@ -159,14 +159,14 @@ def pair_logits(classifier: nn.Module, first: Tensor, second: Tensor) -> Tensor:
     return logits.float()
 
 
-def graded_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return scored pairs for `cosine_mse`."""
-    return Pairs(first, second, pairs.scores01(), cosine_mse)
+def graded_pairs(
+    encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int, loss: PairLoss = cosine_mse
+) -> Pairs:
+    """Return scored pairs."""
+    return Pairs(first, second, pairs.scores01(), loss)
 
 
-def labelled_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return pairs labelled 0 or 1 for `cosine_entropy`."""
-    return Pairs(first, second, pairs.scores01(), cosine_entropy)
+labelled_pairs = partial(graded_pairs, loss=cosine_entropy)  # scores are 0 or 1
 
 
 def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
