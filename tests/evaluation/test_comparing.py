@@ -68,6 +68,7 @@ def test_every_row_is_a_plain_search(full, lean, data, top):
         assert difference is None or difference == pytest.approx((mine - reference).mean(), abs=1e-3)
     assert [row.values["nDCG less full"] is None for row in report.rows] == [True] + [False] * 5
     assert report.rows[0].values[f"overlap@{top}"] == 100 > report.rows[2].values[f"overlap@{top}"]
+    assert {row.size for row in report.rows} == {(len(data.queries), len(data.documents))}
     assert SuiteReport.from_dict(report.to_dict()) == report
 
 

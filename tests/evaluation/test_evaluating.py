@@ -101,6 +101,7 @@ def test_stored_vectors_keep_directions(prompting, data):
     encoder = load_encoder(prompting())
     plain = evaluate_retrieval(encoder, data, model="tiny")
     small = evaluate_retrieval(encoder, data, model="tiny", form=VectorFormat(precision="int8", dimensions=8))
+    assert plain.rows[0].size == small.rows[0].size == (len(data.queries), len(data.documents))
     assert stored_as(small) == ("int8", 8, 8)
     assert small.means["nDCG@10"] != plain.means["nDCG@10"]
     lengths = load_encoder(prompting(similarity_fn_name="dot"))

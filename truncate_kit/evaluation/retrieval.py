@@ -77,7 +77,8 @@ def evaluate_retrieval(
     width = vectors.documents.shape[1]
     values |= {"dimensions": form.kept(width), "bytes per vector": form.bytes_per_vector(width)}
     intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
-    row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals)
+    size = (len(data.queries), len(data.documents))
+    row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals, size=size)
     notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
     return report_of("search", encoder, model, f"{_searched(data)}, by {stored.measure}, × 100", [row], notes)
 
@@ -132,7 +133,7 @@ def compare(
             "search it."
         )
     few = too_few(len(data.queries), "query", "queries")
-    rows, best, verdict = list[Score](), None, ""
+    rows, best, verdict, size = list[Score](), None, "", (len(data.queries), len(data.documents))
     for precision in PRECISIONS:
         form = VectorFormat(precision=precision)
         try:
@@ -155,7 +156,7 @@ def compare(
                     verdict = "no difference shown" if ends[0] <= 0 <= ends[1] else "better" if ends[0] > 0 else "worse"
             values["bytes per vector"] = form.bytes_per_vector(widths[index])
             labels = {"search": way, "vectors": precision}
-            rows.append(Score(task=data.name, labels=labels, values=values, intervals=intervals))
+            rows.append(Score(task=data.name, labels=labels, values=values, intervals=intervals, size=size))
     if few:
         notes.append(f"Differences have no interval: {few}.")
     elif verdict:
