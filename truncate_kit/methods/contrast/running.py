@@ -79,6 +79,8 @@ def finetune_contrastive(
     training = settings.training(encoder.family.recipe, encoder.width)
     shape = poolable_encoder(encoder, settings, seed=0)
     plain = settings.to_dict() | {"seeds": (), "layer": shape.depth}
+    parameters = (shape if settings.keep_pooler else remove_pooler(shape)).num_parameters
+    del shape  # a whole model, on the device
     parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
     if OBJECTIVES[settings.objective].fills_words:
         parts += [encoder_digest(fills), masked_head_digest(fills)]
@@ -101,7 +103,6 @@ def finetune_contrastive(
         best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
         if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
             run.trial(best.seed, again=True)
-        parameters = (shape if settings.keep_pooler else remove_pooler(shape)).num_parameters
         result = run.result(trials, best, parameters, time.perf_counter() - start)
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
