@@ -139,6 +139,9 @@ def test_a_file_that_grades_an_answer_twice_is_refused(tmp_path):
     path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,1\nwho?,bob,0\n")
     with pytest.raises(DataError, match="line 4: query 'who\\?' and document 'bob' have two grades"):
         read_retrieval(path)
+    path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,\n")
+    with pytest.raises(DataError, match="line 3: there is no label"):
+        read_retrieval(path)
     path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,0\nwho?,bob,0\nwhere?,here,1\n")
     assert read_retrieval(path).relevance == ({0: 1.0},)
 

@@ -276,6 +276,6 @@ def _answered(table: Table) -> list[bool]:
     if label is None or not any(labels):
         return [True] * len(table)
     truth = {"1": True, "true": True, "0": False, "false": False}
-    if not {*map(str.lower, labels)} <= truth.keys():
+    if not {*map(str.lower, table.labels(label))} <= truth.keys():
         raise table.unfit(f"column {label!r} does not say which rows are a query and its answer.", _LABELS)
     return [truth[label.lower()] for label in labels]
