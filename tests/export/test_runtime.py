@@ -2,6 +2,7 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -10,6 +11,7 @@ import torch
 
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph import OUTPUT
 from truncate_kit.export.runtime import (
     OnnxEncoder,
     bucket,
@@ -18,6 +20,7 @@ from truncate_kit.export.runtime import (
     stepped,
     token_batches,
 )
+from truncate_kit.models.encoder import padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -129,6 +132,15 @@ def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeyp
     for size, length in shapes:
         assert size == 64 // length or size & (size - 1) == 0
         assert size * length <= 64
+
+
+def test_batches_run_by_io_binding(prompted):
+    """On CUDA ids then go to the device once, and only the vectors come back."""
+    loaded = OnnxEncoder.load(prompted[1], threads=1)
+    session = loaded._session
+    loaded._session = SimpleNamespace(io_binding=session.io_binding, run_with_iobinding=session.run_with_iobinding)
+    feeds = padded([[2, 7, 9, 3], [2, 3]], 0)
+    np.testing.assert_array_equal(loaded.run(feeds), session.run([OUTPUT], feeds)[0])
 
 
 def test_steps_of_lengths_add_at_most_an_eighth():

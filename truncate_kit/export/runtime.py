@@ -146,6 +146,19 @@ def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[N
         raise ModelError(message, hint=_EXPORT_HINT) from error
 
 
+def _on_device(array: NDArray[Any], device: torch.device) -> Any:
+    value = require("onnxruntime", extra="cpu").OrtValue
+    return value.ortvalue_from_numpy(array, device.type, device.index or 0)
+
+
+def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[str, Any]]:
+    """Return a binding, and the inputs that it reads on the device."""
+    binding, inputs = session.io_binding(), {name: _on_device(ids, device) for name, ids in feeds.items()}
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    return binding, inputs
+
+
 class FixedShapes:
     """Runs over fixed buffers: CUDA records each shape as a graph, which spares small batches most of their time."""
 
@@ -177,13 +190,10 @@ class FixedShapes:
         """Fill the buffers of this shape; return its output, binding and options."""
         batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
-            runtime = require("onnxruntime", extra="cpu")
-            place = (self.device.type, self.device.index or 0)
-            inputs = {name: runtime.OrtValue.ortvalue_from_numpy(value.copy(), *place) for name, value in feeds.items()}
-            output = runtime.OrtValue.ortvalue_from_numpy(np.zeros((batch, self.width), np.float32), *place)
-            binding, options = self.session.io_binding(), runtime.RunOptions()
-            for name, value in inputs.items():
-                binding.bind_ortvalue_input(name, value)
+            options = require("onnxruntime", extra="cpu").RunOptions()
+            # Copied: on the CPU they stay numpy's.
+            binding, inputs = _bound(self.session, {name: ids.copy() for name, ids in feeds.items()}, self.device)
+            output = _on_device(np.zeros((batch, self.width), np.float32), self.device)
             binding.bind_ortvalue_output(OUTPUT, output)
             options.add_run_config_entry("gpu_graph_id", str(len(self._held) + 1))
             self._held[batch, length] = inputs, output, binding, options
@@ -352,8 +362,12 @@ class OnnxEncoder:
         """Return vectors (b, out) of inputs by name."""
         if self._fixed is not None:
             return self._fixed.run(feeds)
-        with _running():
-            vectors: Vectors = (session or self._session).run([OUTPUT], feeds)[0]
+        session = session or self._session
+        with _running():  # ids go to a GPU once, only the vectors come back
+            binding, _ = _bound(session, feeds, self.device)
+            binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
+            session.run_with_iobinding(binding)
+            vectors: Vectors = binding.get_outputs()[0].numpy()
         return vectors
 
 
