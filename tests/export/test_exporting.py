@@ -110,6 +110,20 @@ def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, 
     assert {name: after[name] for name in before} == before
 
 
+def test_a_model_that_is_replaced_while_its_graph_is_made_does_not_get_that_graph(encoder, tmp_path):
+    folder = save_encoder(encoder, tmp_path / "model")
+    other = copy.deepcopy(encoder)
+    next(other.backbone.parameters()).data.add_(1e-3)
+
+    def replace_model(task, done, total):
+        if (task, done) == ("Checking the graph", 0):
+            other.backbone.save_pretrained(folder)
+
+    export_onnx(load_encoder(folder), folder, progress=replace_model)
+    with pytest.raises(ModelError, match=r"model\.safetensors is not as it was"):
+        check_record(folder / "model.onnx")
+
+
 def test_a_graph_alone(encoder, tmp_path):
     report = export_graph(encoder, tmp_path / "graphs/one")
     assert sorted(path.name for path in (tmp_path / "graphs/one").iterdir()) == ["export.json", "model.onnx"]

@@ -131,6 +131,7 @@ def _export_into(
     require("onnxscript", extra="cpu")
     read_exports(folder)  # a damaged one must not be replaced
     traced = with_normalization(encoder, settings.normalize)
+    beside = model_digests(folder)  # now: a model that replaces this one later has no graph
     graph, facts = _make(traced, settings, search_pairs, progress)
     path = folder / GRAPH_FILES[precision]
     # Both are written before the first is renamed: on a full disk the old graph keeps its record.
@@ -161,7 +162,7 @@ def _export_into(
             versions=versions() | {name: version(name) for name in _EXPORTERS} | {"onnxruntime": runtime.__version__},
             fused_nodes=count_fused_nodes(graph),
             graph_sha256={part.name: digest_of(part) for part in files},
-            model_sha256=model_digests(folder),
+            model_sha256=beside,
             checks=checks,
             **facts,
         )
