@@ -104,7 +104,7 @@ def encode_file(
             texts, seen = iter_rows(source, column=column), Digest()
             missing, cut, done = set(stored.missing), 0, resumed
             chunks = (part for part in _chunks(texts, job, seen) if part.start in missing)
-            for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, _ignore):
+            for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, lambda _: None):
                 stored.write(part.start, rows)
                 cut, done = cut + num_cut, done + len(part.texts)
                 progress("Encoding", done, count)
@@ -178,10 +178,6 @@ def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
         chunk=job["chunk"],
         header=header.getvalue(),
     )
-
-
-def _ignore(message: Any) -> None:
-    """Take a message of the engine."""
 
 
 class Chunk:
