@@ -32,11 +32,8 @@ class Bounds:
 
     def __str__(self) -> str:
         first = f"{'above' if self.above else 'from'} {self.least:,}"
-        last = (
-            ""
-            if math.isinf(self.most)
-            else f" {'and below' if self.below else 'up to' if self.above else 'to'} {self.most:,}"
-        )
+        to = "and below" if self.below else "up to" if self.above else "to"
+        last = "" if math.isinf(self.most) else f" {to} {self.most:,}"
         return f"a{' whole' if self.whole else ''} number {first}{last}"
 
 
@@ -97,9 +94,8 @@ def check_settings(settings: Any) -> None:
             several = tuple(check_number(field.name, one, bounds) for one in several)
         for one in several if choices else ():
             if one not in choices:
-                raise UsageError(
-                    f"`{field.name}` {shown(one)} is not known.", hint=f"Use one of: {', '.join(choices)}."
-                )
+                hint = f"Use one of: {', '.join(choices)}."
+                raise UsageError(f"`{field.name}` {shown(one)} is not known.", hint=hint)
         object.__setattr__(settings, field.name, several if is_list else several[0])
 
 

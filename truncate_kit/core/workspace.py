@@ -67,10 +67,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder = local_path(folder)
-        self.lean, self.full = (
-            folder / "lean",
-            folder / "full",
-        )  # with the same training
+        self.lean, self.full = folder / "lean", folder / "full"  # with the same training
         self.combined = folder / "combined"
         self.frozen = folder / "frozen"
         self.profile = folder / "analysis/profile.json"
