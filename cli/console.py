@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from truncate_kit.report.view import Table
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
+GAP = 3  # between columns
 PROSE_WIDTH = 24  # wider cells are wrapped
 MOST_ROWS = 16  # by layer, without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
@@ -154,15 +155,18 @@ def table(cells: "Table") -> None:
     for part in parts if RUN.verbose else parts[:1]:
         title = Text(harmless(cells.title)) if part == parts[0] else None
         drawn = Drawn(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        left = max(console.width, narrow := sum(least[place] + GAP for place in part) - GAP) - narrow
         for place in part:
-            words = place == 0 or not any(cell[:1].isdigit() for cell in columns[place])
+            words = place == 0 or not any(re.match(r"\W*\d", cell) for cell in columns[place])
             side: Any = "left" if words else "right"
-            heading = Text(harmless(cells.columns[place]))
-            drawn.add_column(heading, justify=side, min_width=least[place], overflow="fold")
+            wanted = max(map(len, (cells.columns[place], *columns[place])))
+            width = max(least[place], min(wanted, least[place] + left))  # rich would take from numbers, too
+            left -= width - least[place]
+            drawn.add_column(Text(harmless(cells.columns[place])), justify=side, width=width, overflow="fold")
         for number in (number for number in range(len(cells)) if number % step == 0 or number in ends):
             style = "bold green" if number == cells.marked else None
             drawn.add_row(*(Text(columns[place][number]) for place in part), style=style)
-        Console(width=max(console.width, sum(least[place] + 2 for place in part))).print(drawn)
+        Console(width=max(console.width, narrow)).print(drawn)
     if (len(parts) > 1 or step > 1) and not RUN.verbose:
         _tell_of_more()
 
@@ -177,7 +181,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
     """Group columns that fit, each group after the first column."""
     groups = [[0]]
     for place in range(1, len(widths)):
-        if sum(widths[other] + 2 for other in (*groups[-1], place)) > available and len(groups[-1]) > 1:
+        if sum(widths[other] + GAP for other in (*groups[-1], place)) - GAP > available and len(groups[-1]) > 1:
             groups.append([0])
         groups[-1].append(place)
     return groups

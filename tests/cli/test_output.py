@@ -88,8 +88,17 @@ def test_every_width_has_whole_numbers(capsys, terminal):
         lines = lines_of(capsys)
         assert max(len(line.rstrip()) for line in lines) <= width
         row = next(line for line in lines if line.startswith("5 (drop)"))
-        for number in re.findall(r"[\d.,]+( ± [\d.]+)?", row.removeprefix("5 (drop)")):
-            assert number in "".join(LAYER_ROWS[0])
+        numbers = re.findall(r"(?<!\S)[\d.,]+(?: ± [\d.]+)?(?!\S)", row.removeprefix("5 (drop)"))
+        assert numbers[:5] == [*LAYER_ROWS[0][1:6]][: len(numbers)], width
+
+
+def test_signed_numbers_stand_to_the_right(capsys, terminal):
+    terminal(80)
+    table("Change", ("layer", "difference", "note"), [("0", "-0.5", "as"), ("1", "+12.25", "before it")])
+    assert [line.rstrip() for line in lines_of(capsys)[3:]] == [
+        "0             -0.5   as",
+        "1           +12.25   before it",
+    ]
 
 
 def test_a_long_text_is_broken_between_words(capsys, terminal):
