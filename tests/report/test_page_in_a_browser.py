@@ -146,6 +146,8 @@ def test_a_phone_needs_no_scrolling_to_the_side(browser, page):
                             "svg.getBoundingClientRect().width))")  # fmt: skip
     assert smallest > 300
     # Lean against full is read without a swipe, and no word of it is broken or runs into the next cell.
+    assert tab.evaluate("getComputedStyle(document.querySelector('#against table')).display") == "block"
+    assert tab.evaluate("document.querySelector('#against table').role") == "table"  # which blocks do not have
     cells = "[...document.querySelectorAll('#against :is(th, td)')]"
     assert tab.evaluate(f"{cells}.length") > 20
     assert tab.evaluate(f"{cells}.every(one => one.scrollWidth <= one.clientWidth)")
