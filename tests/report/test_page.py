@@ -23,6 +23,7 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.workspace import DataSource, Workspace
+from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -323,3 +324,14 @@ def test_no_code_of_a_changed_folder_is_recommended(tmp_path):
     folder.mkdir()
     (folder / "modules.json").write_text(json.dumps([{"type": "evil.Pooling", "path": "1_Pooling"}]))
     assert [title for title, _ in snippets(run_of(folder))] == ["Command line", "Python"]
+
+
+def test_two_reports_of_one_suite_have_anchors_of_their_own(lean, tmp_path):
+    run = write_run(tmp_path / "run", lean)
+    row = Score(task="pairs", labels={}, values={"Spearman": 80.0}, remark="")
+    report = SuiteReport(suite="retrieval", model="m", runtime="torch", title="T", rows=(row,), means={}, notes=())
+    for name in ("suite-retrieval.json", "suite-retrieval-2.json"):
+        report.write(run / name)
+    sections = [section["id"] for section in page_of(run).of("section") if "id" in section]
+    assert [name for name in sections if "retrieval" in name] == ["retrieval", "retrieval-1"]
+    assert len({*sections}) == len(sections)

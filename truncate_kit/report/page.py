@@ -5,6 +5,7 @@ import functools
 import hashlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -167,7 +168,7 @@ def sections(run: Run) -> list[View]:
     # Already shown above.
     benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
     parts = [View("against", "Lean against full", [gained], missing=missing)]
-    parts += [*_numbered(benches), *map(view_of, run.results)]
+    parts += [*benches, *map(view_of, run.results)]
     if run.profile is None:
         command = run.command("analyze", *([run.origin] if run.origin else []))
         parts.append(View("cka", "What the layers show", missing=[("Layers were not analyzed", command)]))
@@ -175,7 +176,7 @@ def sections(run: Run) -> list[View]:
         view, model = view_of(run.profile), run.workspace.located(run.profile.model)
         other = model != run.origin and f"These are the layers of {model}, not of {run.origin}."
         parts.append(replace(view, notes=(other, *view.notes)))
-    parts += _numbered([view_of(report) for report in run.graphs])
+    parts += map(view_of, run.graphs)
     if run.model is not None:
         if not run.graphs:
             command = run.command("export", "--onnx")
@@ -188,18 +189,17 @@ def sections(run: Run) -> list[View]:
             replaced.append(f"{path.name} measured another model in the same place: run evaluate again.")
         else:
             parts.append(view_of(report))
-    return [*parts, _environment(run, replaced)]
+    return _numbered([*parts, _environment(run, replaced)])
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    return [
-        replace(
-            view,
-            key=f"{view.key}-{number}" if number else view.key,
-            plots=[replace(plot, name=f"{plot.name}-{number}") for plot in view.plots],
-        )
-        for number, view in enumerate(views)
-    ]
+    """Give views of one key anchors and plots of their own."""
+    numbered, known = list[View](), Counter[str]()
+    for view in views:
+        number, known[view.key] = known[view.key], known[view.key] + 1
+        plots = [replace(plot, name=f"{plot.name}-{number}") for plot in view.plots]
+        numbered.append(replace(view, key=f"{view.key}-{number}" if number else view.key, plots=plots))
+    return numbered
 
 
 def snippets(run: Run) -> list[tuple[str, str]]:
