@@ -210,6 +210,15 @@ class Pairs:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutPairs(Pairs):
+    """Pairs of one command, never those used last."""
+
+    data: str | None = setting(
+        None, "Held-out pairs (file, folder, hub name) or retrieval folder; by default none.", DATA, kind=str
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """Device and threads of torch."""
 

@@ -16,6 +16,7 @@ from . import options
 from .console import watching
 from .options import (
     Hardware,
+    HeldOutPairs,
     Machine,
     Pairs,
     Push,
@@ -279,7 +280,7 @@ def distill(
         None, "Raw text to learn from: files or retrieval folders; needed, repeatable.", metavar="PATH"
     ),
     queries: Path | None = data_option(None, "Texts to search with; they get the model's prompt for queries."),
-    pairs: Pairs,
+    pairs: HeldOutPairs,
     search_metric: options.SearchMetric = None,
     exclude: list[Path] | None = data_option(
         None, "Texts or pairs not to learn from (whole texts match); repeatable.", metavar="PATH"

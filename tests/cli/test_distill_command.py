@@ -173,3 +173,7 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--workspace", "other", "--json")
     run(capfd, "status", "--clean", "--workspace", "other")
     assert "bundled" in run_both(capfd, "export", "--onnx", "--workspace", "other")[1]
+
+
+def test_the_help_does_not_promise_the_data_used_last(capfd):
+    assert "used last" not in run(capfd, "distill", "--help").partition("--data")[2].partition("--columns")[0]
