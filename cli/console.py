@@ -106,7 +106,8 @@ def print_json(result: "Result") -> None:
     from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
-    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    lacks_some = not (getattr(sys.stdout, "encoding", None) or "utf").lower().startswith("utf")
+    text = json.dumps(values, indent=2, ensure_ascii=lacks_some, allow_nan=False)
     typer.echo(harmless_json(text))
 
 

@@ -14,6 +14,9 @@ def main() -> None:
         sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
         raise SystemExit(1)
     gc.set_threshold(GARBAGE_AFTER)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # characters that a terminal lacks
     try:
         from .app import main as run
 

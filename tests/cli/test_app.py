@@ -1,6 +1,7 @@
 """The frame of the command line: version, help, exit codes, and what is said of everything that goes wrong."""
 
 import errno
+import json
 import os
 import shlex
 import signal
@@ -115,6 +116,25 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert loading
     said = [line for line in err.splitlines() if not line.startswith("import time:")]
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
+
+
+def test_characters_that_a_terminal_lacks_are_written_another_way():
+    code = """
+from truncate_kit_cli.entry import main
+try:
+    main()
+finally:
+    from truncate_kit.core.workspace import DataSource
+    from truncate_kit_cli.console import print_json
+    print("3 × 4")
+    print_json(DataSource(name="größer"))
+"""
+    surrounding = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=surrounding, check=True)
+    _, said, document = done.stdout.split("\n", 2)
+    assert said == "3 \\xd7 4"
+    assert json.loads(document)["name"] == "größer"
 
 
 def test_a_defect_is_one_line_and_a_hint_and_its_traceback_on_request():
