@@ -68,7 +68,7 @@ from truncate_kit.core.settings import SEEDS, as_text, blocks_named, check_numbe
 from truncate_kit.core.wording import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SearchMetric
-from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder
+from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder, opened_text
 from truncate_kit.methods.study.result import figure_name
 from truncate_kit.training.settings import (
     SEARCH,
@@ -174,10 +174,11 @@ def read_study(path: str | Path) -> Study:
 
     Raises `DataError` if the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
-    path = Path(path)
+    with opened_text(path := Path(path)) as stream:
+        text = stream.read()
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Name a TOML file.") from error
     home = path.resolve().parent
     with _naming(str(path)):
