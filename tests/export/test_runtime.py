@@ -157,8 +157,9 @@ def test_steps_of_lengths_add_at_most_an_eighth():
 
 
 def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):
-    with pytest.raises(ModelError, match="cannot run the graph"):
+    with pytest.raises(ModelError, match="cannot run the graph") as problem:
         OnnxEncoder.load(prompted[1]).encode_ids([[10**6]])  # no word has that number
+    assert isinstance(problem.value.__cause__, RuntimeError)  # only such a lack of memory halves a batch
 
 
 def test_a_graph_of_something_else_is_refused(prompted, tmp_path):

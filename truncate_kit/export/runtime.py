@@ -363,7 +363,7 @@ class OnnxEncoder:
         if self._fixed is not None:
             return self._fixed.run(feeds)
         session = session or self._session
-        with _running():  # ids go to a GPU once, only the vectors come back
+        with _running():  # bound, a lack of memory is a RuntimeError: batches are halved
             binding, _ = _bound(session, feeds, self.device)
             binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
             session.run_with_iobinding(binding)
