@@ -221,12 +221,15 @@ def _number(file: Path, path: Path) -> str:
 def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
     """Return all whole records of a journal, and the number of damaged lines.
 
-    Each line is JSON with a checksum. An unfinished last line of a killed process is ignored.
+    Each line is JSON with a checksum. An unfinished last line of a killed process is ignored. Raises
+    `FileProblemError`.
     """
     try:
         lines = journal.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return [], 0
+    except OSError as error:
+        raise FileProblemError(f"{journal} cannot be read: {error.strerror}.", hint="Allow reading it.") from error
     records = [values for line in lines if (values := _record_in(line)) is not None]
     return records, len(lines) - len(records)
 
@@ -238,8 +241,10 @@ def append_records(journal: Path, *records: dict[str, Any]) -> None:
         journal.parent.mkdir(parents=True, exist_ok=True)
         with journal.open("a+b") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)  # an unfinished line may belong to a living process
-            stream.seek(0)
-            stream.truncate(stream.read().rfind(b"\n") + 1)
+            end = stream.seek(0, os.SEEK_END)
+            if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
+                stream.seek(0)
+                stream.truncate(stream.read().rfind(b"\n") + 1)
             stream.writelines(lines)
             stream.flush()
             os.fsync(stream.fileno())

@@ -148,7 +148,8 @@ class Table:
                 numbers.append(math.nan)
             if not math.isfinite(numbers[-1]):
                 hint = "Write it like 3.5, with a point, or remove the row."
-                raise self.problem(row, f"the score {str(value)[:40]!r} is not a finite number.", hint=hint)
+                shown = "" if value is None else str(value)[:40]
+                raise self.problem(row, f"the score {shown!r} is not a finite number.", hint=hint)
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
