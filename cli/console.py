@@ -148,7 +148,7 @@ def table(cells: "Table") -> None:
         max(min(max(map(len, column), default=1), PROSE_WIDTH), *map(len, heading.split()), 1)
         for heading, column in zip(cells.columns, columns, strict=True)
     ]
-    by_layer = bool(columns[0]) and all(cell.isdigit() for cell in columns[0])
+    by_layer = bool(columns[0]) and all(cell.partition(" ")[0].isdigit() for cell in columns[0])
     parts, step = _side_by_side(least, console.width), 1
     if by_layer and not RUN.verbose:
         step += (len(cells) - 1) // MOST_ROWS

@@ -195,6 +195,14 @@ def fails_without_space(exported, source, out, answers):
         answers.put(f"{error} {error.hint}")
 
 
+def test_a_foreign_file_in_the_place_of_the_note_is_left_alone(encoder, source, tmp_path):
+    note = tmp_path / "v.npy.json"
+    note.write_text('{"mine": 1}')
+    with pytest.raises(UsageError, match=r"v\.npy\.json is there already"):
+        encode_file(encoder, source, tmp_path / "v.npy")
+    assert note.read_text() == '{"mine": 1}'
+
+
 def test_a_full_disk_is_said_and_the_same_command_continues(exported, source, tmp_path):
     out, whole = tmp_path / "vectors.npy", tmp_path / "whole.npy"
     answers = multiprocessing.get_context("fork").SimpleQueue()

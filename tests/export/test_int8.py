@@ -1,6 +1,7 @@
 """int8 graphs: how weights are rounded, which layers stay in float, and what batches and padding change."""
 
 import copy
+import pickle
 import platform
 
 import numpy as np
@@ -14,7 +15,9 @@ from scipy import stats
 from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS, multiplies_narrow
+from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.pairs import PairSet, TextPair
+from truncate_kit.export.encode import EncodingWork
 from truncate_kit.export.exporting import check_graph, export_onnx, odd_inputs
 from truncate_kit.export.graph import build_graph, fold_constants, save_graph
 from truncate_kit.export.half import store_half, to_half
@@ -122,9 +125,12 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     assert 100 - found.drop == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
     assert check_runnable(folder / "model_int8.onnx", "cpu") == report
     if found.weight_bits == 8:
+        sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "model_int8.onnx"), VectorFormat()))
         monkeypatch.setenv(INSTRUCTIONS, "avx2")
         with pytest.raises(DeviceError, match="weights of 8 bits"):  # whose products overflow there
             check_runnable(folder / "model_int8.onnx", "cpu")
+        with pytest.raises(DeviceError, match="weights of 8 bits"):  # the same in a worker on such a machine
+            pickle.loads(sent).move("cpu")
 
 
 def test_invariance_is_that_of_plain_onnxruntime(exported):

@@ -23,6 +23,7 @@ from truncate_kit.core.settings import STEPS, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_rows
 from truncate_kit.export.graph import ends_normalized, graph_files
+from truncate_kit.export.record import check_bits
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
@@ -152,15 +153,16 @@ def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
 
 
 def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
-    if not out.exists():
-        return False
     try:
         values = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         values = {}
-    if values != {"job": job, "sha256": digest_of(out)}:
+    if not out.exists() and (not note.exists() or "job" in values):
+        return False
+    if not out.exists() or values != {"job": job, "sha256": digest_of(out)}:
         raise UsageError(
-            f"{out} is there already: it was made from another input, model or option, or was changed since.",
+            f"{out if out.exists() else note} is there already: it was made from another input, model or option, or "
+            "was changed since.",
             hint="Name another file as `out`, or remove this one.",
         )
     return True
@@ -206,17 +208,18 @@ class EncodingWork:
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
         self._encoder: Any = encoder
         self._form = form
-        self._graph: tuple[str, dict[str, bytes], Any, Any] | None = None
+        self._graph: tuple[str, dict[str, bytes], Any, Any, Any] | None = None
         self._home: tempfile.TemporaryDirectory[str] | None = None
 
     def move(self, device: str) -> None:
         """Move the model."""
         if self._graph is not None:
-            name, files, reader, heads = self._graph
+            name, files, reader, heads, report = self._graph
             self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
             for place, content in files.items():
                 Path(self._home.name, place).write_bytes(content)
             file, threads = Path(self._home.name, name), torch.get_num_threads()
+            check_bits(file, report)
             self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
@@ -233,4 +236,5 @@ class EncodingWork:
         encoder = self._encoder
         files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
         encoder.check_unreplaced()
-        return self.__dict__ | {"_encoder": None, "_graph": (encoder.file.name, files, encoder.reader, encoder.heads)}
+        graph = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
+        return self.__dict__ | {"_encoder": None, "_graph": graph}

@@ -192,6 +192,12 @@ def check_runnable(graph: Path, device: str) -> ExportReport | None:
     row = PRECISIONS[precision or "fp32"]
     if precision is not None and device not in row.preference and not row.runs_elsewhere:
         raise DeviceError(f"{graph} is in {precision}: {row.elsewhere}.", hint=other_graph(precision, device))
+    check_bits(graph, report)
+    return report
+
+
+def check_bits(graph: Path, report: ExportReport | None) -> None:
+    """Raise `DeviceError` if products of the graph's weights overflow on this processor."""
     int8 = report and report.quantization
     if int8 and int8.weight_bits == 8 and multiplies_narrow():
         raise DeviceError(
@@ -199,7 +205,6 @@ def check_runnable(graph: Path, device: str) -> ExportReport | None:
             " on this one.",
             hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
         )
-    return report
 
 
 def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
