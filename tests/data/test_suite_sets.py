@@ -135,7 +135,7 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     none = f"query,relevant,label\nwhere,there,{no}\n"
     with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "none.csv", none))
-    with pytest.raises(DataError, match="column 'label' does not say"):
+    with pytest.raises(DataError, match="line 5: there is no label"):
         read_retrieval(write(tmp_path / "blank.csv", rows + "who,you,\n"))
     with pytest.raises(DataError, match="more than one choice for the label"):
         find_transfer(write(tmp_path / "two/mr/all.csv", "text,label,class\ngood,1,1\n").parents[1])
