@@ -47,16 +47,13 @@ def test_bars_are_drawn_in_a_terminal_and_nowhere_else(monkeypatch, capsys, capl
     assert capsys.readouterr() == ("", "")
 
 
-def test_where_there_is_no_terminal_a_line_tells_of_progress_now_and_then(monkeypatch):
-    said = []
+def test_without_a_terminal_each_task_tells_how_long_it_takes(monkeypatch):
+    said, clock = [], iter([0.0, 1.0, 3.0, 30.0, 64.0, 399.0, 400.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     bars = Bars(said.append)
-    bars("Encoding", 1, 4)
-    bars("Encoding", 2, 4)
-    assert said == []  # a minute has not passed
-    monkeypatch.setattr(progress, "TELL_EVERY", 0.0)
-    bars("Encoding", 3, 4)
-    bars("Encoding", 4, 4)
-    assert said == ["Encoding: 3 of 4 after 0 min."]
+    for done in (10, 11, 13, 40, 74, 409, 410):
+        bars("Encoding", done, 410)
+    assert said == ["Encoding: 13 of 410, about 7 min left.", "Encoding: 74 of 410, about 6 min left."]
 
 
 def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):

@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from truncate_kit.core.errors import require
-from truncate_kit.core.wording import counted
+from truncate_kit.core.wording import counted, lasting
 
 _logger = logging.getLogger(__name__)
-TELL_EVERY = 60.0  # seconds between lines if stderr is no terminal
+# Without a terminal, seconds to a task's first line, between its lines, and left at least when one is written.
+TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 
 
 Progress = Callable[[str, int, int], None]
@@ -110,8 +111,8 @@ class Bars(TrialWatcher):
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
         self.say, self._beside = say, beside
-        self._bars: dict[str, tuple[Any, float]] = {}  # with its start time
-        self._told = time.monotonic()
+        self._bars: dict[str, tuple[Any, float, int]] = {}  # with its time and steps at the start
+        self._due: dict[str, float] = {}  # time of its next line
         self._said: set[TrialEvent] = set()  # a trial may be asked for several times
         self._costs: Mapping[str, int] = {}
         self._shares: dict[str, float] = {}  # done share of each trial
@@ -129,17 +130,19 @@ class Bars(TrialWatcher):
         now = time.monotonic()
         if task not in self._bars:
             _logger.info("%s: step %s of %s.", task, f"{done:,}", f"{total:,}")
-            self._bars[task] = _bar(task, done, total), now
-        bar, begun = self._bars[task]
+            self._bars[task], self._due[task] = (_bar(task, done, total), now, done), now + TELL_AFTER
+        bar, begun, first = self._bars[task]
         bar.total = total
         bar.update(done - bar.n)
         if done >= total:
             bar.close()
             del self._bars[task]
             _logger.info("%s: done after %.1f s.", task, now - begun)
-        elif bar.disable and now - self._told >= TELL_EVERY:
-            self._told = now
-            self.say(f"{task}: {done:,} of {total:,} after {(now - begun) / 60:.0f} min.")
+        elif bar.disable and task not in self._costs and done > first and now >= self._due[task]:
+            left = (now - begun) * (total - done) / (done - first)
+            if left >= TELL_LEFT:
+                self._due[task] = now + TELL_EVERY
+                self.say(f"{task}: {done:,} of {total:,}, about {lasting(left)} left.")
 
     def part(self, name: str) -> None:
         """Say which part begins."""
