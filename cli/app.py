@@ -39,7 +39,7 @@ class PanelCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; messages name its options."""
-        console.begin(self, ctx.params["quiet"], ctx.params["verbose"])
+        console.begin(self, **{name: ctx.params.get(name, False) for name in ("quiet", "verbose", "as_json")})
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

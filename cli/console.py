@@ -25,7 +25,7 @@ EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 GAP = 3  # between columns
 PROSE_WIDTH = 24  # wider cells are wrapped
 MOST_ROWS = 16  # by layer, without --verbose
-RUN = SimpleNamespace(command=None, quiet=False, verbose=False, more_said=False)
+RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, more_said=False)
 OTHER_NAMES = {
     "count": "workers",
     "cpus": "threads",
@@ -51,9 +51,9 @@ FUNCTIONS = {
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
-def begin(command: Any, quiet: bool = False, verbose: bool = False) -> None:
-    """Set the command that messages name, and its verbosity."""
-    vars(RUN).update(command=command, quiet=quiet, verbose=verbose, more_said=False)
+def begin(command: Any, *, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
+    """Set the command that messages name, and what it prints."""
+    vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, more_said=False)
 
 
 def in_options(text: str) -> str:
@@ -88,16 +88,16 @@ def print_problem(message: str, hint: str) -> None:
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
 
-def note(*texts: str | None, quiet: bool = False) -> None:
+def note(*texts: str | None) -> None:
     """Print notes on stderr unless quiet."""
-    for text in filter(None, () if quiet or RUN.quiet else texts):
+    for text in filter(None, () if RUN.quiet else texts):
         typer.echo(harmless(in_options(text)), err=True)
 
 
 def say(*texts: str | None) -> None:
-    """Print sentences on stdout."""
+    """Print sentences on stdout unless JSON stands there."""
     for text in texts:
-        if text is not None:
+        if text is not None and not RUN.as_json:
             typer.echo(harmless(in_options(text)))
 
 
@@ -111,24 +111,27 @@ def print_json(result: "Result") -> None:
     typer.echo(harmless_json(text))
 
 
-def show(
-    result: "Result", *, as_json: bool | None = False, figures: Path | None = None, ending: str = ""
-) -> list[Path]:
-    """Print a result, unless `as_json` is None; draw its figures in a folder, if given, and return their paths."""
+def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> list[Path]:
+    """Print a result and its `saved` paths; draw its figures, if a folder is given, and return their paths.
+
+    The figures of a numbered file, such as bench-2.json, get its number.
+    """
     from truncate_kit.report.view import view_of
 
     view, drawn = view_of(result), []
     if figures is not None:
         from truncate_kit.report.chart import write_figures
 
-        drawn = write_figures(view, figures, ending)
-    if as_json:
+        drawn = write_figures(view, figures, "".join(re.findall(r"-\d+$", Path(saved[0]).stem)) if saved else "")
+    if RUN.as_json:
         print_json(result)
-    elif as_json is not None:
+    else:
         note(*view.notes)
         for cells in view.tables:
             table(cells)
         say(*view.sentences, *(view.details if RUN.verbose else ()))
+    if saved:
+        say(f"Saved: {', '.join(map(str, (*saved, *drawn)))}")
     return drawn
 
 
@@ -189,15 +192,15 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
+def progress_bar() -> Iterator["Progress"]:
     """Draw progress on stderr."""
     from truncate_kit.core.progress import Bars, silent
 
-    yield silent if quiet or RUN.quiet else Bars(_above_bars)
+    yield silent if RUN.quiet else Bars(_above_bars)
 
 
 @contextmanager
-def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWatcher"]:
+def watching(out: Path, *, tensorboard: bool) -> Iterator["TrialWatcher"]:
     """Draw and print trials. Raises `MissingExtraError`."""
     from truncate_kit.core.progress import Bars, TrialWatcher
 
@@ -207,8 +210,7 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator["TrialWat
             from truncate_kit.core.progress import TensorboardLog
 
             beside = stack.enter_context(TensorboardLog(out / "tensorboard"))
-        hidden = quiet or RUN.quiet
-        yield (beside or TrialWatcher()) if hidden else Bars(_above_bars, beside)
+        yield (beside or TrialWatcher()) if RUN.quiet else Bars(_above_bars, beside)
 
 
 def _above_bars(line: str) -> None:

@@ -1,7 +1,6 @@
 """Commands that measure: analyze, evaluate, compare, bench."""
 
 import os
-import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
 from truncate_kit.core.origin import read_origin
-from truncate_kit.core.results import file_for, first_free
 from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.workspace import DataSource, read_result
+from truncate_kit.core.workspace import DataSource
 from truncate_kit.evaluation import SUITES
 
 from . import options
@@ -35,7 +33,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
+    from truncate_kit.analysis.result import AnalysisSettings
     from truncate_kit.bench.result import BenchSettings
     from truncate_kit.data.pairs import PairSet
     from truncate_kit.data.retrieval import RetrievalSet
@@ -75,7 +73,6 @@ def analyze(
     if only_texts:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
-    from truncate_kit.analysis.result import LayerProfile
     from truncate_kit.core.origin import default_reference
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
@@ -93,14 +90,14 @@ def analyze(
     if beside is not None and beside != "none":
         other = load_encoder(beside, max_length=source.max_length, device=hardware.device)
     if settings.raw and encoder.final_norm is None:
-        workspace.note(f"{encoder.name} has no final norm: its states are the same without --raw.")
+        note(f"{encoder.name} has no final norm: its states are the same without --raw.")
     labelled, data_source = None, None
     if searched is None and not only_texts:
         splits, data_source = workspace.data(pairs)
         labelled = splits.split(split)
     if (analyzed := labelled if searched is None else searched) is not None:
-        workspace.note(f"Analyzed: {analyzed.name}.", seen_among(analyzed, source.name))
-    with workspace.held(), workspace.progress() as progress:
+        note(f"Analyzed: {analyzed.name}.", seen_among(analyzed, source.name))
+    with workspace.held(), progress_bar() as progress:
         result = profile(
             encoder,
             None if texts is None else list(iter_texts(texts)),
@@ -110,23 +107,11 @@ def analyze(
             settings=replace(settings, blocks=kept, pooling=None if source.pooling is None else encoder.pooling),
             progress=progress,
         )
-        path = first_free(workspace.profile, lambda file: not _saw_more(read_result(LayerProfile, file), result))
-        result.write(path)
+        path = workspace.write(result, workspace.profile)
         workspace.remember(source, data_source, queries=queries)
-    if path != workspace.profile:
-        workspace.note(f"{workspace.profile} saw more of the same texts than this analysis and stays as it is.")
-    workspace.show(result, path, figures=path.parent, ending=path.stem.removeprefix(workspace.profile.stem))
+    show(result, path, figures=path.parent)
     if result.reference is None:
-        workspace.note("For a surer prediction name a model without such a drop, of the same depth, as --reference.")
-
-
-def _saw_more(earlier: "LayerProfile | None", now: "LayerProfile") -> bool:
-    """Tell if an earlier profile of the same model and texts covers more."""
-    if earlier is None:
-        return False
-    of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (earlier, now)]
-    amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (earlier, now)]
-    return of[0] == of[1] and any(more > less for more, less in zip(*amounts, strict=True))
+        note("For a surer prediction name a model without such a drop, of the same depth, as --reference.")
 
 
 @command(
@@ -185,9 +170,9 @@ def evaluate(
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, hardware.threads, hardware.device)
     if isinstance(encoder, OnnxEncoder):
-        workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
+        note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
     stored = suite is not None or bool(tasks)
-    with workspace.held() if stored else nullcontext(), workspace.progress() as progress:
+    with workspace.held() if stored else nullcontext(), progress_bar() as progress:
         run = SuiteRun(
             encoder=encoder,
             model=source.name,
@@ -195,7 +180,7 @@ def evaluate(
             options=own,
             threads=hardware.threads,
             work=workspace.folder / "trials",
-            note=workspace.note,
+            note=note,
             progress=progress,
         )
         if tasks:
@@ -205,11 +190,10 @@ def evaluate(
         else:
             report = _scored(run, pairs, split, form, workspace) if queries is None else _searched(run, split, form)
         report = replace(report, sha256=measured_digest(source.name)) if stored else report
-        saved = _write(report, workspace) if stored else None
-    ending = "" if saved is None else re.sub(r"^suite-[a-z-]*[a-z]", "", saved.stem)
-    workspace.show(report, *([saved] if saved else []), figures=saved and saved.parent, ending=ending)
+        saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
+    show(report, *saved, figures=workspace.folder if stored else None)
     if encoder.heads is not None and (queries or tasks or (suite and SUITES[suite].by_cosine)):
-        workspace.say(CODES)
+        say(CODES)
 
 
 def _searched(run: "SuiteRun", split: str | None, form: VectorFormat) -> "SuiteReport":
@@ -233,18 +217,9 @@ def _scored(
     if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole
         splits = workspace.unseen(splits, run.model)
     scored, last = splits.split(split), splits.items()[-1][0]
-    workspace.note(seen_among(scored, run.model))
+    note(seen_among(scored, run.model))
     data = f"{scored.name}, {split or ('all' if splits.one_file and last == 'train' else last)}"
     return score_pairs(run.encoder, scored.pairs, model=run.model, data=data, form=form)
-
-
-def _write(report: "SuiteReport", workspace: Workspace) -> Path:
-    usual = workspace.suite(report.suite)
-    path = file_for(report, usual)
-    report.write(path)
-    path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
-    workspace.note(None if path == usual else f"{usual} measured more than this run and stays as it is.")
-    return path
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:
@@ -278,7 +253,6 @@ def compare(
     max_length: options.MaxLength = None,
     hardware: Hardware,
     top: int = results_option(10, "Number of documents that count for each query.", min=1),
-    as_json: options.Json = False,
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data.retrieval import read_retrieval
@@ -288,14 +262,14 @@ def compare(
     from truncate_kit.export.runtime import load_text_encoder
 
     searched = read_retrieval(data, split=split)
-    note(*dict.fromkeys(seen_among(searched, name) for name in (full, lean)), quiet=as_json)
+    note(*dict.fromkeys(seen_among(searched, name) for name in (full, lean)))
     load: dict[str, Any] = {"max_length": max_length, "threads": hardware.threads, "device": hardware.device}
     first, second = (load_text_encoder(name, **load) for name in (full, lean))
-    note(*note_of_searched(lean, second, searched), quiet=as_json)
-    with progress_bar(quiet=as_json) as progress:
+    note(*note_of_searched(lean, second, searched))
+    with progress_bar() as progress:
         report = run(first, second, searched, names=(full, lean), top=top, progress=progress)
-    show(report, as_json=as_json)
-    if not as_json and any(encoder.heads is not None for encoder in (first, second)):
+    show(report)
+    if any(encoder.heads is not None for encoder in (first, second)):
         say(CODES)
 
 
@@ -340,19 +314,15 @@ def bench(
     else:
         ours, theirs = _random_pair(random_weights, layer, whole=blocked is not None)
     if quick:
-        workspace.note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
+        note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
     named = [str(lean or workspace.lean), *([str(theirs)] if isinstance(theirs, Path) else [])]
     scored, texts = _scored_on(workspace, named, pairs)
     source = None if pairs.data is None else DataSource(pairs.data, pairs.columns, pairs.scale)
-    with workspace.held(), workspace.progress() as progress:
+    with workspace.held(), progress_bar() as progress:
         report = run(ours, theirs, settings, pairs=scored, texts=texts, graphs=workspace.graphs, progress=progress)
-        path = file_for(report, workspace.bench)
-        report.write(path)
+        path = workspace.write(report, workspace.bench)
         workspace.remember_benched(source)
-    if path != workspace.bench:
-        workspace.note(f"{workspace.bench} is of another lean model or measured more, and stays as it is.")
-    path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
-    workspace.show(report, path, figures=path.parent, ending=path.stem.removeprefix(workspace.bench.stem))
+    show(report, path, figures=path.parent)
 
 
 def _scored_on(
@@ -363,11 +333,11 @@ def _scored_on(
 
     if (queries := workspace.queries(pairs)) is not None:
         searched, chosen = unseen_queries(read_retrieval(queries), *models)
-        workspace.note(chosen)
+        note(chosen)
         return searched, [text for text in (*searched.queries, *searched.documents) if text]
     splits, _ = workspace.data(pairs)
     scored = workspace.unseen(splits, *models).evaluation
-    workspace.note(*(seen_among(scored, model) for model in models))
+    note(*(seen_among(scored, model) for model in models))
     return scored, scored.texts()
 
 
@@ -393,7 +363,7 @@ def _pair(
     if full is not None:
         return ours, local_path(full)
     if whole:
-        workspace.note(f"Compared with: all of {source}.")
+        note(f"Compared with: all of {source}.")
         return ours, ours
     made, other = (read_origin(folder) if lean is None else None for folder in (workspace.lean, workspace.full))
     beside = None
@@ -403,7 +373,7 @@ def _pair(
         taught = made.method == "distill" and (other.method, other.source_digest) == ("copy", made.source_digest)
         beside = str(workspace.full) if taught or made.has_budget_of(other) else None
     if beside is not None:
-        workspace.note(f"Compared with: {beside}.")
+        note(f"Compared with: {beside}.")
         return ours, local_path(beside)
-    workspace.note("No full model to compare with: name it with --full.")
+    note("No full model to compare with: name it with --full.")
     return ours, None

@@ -17,6 +17,7 @@ from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import ModelSource
 
 from . import options
+from .console import note, progress_bar, show
 from .options import (
     Machine,
     Pairs,
@@ -59,8 +60,8 @@ def cut(
     if kept is None and vocabulary_from is None:
         raise UsageError("Nothing says what to cut.", hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.")
     result = _save_cut(workspace.starting_model(model, pooling, max_length), kept, vocabulary_from, workspace)
-    workspace.show(result, workspace.lean)
-    workspace.note(push.upload(workspace.lean))
+    show(result, workspace.lean)
+    note(push.upload(workspace.lean))
 
 
 def _save_cut(
@@ -126,7 +127,7 @@ def export(
         from truncate_kit.methods.distill.texts import own_pairs_of
 
         scored = own_pairs_of(workspace)
-        workspace.note(*(data_sentences(scored) if scored is not None else ()))
+        note(*(data_sentences(scored) if scored is not None else ()))
     if scored is None and (queries := workspace.queries(pairs)) is not None:
         from truncate_kit.data.retrieval import read_retrieval
         from truncate_kit.methods.distill.texts import search_pairs_of, texts_of
@@ -138,26 +139,27 @@ def export(
         _check_searchable(scored)
     if cuts:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
-        workspace.note(*view_of(cut).sentences)
+        note(*view_of(cut).sentences)
         model = None
-    _check_replaceable(workspace, model)
     source = workspace.finished_model(model)
-    place = Path(source.name) if _inside(workspace, source.name) else workspace.lean
-    encoder = workspace.load(source)
-    if searched is not None:
-        scored = search_pairs_of(encoder, searched)
-        workspace.note(*data_sentences(scored))
-    splits = workspace.unseen(cast("PairSplits", scored), source.name)
-    if precision == "int8" and None in (splits.dev, splits.test):
-        splits = workspace.divided(splits)
-    dev = splits.dev if precision == "int8" else None
-    with workspace.held(), workspace.progress() as progress:
-        _check_replaceable(workspace, model)  # others may write while the model loads
+    ours = _inside(workspace, source.name)
+    with workspace.held(), progress_bar() as progress:
+        if not ours:
+            _check_replaceable(workspace.lean, source.name)
+        place = Path(source.name) if ours else workspace.lean
+        encoder = workspace.load(source)
+        if searched is not None:
+            scored = search_pairs_of(encoder, searched)
+            note(*data_sentences(scored))
+        splits = workspace.unseen(cast("PairSplits", scored), source.name)
+        if precision == "int8" and None in (splits.dev, splits.test):
+            splits = workspace.divided(splits)
+        dev = splits.dev if precision == "int8" else None
         work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
-    workspace.show(report, place / report.file)
-    workspace.note(push.upload(place))
+    show(report, place / report.file)
+    note(push.upload(place))
 
 
 def _check_searchable(splits: "PairSplits") -> None:
@@ -169,23 +171,18 @@ def _check_searchable(splits: "PairSplits") -> None:
         )
 
 
-def _check_replaceable(workspace: Workspace, named: str | None) -> None:
-    lean = workspace.lean
-    if named is not None and lean.is_dir() and not _inside(workspace, named) and not _is_copy(lean, named):
+def _check_replaceable(lean: Path, named: str) -> None:
+    """Raise `UsageError` if the lean model is no copy of the named one."""
+    from truncate_kit.models.loading import load_encoder
+    from truncate_kit.models.pipeline import encoder_digest
+
+    origin = read_origin(lean)
+    is_copy = origin and origin.method == "copy" and Path(origin.model).resolve() == Path(named).resolve()
+    if lean.is_dir() and not (origin and is_copy and encoder_digest(load_encoder(lean)) == origin.source_digest):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
         )
-
-
-def _is_copy(folder: Path, named: str) -> bool:
-    from truncate_kit.models.loading import load_encoder
-    from truncate_kit.models.pipeline import encoder_digest
-
-    origin = read_origin(folder)
-    if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():
-        return False
-    return encoder_digest(load_encoder(folder)) == origin.source_digest
 
 
 def _inside(workspace: Workspace, named: str) -> bool:
@@ -232,17 +229,17 @@ def encode(
         graph = suited_precision(place, where)
     encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
     if isinstance(encoder, OnnxEncoder):
-        workspace.note(graph_sentence(encoder.file, encoder.report, where))
+        note(graph_sentence(encoder.file, encoder.report, where))
     elif runtime is None and graphs_in(place):
         why = "a graph has its pooling and its length inside" if inside else f"{place} has no graph for {where}"
-        workspace.note(f"This runs in torch: {why}.")
+        note(f"This runs in torch: {why}.")
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
-    with machine.open() as engine, workspace.progress() as progress, _readable(file) as source:
+    with machine.open() as engine, progress_bar() as progress, _readable(file) as source:
         result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress)
     if result.num_cut and encoder.reader is not None:
         of = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
-        workspace.note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
-    workspace.show(replace(result, source=str(file)))
+        note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
+    show(replace(result, source=str(file)))
 
 
 @contextmanager

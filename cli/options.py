@@ -16,16 +16,15 @@ import truncate_kit
 from truncate_kit.core.errors import DataError, TruncateKitError, UsageError, known_name
 from truncate_kit.core.files import run_lock
 from truncate_kit.core.origin import read_origin
+from truncate_kit.core.results import Result, file_for
 from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
 from truncate_kit.core.workspace import DataSource, ModelSource
 from truncate_kit.core.workspace import Workspace as Places
 
-from . import console
+from .console import note, say
 
 if TYPE_CHECKING:
     from truncate_kit.core.parallel import Engine
-    from truncate_kit.core.progress import Progress
-    from truncate_kit.core.results import Result
     from truncate_kit.data.pairs import PairSplits
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models.encoder import Encoder
@@ -81,6 +80,7 @@ class Command:
                 typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         eager: dict[str, Any] = {"is_eager": True, "callback": self._print_schema, "expose_value": False}
         shared = [
+            ("as_json", results_option(False, "Print the result as JSON, and nothing else on stdout.", "--json")),
             ("quiet", results_option(False, "Print results and problems only.", "--quiet", "-q")),
             ("verbose", results_option(False, "Print every table, with all columns.", "--verbose", "-v")),
             (
@@ -88,7 +88,7 @@ class Command:
                 results_option(False, "Print the JSON Schema of --json and exit.", "--json-schema", **eager),
             ),
         ]
-        for name, option in shared if self.result else shared[:2]:
+        for name, option in shared if self.result else shared[1:3]:
             typed.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool))
         return inspect.Signature(typed)
 
@@ -97,7 +97,7 @@ class Command:
         typed = self.__signature__.parameters
         defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
         values = {name: value for name, value in defaults.items() if value is not ...} | values
-        for name in ("quiet", "verbose", "json_schema"):
+        for name in ("as_json", "quiet", "verbose", "json_schema"):
             values.pop(name, None)
         for name, kind in self.settings.items():
             own = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
@@ -187,7 +187,6 @@ Tensorboard = Annotated[
     bool, _shared(RESULTS, "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
 ]
 Threads = Annotated[int | None, _shared(MACHINE, "CPU threads; by default all cores.", min=1)]
-Json = Annotated[bool, _shared(RESULTS, "Print the result as JSON, and nothing else on stdout.", "--json")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,44 +329,28 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """A workspace that notes its choices on stderr, unless JSON is printed."""
+    """A workspace that notes its choices on stderr."""
 
     folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
-    as_json: bool = setting(False, "Print the result as JSON, and nothing else on stdout.", RESULTS, name="--json")
 
     def __post_init__(self) -> None:
         super().__init__(self.folder)
-        self.quiet = self.as_json
 
     def held(self) -> AbstractContextManager[None]:
         """Keep other processes from writing here."""
         return run_lock(self.folder)
 
-    def progress(self) -> "AbstractContextManager[Progress]":
-        """Draw progress unless quiet."""
-        return console.progress_bar(quiet=self.quiet)
-
-    def note(self, *texts: str | None) -> None:
-        """Print notes on stderr."""
-        console.note(*texts, quiet=self.quiet)
-
-    def say(self, *texts: str | None) -> None:
-        """Print sentences on stdout."""
-        if not self.quiet:
-            console.say(*texts)
-
-    def show(
-        self, result: "Result", *saved: Path | str, figures: Path | None = None, ending: str = "", quietly: bool = False
-    ) -> list[Path]:
-        """Print a result and its `saved` paths, or only draw figures (`quietly`); return these."""
-        drawn = console.show(result, as_json=None if quietly else self.quiet, figures=figures, ending=ending)
-        if saved:
-            self.say(f"Saved: {', '.join(map(str, (*saved, *drawn)))}")
-        return drawn
+    def write(self, report: Result, usual: Path) -> Path:
+        """Write a report, beside one that measured more; return its path."""
+        path = file_for(report, usual)
+        report.write(path)
+        path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
+        note(None if path == usual else f"{usual} measured more than this run and stays as it is.")
+        return path
 
     def say_exported(self, model: Path) -> None:
         """Print the command that exports this model."""
-        self.say(f"As a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
+        say(f"As a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
@@ -381,14 +364,14 @@ class Workspace(Places):
         if last is not None:
             pooling, max_length = pooling or last.pooling, max_length or last.max_length
             read = [f"pooling {pooling}"] * bool(pooling) + [f"at most {max_length} tokens"] * bool(max_length)
-            self.note(f"Model: {', '.join([last.name, *read])}, as in the last command.")
+            note(f"Model: {', '.join([last.name, *read])}, as in the last command.")
             return ModelSource(last.name, pooling, max_length)
         if not or_miniature:
             raise UsageError(
                 f"No model is named, and no command has worked on one in {self.folder}.",
                 hint=f"Name a folder, a hub name or a bundled miniature, such as {DEFAULT_MINIATURE}.",
             )
-        self.note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.")
+        note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.")
         return ModelSource(DEFAULT_MINIATURE, pooling, max_length)
 
     def finished_model(
@@ -404,9 +387,9 @@ class Workspace(Places):
                 hint=f"Name {' or '.join(others) or 'one'}, or make it with finetune, contrast, distill or cut.",
             )
         last, made = self.remembered().model, read_origin(self.lean)
-        self.note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
+        note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
         if made is not None and last is not None and last.name not in (made.model, str(Path(made.model).resolve())):
-            self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
+            note(f"It does not come from {last.name}, the last command's model: make one of that first.")
         return ModelSource(str(self.lean), pooling, max_length)
 
     def load_text_encoder(
@@ -420,7 +403,7 @@ class Workspace(Places):
         own = {"pooling": source.pooling, "precision": graph, "device": device}
         encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
         if isinstance(encoder, Encoder):
-            self.note(dropped_head(encoder))
+            note(dropped_head(encoder))
         return encoder
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
@@ -429,12 +412,12 @@ class Workspace(Places):
         from truncate_kit.models.loading import dropped_head, load_encoder
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
-        self.note(dropped_head(encoder))
+        note(dropped_head(encoder))
         check_precision(precision, encoder.device)
         if precision == "bf16" and encoder.device.type == "cpu":
             from truncate_kit.bench.timing import slower_in_bf16
 
-            self.note((slower := slower_in_bf16()) and f"{slower} Leave --precision out.")
+            note((slower := slower_in_bf16()) and f"{slower} Leave --precision out.")
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:
@@ -450,7 +433,7 @@ class Workspace(Places):
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **read)
-        self.note(*data_sentences(splits))
+        note(*data_sentences(splits))
         return splits, source
 
     def queries(self, pairs: Pairs) -> str | None:
@@ -464,7 +447,7 @@ class Workspace(Places):
         pairs.refuse_unless("graded pairs")
         if not is_retrieval_folder(folder):
             raise UsageError(f"{folder}, which the last command took, is no longer there.", hint="Name other data.")
-        self.note(None if named else f"Data: {folder}, as in the last command.")
+        note(None if named else f"Data: {folder}, as in the last command.")
         return folder
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
@@ -473,8 +456,8 @@ class Workspace(Places):
         from truncate_kit.report.view import overlap_warning
 
         divided = complete_splits(splits)
-        self.note(*divided.notes[len(splits.notes) :])
-        self.note(None if divided is splits else overlap_warning(divided.overlap))
+        note(*divided.notes[len(splits.notes) :])
+        note(None if divided is splits else overlap_warning(divided.overlap))
         return divided
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
@@ -484,5 +467,5 @@ class Workspace(Places):
         left = splits
         for model in models:
             left = unseen(left, model)
-        self.note(*left.notes[len(splits.notes) :])
+        note(*left.notes[len(splits.notes) :])
         return left

@@ -8,7 +8,7 @@ import typer
 from truncate_kit.core.errors import UsageError
 
 from . import options
-from .console import EXIT_PROBLEM, note, say, show, watching
+from .console import EXIT_PROBLEM, RUN, note, progress_bar, say, show, watching
 from .options import Machine, Workspace, argument, command, machine_option, results_option
 
 if TYPE_CHECKING:
@@ -87,24 +87,26 @@ def study(
     with joined(machine.device) as (group, place):
         check_shared(group, any(prior.texts for prior in plan.priors))
         if group.size > 1:
-            workspace.quiet |= not group.leads
-            with workspace.progress() as progress:
+            RUN.quiet |= not group.leads
+            with progress_bar() as progress:
                 adapt_all(plan, out, device=place, group=group, progress=progress)
     if not group.leads:  # only adaptations are shared
         return
-    with machine.open() as engine, watching(out, tensorboard=tensorboard, quiet=workspace.quiet) as watcher:
+    with machine.open() as engine, watching(out, tensorboard=tensorboard) as watcher:
         work: dict[str, Any] = {"engine": engine, "device": machine.device}
         result = run_study(plan, out, progress=watcher, finished=lambda so_far: _write(so_far, out), **work)
-    workspace.show(result, f"{out / PAGE} with figures", out / SCORES)
+    show(result, f"{out / PAGE} with figures", out / SCORES)
 
 
 def _write(result: "StudyResult", out: Path) -> None:
     from truncate_kit.methods.study.result import STUDY_FILE
+    from truncate_kit.report.chart import write_figures
     from truncate_kit.report.study import write_tables
+    from truncate_kit.report.view import view_of
 
     result.write(out / STUDY_FILE)
     write_tables(result, out)
-    show(result, as_json=None, figures=out)
+    write_figures(view_of(result), out)
 
 
 @command(
@@ -117,18 +119,17 @@ def report(
     other: Path | None = argument(None, "OTHER", "A second one, to compare the two."),
     out: Path | None = results_option(None, "The file; by default report.html in RUN, or comparison.html for two."),
     open_page: bool = results_option(False, "Show it in the browser.", "--open"),
-    as_json: options.Json = False,
 ) -> None:
     """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
     from truncate_kit.report.page import write_page
 
     page = write_page(run, other, out=out)
-    show(page, as_json=as_json)
+    show(page)
     if open_page:
         import webbrowser
 
         if not webbrowser.open(Path(page.page).resolve().as_uri()):
-            note(f"No browser was found here: open {page.page} yourself.", quiet=as_json)
+            note(f"No browser was found here: open {page.page} yourself.")
 
 
 @command("truncate-kit status --clean", result="core.workspace:Contents")
@@ -145,10 +146,10 @@ def status(
     if run is not None and workspace.folder not in (options.WORKSPACE, run):
         raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Name one.")
     if run is not None:
-        workspace = Workspace(folder=run, as_json=workspace.as_json)
+        workspace = Workspace(folder=run)
     if workspace.folder != options.WORKSPACE and not workspace.folder.is_dir():
         raise UsageError(f"There is no folder {workspace.folder}.", hint="Name a workspace that a command has written.")
-    workspace.show(remove_spare(workspace) if clean else contents(workspace))
+    show(remove_spare(workspace) if clean else contents(workspace))
 
 
 @command("truncate-kit doctor --device cuda --runtime torch", result="doctor:Diagnosis")
@@ -157,7 +158,6 @@ def doctor(
     runtime: str | None = machine_option(None, "Runtime that must work: torch or onnx; by default both."),
     extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
     precision: str | None = machine_option(None, "Precision that must run: fp32, bf16, fp16 or int8."),
-    as_json: options.Json = False,
 ) -> None:
     """Say what is installed and what really starts here, and what does not fit.
 
@@ -166,6 +166,6 @@ def doctor(
     from truncate_kit.doctor import Request, diagnose
 
     diagnosis = diagnose(Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision))
-    show(diagnosis, as_json=as_json)
+    show(diagnosis)
     if not diagnosis.able:
         raise typer.Exit(EXIT_PROBLEM)

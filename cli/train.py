@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.core.errors import ModelError, UsageError, known_name
+from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.settings import TRAINING, blocks_named, names, setting
 from truncate_kit.core.wording import place_in_words
 from truncate_kit.core.workspace import DataSource, ModelSource
 
 from . import options
-from .console import watching
+from .console import RUN, note, progress_bar, say, show, watching
 from .options import (
     Hardware,
     HeldOutPairs,
@@ -79,10 +79,10 @@ class Priors:
 
         settings = AdaptationSettings(precision=precision, **without_none(epochs=self.prior_epochs))
         raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"
-        workspace.note(f"First the encoder is adapted to {len(raw):,} texts of {self.prior_texts}.")
+        note(f"First the encoder is adapted to {len(raw):,} texts of {self.prior_texts}.")
         model, result = adapted(encoder, raw, place, settings, layer=self.prior_layer, group=group, progress=progress)
         head = "the checkpoint's head" if result.head_pretrained else "a new head"
-        workspace.note(
+        note(
             f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "
             f"{result.losses[0]:.3f} before, {result.losses[result.best_epoch]:.3f} after epoch {result.best_epoch}, "
             f"on {result.num_held_out:,} held-out texts."
@@ -99,7 +99,7 @@ class Priors:
 
         words = load_words(self.prior_words)
         if workspace is not None:
-            workspace.note(*(f"Before each trial: {statement}" for statement in words.notes))
+            note(*(f"Before each trial: {statement}" for statement in words.notes))
         return WordPrior(encoder, words, word_training(precision))
 
     def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
@@ -167,7 +167,7 @@ def finetune(
     if retrieval is None and not judged:
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
     with joined(machine.device) as (group, here):
-        workspace.quiet |= not group.leads
+        RUN.quiet |= not group.leads
         anything = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts) != (None,) * 5
         source = workspace.starting_model(model, pooling, max_length, or_miniature=not anything)
         splits, searched, data_source = _labelled(workspace, row, pairs, retrieval, search_metric)
@@ -181,8 +181,8 @@ def finetune(
         taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
         prediction = None
         # Both are long: keep other commands from leaving a model here.
-        with workspace.held() if group.leads else nullcontext(), workspace.progress() as progress:
-            workspace.note(workspace.replaced_by(source.name))
+        with workspace.held() if group.leads else nullcontext(), progress_bar() as progress:
+            note(workspace.replaced_by(source.name))
             encoder = priors.adapt(encoder, workspace, precision, group, progress)
             if group.leads:
                 prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
@@ -190,8 +190,7 @@ def finetune(
         return
     folder = workspace.folder
     adapted = nullcontext() if priors.prior_texts is None else unfinished(folder / "adapted", shared=True)
-    watch = watching(folder, tensorboard=tensorboard, quiet=workspace.quiet)
-    with adapted, machine.open() as engine, watch as watcher:
+    with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
         result = run(
             encoder,
             splits,
@@ -217,9 +216,9 @@ def finetune(
         data_source if row.data in ("scores", "labels") else None,
         queries=None if queries is None else str(queries),
     )
-    (curve,) = workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
+    (curve,) = show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
     add_figure(workspace.lean, curve, "Scores by layer")
-    workspace.note(push.upload(workspace.lean))
+    note(push.upload(workspace.lean))
 
 
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
@@ -246,7 +245,7 @@ def _labelled(
 
         pairs.refuse_unless("graded pairs")
         judged, searched = read_judged(str(pairs.data), **without_none(metric=metric))
-        workspace.note(*judged.notes)
+        note(*judged.notes)
         return judged, searched, DataSource(pairs.data)
     splits, data_source = workspace.data(pairs, classes=row.data == "classes")
     splits = workspace.divided(splits)
@@ -258,7 +257,7 @@ def _labelled(
 
     queries = read_retrieval(retrieval, chooses=True, **without_none(metric=metric))
     check_queries(queries)
-    workspace.note(queries.note)
+    note(queries.note)
     return splits, queries, data_source
 
 
@@ -313,7 +312,7 @@ def distill(
 
     left_out = {text for path in exclude or () for text in _texts_in(path)}
     with joined(machine.device) as (group, here):
-        workspace.quiet |= not group.leads
+        RUN.quiet |= not group.leads
         source = workspace.starting_model(model, pooling, max_length)
         held_out, data_source = _held_out(pairs, search_metric, workspace)
         encoder = workspace.load(source, device=here, precision=settings.precision)
@@ -325,9 +324,9 @@ def distill(
                 said = f"So layer {aim} is learned; --layer last learns the last layer."
                 cut = f"`truncate-kit cut {source.name} --layer {drop.last_before}`"
                 bad = f"The vectors of its end are no good aim: cut it first ({cut}), or use `truncate-kit finetune`."
-                workspace.note(f"{drop.sentence} {bad if aim is None else said}")
+                note(f"{drop.sentence} {bad if aim is None else said}")
         settings = replace(settings, layer=group.agree(aim))
-        workspace.note(workspace.replaced_by(source.name, distilled=True))
+        note(workspace.replaced_by(source.name, distilled=True))
         raw = RawTexts(
             texts=_learned_from(texts),
             queries=() if queries is None else iter_texts(queries),
@@ -335,13 +334,13 @@ def distill(
             vocabulary=vocabulary,
         )
         work: dict[str, Any] = {"budget": budget, "settings": settings, "data": held_out, "group": group}
-        with machine.open() as engine, workspace.progress() as progress:
+        with machine.open() as engine, progress_bar() as progress:
             result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress, **work)
         if not group.leads:
             return
     workspace.remember(source, data_source, queries=None if data_source else pairs.data)
-    workspace.show(result, workspace.lean, workspace.full, figures=workspace.folder)
-    workspace.note(push.upload(workspace.lean))
+    show(result, workspace.lean, workspace.full, figures=workspace.folder)
+    note(push.upload(workspace.lean))
 
 
 def _held_out(
@@ -355,7 +354,7 @@ def _held_out(
     if is_retrieval_folder(pairs.data):
         pairs.refuse_unless("graded pairs")
         searched = read_retrieval(pairs.data, chooses=True, **without_none(metric=metric))
-        workspace.note(searched.note)
+        note(searched.note)
         return searched, None
     refuse("a retrieval folder", search_metric=metric)
     splits, data_source = workspace.data(pairs)
@@ -427,36 +426,38 @@ def contrast(
     from truncate_kit.methods.contrast.model import layer_weights
     from truncate_kit.methods.contrast.running import finetune_contrastive
     from truncate_kit.models.loading import load_encoder
+    from truncate_kit.report.chart import write_figures
+    from truncate_kit.report.view import view_of
     from truncate_kit.training.distributed import joined
 
     with joined(hardware.device) as (group, here):
-        workspace.quiet |= not group.leads
+        RUN.quiet |= not group.leads
         source = replace(workspace.starting_model(model, None, values.get("max_tokens")), pooling=None)
         encoder = workspace.load(source, device=here, precision=settings.precision)
         splits, data_source = workspace.data(pairs)
         splits = splits if splits.dev is not None else workspace.divided(splits)
         columns = None if triplet_columns is None else names(triplet_columns)
         rows = _rows(settings.objective, triplets, columns, texts, splits)
-        workspace.note(rows.note)
+        note(rows.note)
         # Fail early for a wrong file.
         shown = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)
-        workspace.note(workspace.replaced_by(source.name))
+        note(workspace.replaced_by(source.name))
         work: dict[str, Any] = {"settings": settings, "generator": fills, "group": group}
-        with workspace.progress() as progress:
+        with progress_bar() as progress:
             result = finetune_contrastive(encoder, rows, splits, out=workspace.folder, progress=progress, **work)
         if not group.leads:
             return
     workspace.forget_lean()
     workspace.remember(source, data_source)
-    workspace.show(result, f"{workspace.lean} (seed {result.chosen_seed})")
+    show(result, f"{workspace.lean} (seed {result.chosen_seed})")
     if attends:
         weights = layer_weights(load_encoder(workspace.lean), shown)
         weights.write(workspace.attention)
-        workspace.say(f"Figure: {workspace.show(weights, figures=workspace.folder, quietly=True)[0]}")
+        say(f"Figure: {write_figures(view_of(weights), workspace.folder)[0]}")
     if settings.keep_pooler and settings.pooling in ("layer-attention", "mean-first-last"):
-        workspace.say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")
-    workspace.note(push.upload(workspace.lean))
+        say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")
+    note(push.upload(workspace.lean))
 
 
 def _rows(
@@ -504,7 +505,7 @@ def freeze(
 
     if "steps" not in values and texts is None:
         values["steps"] = tuple(step for step in STEPS if step != AUTOENCODER)
-        workspace.note("Without raw sentences there are no autoencoders: name a file with --texts.")
+        note("Without raw sentences there are no autoencoders: name a file with --texts.")
     settings = FrozenSettings(**values)
     if set(settings.steps) == {COSINE}:
         refuse(f"the steps {SIAMESE} and {AUTOENCODER}", codes=settings.codes, depth=settings.depth > 1)
@@ -518,14 +519,14 @@ def freeze(
     splits, data_source = workspace.data(pairs)
     splits = workspace.divided(splits)
     work: dict[str, Any] = {"settings": settings, "raw": raw, "nli": first}
-    with workspace.progress() as progress:
+    with progress_bar() as progress:
         report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
     workspace.remember(source, data_source)
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the replaced report
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
-    workspace.show(report, workspace.frozen, figures=workspace.frozen_heads)
+    show(report, workspace.frozen, figures=workspace.frozen_heads)
     workspace.say_exported(workspace.frozen)
-    workspace.note(push.upload(workspace.frozen))
+    note(push.upload(workspace.frozen))
 
 
 def _nli(name: str) -> "PairSet":
@@ -556,9 +557,8 @@ def combine(
     from truncate_kit.models.pipeline import origin_of, save_encoder
     from truncate_kit.models.store import output_folder
 
-    has_width = settings.width != CombineSettings().width
     if settings.search == "exact" or not settings.has_grams:
-        refuse("a beam search", width=has_width)
+        refuse("a beam search", width=settings.width != CombineSettings().width)
     lean_is_there = model is None and workspace.lean.is_dir()
     choose = workspace.finished_model if lean_is_there else workspace.starting_model
     source = choose(model, pooling, max_length)
@@ -568,31 +568,19 @@ def combine(
     if split is not None:
         splits = PairSplits(name=splits.name, test=splits.split(split), notes=splits.notes)
     scored = workspace.unseen(splits, source.name).evaluation
-    if len(scored) // 2 < settings.dev_pairs:
-        workspace.note(f"{scored.name} holds {len(scored):,} pairs: half of them are for choosing.")
-    unsaved = None
     with output_folder(workspace.folder, encoder, workspace.combined.name):  # fails before the search
         work: dict[str, Any] = {"settings": settings, "head": trained, "threads": hardware.threads or usable_cores()}
-        with workspace.progress() as progress:
+        with progress_bar() as progress:
             report = run(encoder, scored, progress=progress, **work)
         report.write(workspace.combination_file)
-        try:
-            head = trained if settings.head else None
-            lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]  # checked there
-            chosen = report.settings.to_dict() | {"layers": report.chosen}
-            origin = origin_of("combine", encoder, lean, data=scored, settings=chosen)
-            save_encoder(lean, workspace.combined, model_card=report.card(lean, origin), origin=origin)
-        except ModelError as error:
-            earlier = f" {workspace.combined} is that of an earlier search." if workspace.combined.is_dir() else ""
-            unsaved = f"The model was not saved: {error} {error.hint}{earlier}"
         workspace.remember(None if workspace.holds(source.name) else source, named)
-    if report.method == "exact" and has_width:
-        workspace.note("The search was exact: --beam-width goes with a beam search only.")
-    saved = workspace.combination_file if unsaved else workspace.combined
-    workspace.show(report, saved, figures=workspace.combination)
-    if unsaved is not None:
-        workspace.say(unsaved)
-        return
+        show(report, workspace.combination_file, figures=workspace.combination)
+        head = trained if settings.head else None
+        lean = combined_encoder(encoder, report.chosen, over=settings.over, head=head)  # type: ignore[arg-type]  # checked there
+        chosen = report.settings.to_dict() | {"layers": report.chosen}
+        origin = origin_of("combine", encoder, lean, data=scored, settings=chosen)
+        save_encoder(lean, workspace.combined, model_card=report.card(lean, origin), origin=origin)
+    say(f"Saved: {workspace.combined}")
     if lean.pooler is not None:
-        workspace.say("sentence-transformers loads it with trust_remote_code=True.")
+        say("sentence-transformers loads it with trust_remote_code=True.")
     workspace.say_exported(workspace.combined)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.results import Result
@@ -116,6 +116,12 @@ class LayerProfile(Result):
     def last_blocks(self) -> tuple[int, ...]:
         """Return the block that each layer ends in, 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
+
+    def covers(self, other: Self) -> bool:
+        """Also cover profiles of other models or texts."""
+        of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (self, other)]
+        amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (self, other)]
+        return of[0] != of[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))
 
 
 def called(name: str) -> str:

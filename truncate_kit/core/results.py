@@ -188,18 +188,8 @@ def _warn_once(message: str) -> None:
 
 def file_for(report: Result, path: Path) -> Path:
     """Return `path`, or path-2 and so on if the file there measured what `report` did not."""
-
-    def may_replace(file: Path) -> bool:
-        earlier = read_or_pass_over(type(report).read, file)
-        return earlier is None or report.covers(earlier)
-
-    return first_free(path, may_replace)
-
-
-def first_free(path: Path, is_free: Callable[[Path], bool]) -> Path:
-    """Return the first of `path`, path-2, … that may be written to."""
     number, place = 1, path
-    while not is_free(place):
+    while (earlier := read_or_pass_over(type(report).read, place)) is not None and not report.covers(earlier):
         number += 1
         place = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return place
