@@ -14,7 +14,7 @@ from truncate_kit.methods.distill.settings import DistillResult, LeanModel
 from truncate_kit.methods.distill.texts import FOLDER, TextStore, own_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.queries import halves
-from truncate_kit_cli.console import show
+from truncate_kit_cli.console import begin, show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -87,6 +87,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         blocks=(1, 3), precision="int8", dims=8, words=40, score=81.5, texts_per_second=20.0, megabytes=0.1
     )
     result = replace(DistillResult.read(texts.parent / "exported/lean/distill.json"), frontier=(measured,))
+    begin(None)
     show(result)
     shown = capfd.readouterr().out
     assert "81.50" in shown
