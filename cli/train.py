@@ -554,8 +554,8 @@ def combine(
     from truncate_kit.methods.bert_lc.combine import combined_encoder
     from truncate_kit.methods.bert_lc.settings import CombineSettings
     from truncate_kit.models.loading import find_pooler_head
-    from truncate_kit.models.pipeline import origin_of, save_encoder
-    from truncate_kit.models.store import output_folder
+    from truncate_kit.models.pipeline import save_encoder
+    from truncate_kit.models.store import origin_of, output_folder
 
     if settings.search == "exact" or not settings.has_grams:
         refuse("a beam search", width=settings.width != CombineSettings().width)

@@ -24,7 +24,8 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest, save_encoder
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.settings import TrainingSettings
 

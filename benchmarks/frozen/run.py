@@ -26,8 +26,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import STEPS, FrozenReport, FrozenSettings
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.model_folder import resolve
+from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.report.chart import write_plots
 from truncate_kit.report.view import view_of
 

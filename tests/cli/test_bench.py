@@ -9,7 +9,8 @@ import torch
 
 from truncate_kit.bench.result import BenchReport
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import origin_of, save_encoder
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import origin_of
 from truncate_kit.models.truncation import truncate
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]

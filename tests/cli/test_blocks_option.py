@@ -16,7 +16,7 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings

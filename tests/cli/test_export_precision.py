@@ -11,7 +11,7 @@ from tests.support.files import model_graded_file
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 

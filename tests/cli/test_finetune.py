@@ -9,7 +9,7 @@ from tests.support.commands import scored
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.report.page import write_page
 from truncate_kit.report.view import overlap_warning
 from truncate_kit.training import queries, settings

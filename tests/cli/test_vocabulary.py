@@ -13,7 +13,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep_words, piece_ids, truncate
 from truncate_kit.training.cutting import CutResult
 

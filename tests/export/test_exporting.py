@@ -23,7 +23,8 @@ from truncate_kit.export.graph import build_graph, save_graph
 from truncate_kit.export.record import ExportSettings, check_record, read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize, encoder_digest, save_encoder
+from truncate_kit.models.pipeline import Normalize, save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]

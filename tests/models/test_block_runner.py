@@ -5,9 +5,8 @@ import torch
 
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.core.errors import LayerNotHeldError
-from truncate_kit.models.encoder import BlockRunner
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import keep
+from truncate_kit.models.truncation import BlockRunner, keep
 
 TEXTS = ["the cat sat on the mat and the dog ran under a tree", "a red dog", "the small blue tree"]
 

@@ -16,7 +16,8 @@ from tests.support.heads import make_heads
 from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Dense, LayerNorm, Normalize, encoder_digest, save_encoder
+from truncate_kit.models.pipeline import Dense, LayerNorm, Normalize, save_encoder
+from truncate_kit.models.store import encoder_digest
 
 # All fields of a configuration that may differ between two models of the same vectors and the same training.
 FREE = {

@@ -12,7 +12,8 @@ from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_ti
 from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize, encoder_digest, save_encoder
+from truncate_kit.models.pipeline import Normalize, save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep, kept_config, layers_held, truncate
 
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")

@@ -12,7 +12,8 @@ from tests.support.families import SPECIAL
 from tests.support.word_pieces import KINDS, make_splitting, sentences
 from truncate_kit.core.errors import ModelError
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest, save_encoder
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep_words, kept_pieces, piece_ids
 
 TEXTS = sentences(12, 1)

@@ -20,7 +20,9 @@ TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blu
 def single_networks(networks):
     """The same weights as one nn.Linear per block."""
     found = []
-    for (code, count), weight, bias in zip(networks.runs, networks.weights, networks.biases, strict=True):
+    for (code, count), weight, bias in zip(
+        networks.runs, networks.layers[0].weights, networks.layers[0].biases, strict=True
+    ):
         for number in range(count):
             linear = nn.Linear(networks.width, code)
             linear.weight.data, linear.bias.data = weight[number].T.clone(), bias.view(count, code)[number].clone()
@@ -42,10 +44,10 @@ def plain_distances(codes, first, second):
     return np.stack(rows, axis=1)
 
 
-def plain_score(score, distances):
-    parameters = {name: value.detach().double().numpy() for name, value in score.state_dict().items()}
+def plain_score(heads, distances):
+    parameters = {name: value.detach().double().numpy() for name, value in heads.state_dict().items()}
     moved = np.tanh(distances / parameters["scale"] @ parameters["weight"].T + parameters["shift"])
-    if score.kind == "sigmoid":
+    if heads.kind == "sigmoid":
         return 1 / (1 + np.exp(-(moved @ parameters["out"] + parameters["offset"])))
     height = np.abs(moved - np.tanh(parameters["shift"])) @ np.log1p(np.exp(parameters["out"]))
     return np.exp(-height)
@@ -60,10 +62,10 @@ def test_batched_networks_equal_a_loop_of_linear_layers_also_in_their_gradients(
     singles = single_networks(networks)
     moved = (states - networks.mean) / networks.scale
     sum(torch.tanh(linear(state)).square().sum() for linear, state in zip(singles, moved, strict=True)).backward()
-    flat = [gradient.T for run in networks.weights for gradient in run.grad]
+    flat = [gradient.T for run in networks.layers[0].weights for gradient in run.grad]
     for found, linear in zip(flat, singles, strict=True):
         torch.testing.assert_close(found, linear.weight.grad, atol=1e-5, rtol=1e-4)
-    shifts = torch.cat([bias.grad for bias in networks.biases])
+    shifts = torch.cat([bias.grad for bias in networks.layers[0].biases])
     torch.testing.assert_close(shifts, torch.cat([linear.bias.grad for linear in singles]), atol=1e-5, rtol=1e-4)
 
 
@@ -78,7 +80,7 @@ def test_vectors_distances_and_scores(kind):
     assert vectors.shape == (5, heads.out_features) == (5, 3 + 3 + 5)
     expected = plain_distances(plain_codes(heads.networks, states), first, second)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
-    np.testing.assert_allclose(scores.numpy(), plain_score(heads.score, expected), atol=1e-6)
+    np.testing.assert_allclose(scores.numpy(), plain_score(heads, expected), atol=1e-6)
     cosines = nn.functional.cosine_similarity(vectors[first], vectors[second])
     np.testing.assert_allclose(cosines.numpy(), 1 - expected.mean(axis=1), atol=1e-6)
 
@@ -86,7 +88,7 @@ def test_vectors_distances_and_scores(kind):
 @pytest.mark.parametrize("seed", range(5))
 def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     heads = make_heads(seed=seed)
-    for parameter in heads.score.parameters():
+    for parameter in (heads.weight, heads.shift, heads.out):
         parameter.data.normal_(std=3, generator=torch.Generator().manual_seed(seed))
     vectors = heads(torch.randn(3, 50, 16))
     assert heads.similarities(vectors, vectors).eq(1).all()

@@ -15,7 +15,8 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import find_pooler_head, load_encoder
-from truncate_kit.models.pipeline import encoder_digest, save_encoder
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]

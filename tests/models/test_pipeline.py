@@ -16,9 +16,9 @@ from transformers import AutoModel
 from tests.support.fake_hub import COMMIT, logged_in
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.core.errors import ModelError
-from truncate_kit.models.encoder import position_limit
-from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest, save_encoder
+from truncate_kit.models.loading import load_encoder, position_limit
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.layer_heads import BlockNetworks, LayerHeads, PairScore
+from truncate_kit.models.encoder import BlockNetworks, Encoder, LayerHeads
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -26,8 +25,8 @@ def make_heads(
     networks.fit(
         torch.randn(len(codes), width, generator=generator), torch.rand(len(codes), width, generator=generator)
     )
-    heads = LayerHeads(width, len(codes), networks, PairScore(len(codes), hidden, kind, generator))
-    heads.score.scale.copy_(torch.rand(len(codes), generator=generator) + 0.2)
+    heads = LayerHeads(width, len(codes), networks, kind=kind, hidden=hidden, generator=generator)
+    heads.scale.copy_(torch.rand(len(codes), generator=generator) + 0.2)
     return heads.eval()
 
 

@@ -24,7 +24,7 @@ from truncate_kit.core.precisions import Target
 from truncate_kit.export import exporting
 from truncate_kit.export import graph as tracing
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 
 traced_anew = tracing._trace
 
@@ -107,7 +107,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
-        computed = model_type in COMPUTED or (encoder.heads is not None and encoder.heads.score.kind == "exp")
+        computed = model_type in COMPUTED or (encoder.heads is not None and encoder.heads.kind == "exp")
         if computed or encoder.num_parameters > LARGE:
             return remembered(encoder)
         stand_in = _stand_in(encoder)

@@ -26,7 +26,7 @@ from truncate_kit.evaluation.searching import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Digest, encoder_digest
+from truncate_kit.models.store import Digest, encoder_digest
 from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths

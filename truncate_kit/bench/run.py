@@ -47,9 +47,9 @@ from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.model_folder import resolve
-from truncate_kit.models.pipeline import encoder_digest, save_encoder
+from truncate_kit.models.loading import load_encoder, resolve
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
 
 if TYPE_CHECKING:

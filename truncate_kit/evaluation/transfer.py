@@ -35,8 +35,8 @@ from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
 from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, means_of, report_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
-from truncate_kit.models.pipeline import Dense, Digest
-from truncate_kit.models.store import RunStore
+from truncate_kit.models.pipeline import Dense
+from truncate_kit.models.store import Digest, RunStore
 from truncate_kit.models.truncation import iter_states, layer_states
 
 Rows = NDArray[np.int64]

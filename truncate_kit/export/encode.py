@@ -26,8 +26,8 @@ from truncate_kit.export.graph import ends_normalized, graph_files
 from truncate_kit.export.record import check_bits
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import Digest, Normalize, encoder_digest, read_pipeline
-from truncate_kit.models.store import StoredRows
+from truncate_kit.models.pipeline import Normalize, read_pipeline
+from truncate_kit.models.store import Digest, StoredRows, encoder_digest
 
 CHUNK = 4096  # rows: fill all cores, and take seconds to do again
 _STEP = 100_000  # texts between two reports of progress

@@ -49,7 +49,8 @@ from truncate_kit.export.record import (
 from truncate_kit.export.runtime import OnnxEncoder, open_session
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest, load_by_any_runtime, origin_of, save_encoder
+from truncate_kit.models.pipeline import load_by_any_runtime, save_encoder
+from truncate_kit.models.store import encoder_digest, origin_of
 
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()

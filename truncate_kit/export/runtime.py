@@ -27,11 +27,10 @@ from truncate_kit.core.settings import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, paired_rows
 from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
-from truncate_kit.models.encoder import Encoder, TextReader, padded
-from truncate_kit.models.layer_heads import LayerHeads
-from truncate_kit.models.loading import load_encoder, load_reader
-from truncate_kit.models.model_folder import check_unreplaced, state_of
-from truncate_kit.models.pipeline import Digest, read_pipeline
+from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
+from truncate_kit.models.loading import check_unreplaced, load_encoder, load_reader, state_of
+from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.store import Digest
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]

@@ -19,9 +19,9 @@ from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.models.model_folder import quiet_transformers, resolve
-from truncate_kit.models.pipeline import Digest, read_pipeline
-from truncate_kit.models.store import RunStore, run_key
+from truncate_kit.models.loading import resolve
+from truncate_kit.models.pipeline import quiet_transformers, read_pipeline
+from truncate_kit.models.store import Digest, RunStore, run_key
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, TextRows

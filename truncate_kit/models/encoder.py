@@ -1,33 +1,29 @@
 """Turn texts into ids, states and vectors."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.core.errors import ModelError, first_line, known_name
+from truncate_kit.core.errors import ModelError, known_name
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.settings import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
-from truncate_kit.models.layer_heads import LayerHeads
 from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
-from truncate_kit.models.model_folder import quiet_transformers
 
+ScoreKind = Literal["exp", "sigmoid"]
 _MOST_SPECIAL = 8  # around a text, at most
-_TOKENIZER_FILES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
-    "tokenizer.model",
-)  # fmt: skip
+Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,52 +87,163 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def usable_length(*limits: int | None) -> int:
-    """Return the smallest limit, by default 512."""
-    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
-    return min(real, default=512)
+class BlockLinear(nn.Module):
+    """Apply a linear layer per block; runs: width in, width out and number of blocks, in one batched product each."""
+
+    def __init__(self, runs: Sequence[tuple[int, int, int]], generator: torch.Generator | None = None) -> None:
+        super().__init__()
+
+        def drawn(bound: float, *shape: int) -> nn.Parameter:
+            return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * bound)
+
+        # Flat biases: the optimiser takes tensors of one dimension for biases.
+        self.weights = nn.ParameterList(drawn(wide**-0.5, count, wide, code) for wide, code, count in runs)
+        self.biases = nn.ParameterList(drawn(wide**-0.5, count * code) for wide, code, count in runs)
+
+    def forward(self, states: Sequence[Tensor]) -> list[Tensor]:
+        """Map the states (blocks, b, in) of each run to (blocks, b, out)."""
+        rows = zip(states, self.weights, self.biases, strict=True)
+        return [torch.baddbmm(bias.view(len(state), 1, -1), state, weight) for state, weight, bias in rows]
 
 
-def position_limit(config: PretrainedConfig) -> int | None:
-    """Return the number of positions, None if they are relative only."""
-    if getattr(config, "position_biased_input", True) is False:
-        return None
-    positions = getattr(config, "max_position_embeddings", None)
-    offset = family_of(config).position_offset
-    return None if positions is None else int(positions) - (0 if offset is None else offset(config))
+class BlockNetworks(nn.Module):
+    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 such layers on codes."""
+
+    # (L, 1, d); huge dimensions must not drown the others
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None, *, depth: int = 1
+    ) -> None:
+        super().__init__()
+        self.width, self.code_widths = width, tuple(code_widths)
+        self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
+        layers = [[(code if number else width, code, count) for code, count in self.runs] for number in range(depth)]
+        self.layers = nn.ModuleList(BlockLinear(runs, generator) for runs in layers)
+        self.register_buffer("mean", torch.zeros(len(self.code_widths), 1, width))
+        self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
+
+    def fit(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take mean and deviation of the states, (L, d) each; constant dimensions stay unscaled."""
+        self.mean.copy_(mean[:, None])
+        self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
+
+    def standardized(self, states: Tensor) -> Tensor:
+        """Standardize states (L, b, d)."""
+        return (states - self.mean) / self.scale
+
+    def forward(self, states: Tensor) -> list[Tensor]:
+        """Map states (L, b, d) to codes (blocks, b, code), one tensor per run."""
+        codes = list(self.standardized(states).split([count for _, count in self.runs]))
+        for layer in self.layers:
+            codes = [code.tanh() for code in layer(codes)]
+        return codes
 
 
-def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that pads on the right. Raises `ModelError` if it does not fit `vocab_size`."""
-    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
-        hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
-        raise ModelError(f"{folder} has no tokenizer.", hint=hint)
-    try:
-        with quiet_transformers():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # KeyError to Rust panics
-        raise ModelError(
-            f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
-            hint="Download or save it again; it has to be one of transformers' own, as no code of a model is run.",
-        ) from error
-    entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
-    if entries > vocab_size:
-        raise ModelError(
-            f"The tokenizer in {folder} has {entries:,} entries, but the model embeds only {vocab_size:,}.",
-            hint="They belong to different models; save the right tokenizer beside the weights.",
-        )
-    tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere
-    if tokenizer.pad_token is None:
-        problem = f"The tokenizer in {folder} has neither a padding nor an end token."
-        raise ModelError(problem, hint="Give it a pad_token.")
-    return tokenizer
+class LayerHeads(nn.Module):
+    """Codes of all blocks (the states without `networks`), and the score of two texts.
+
+    A vector holds the codes, each of length 1/√L: cosines of vectors are means of L cosines. Two texts are scored from
+    their distances x = 1 − cos at each block, in units of `scale` (L,), the mean over training pairs.
+
+    Args:
+        width: d.
+        blocks: L.
+        networks: Make the codes.
+        kind: `exp`: exp(−f(x)), f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|: equal texts always score 1.
+            `sigmoid`: σ(v·tanh(W x + c) + a), as in the paper.
+        hidden: Units of the score.
+        raw: Leave out the final norm.
+        generator: Draws the score's weights.
+    """
+
+    scale: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        blocks: int,
+        networks: BlockNetworks | None,
+        *,
+        kind: ScoreKind,
+        hidden: int,
+        raw: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.width, self.blocks, self.networks = width, blocks, networks
+        self.kind: ScoreKind = known_name("score", kind, get_args(ScoreKind))
+        self.hidden, self.raw = hidden, raw
+        self.runs = networks.runs if networks is not None else [(width, blocks)]
+        # Not negative: the first score falls with every distance.
+        self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
+        self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
+        start = torch.full((hidden,), 1 / hidden)
+        self.out = nn.Parameter(start.expm1().log() if kind == "exp" else -start)
+        self.offset = nn.Parameter(torch.zeros(1)) if kind == "sigmoid" else None
+        self.register_buffer("scale", torch.ones(blocks))
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the weights."""
+        return self.weight.device
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the values of its config.json."""
+        return {
+            "width": self.width,
+            "blocks": self.blocks,
+            "code_widths": None if self.networks is None else self.networks.code_widths,
+            "depth": 1 if self.networks is None else len(self.networks.layers),
+            "kind": self.kind,
+            "hidden": self.hidden,
+            "raw": self.raw,
+        }
+
+    @property
+    def out_features(self) -> int:
+        """Return the size of a vector."""
+        return sum(code * count for code, count in self.runs)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map pooled states of blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
+        rows = [nn.functional.normalize(code, dim=-1).transpose(0, 1).flatten(1) for code in codes]
+        return torch.cat(rows, dim=1) / float(self.blocks**0.5)
+
+    def distances(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return 1 − cos per block, (b, L), as ½‖û − v̂‖², exactly 0 for equal vectors.
+
+        Raises `ModelError` for vectors of another size.
+        """
+        if first.shape[-1] != self.out_features:
+            raise ModelError(
+                f"The layer codes have {self.out_features:,} numbers, these vectors {first.shape[-1]:,}.",
+                hint="Score whole vectors: leave out `dimensions`.",
+            )
+        sizes = [code * count for code, count in self.runs]
+        distances = []
+        for (code, count), *sides in zip(self.runs, first.split(sizes, 1), second.split(sizes, 1), strict=True):
+            left, right = (nn.functional.normalize(side.reshape(-1, count, code), dim=-1) for side in sides)
+            distances.append((left - right).square().sum(dim=-1) / 2)
+        return torch.cat(distances, dim=1)
+
+    def score(self, distances: Tensor) -> Tensor:
+        """Score distances (b, L) from 0 to 1: (b,)."""
+        moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
+        if self.offset is not None:
+            return torch.sigmoid(moved @ self.out + self.offset)
+        return torch.exp(-((moved - torch.tanh(self.shift)).abs() @ nn.functional.softplus(self.out)))
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """Score pairs of vectors (b, out) from 0 to 1: (b,)."""
+        return self.score(self.distances(first, second).to(self.weight.dtype))
 
 
-Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
 RawStates = bool | Literal["all"]
-Call = tuple[nn.Module, list[Any], dict[str, Any]]
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
@@ -429,57 +536,6 @@ def forget_capturing(model: nn.Module) -> None:
                 del module._forward_hooks[number]
         if getattr(module, "_output_capturing_hooks_installed", False):
             setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # not declared
-
-
-class BlockRunner:
-    """Run the blocks of an encoder over one batch, as `keep(encoder, blocks)` would.
-
-    Subsets share beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first.
-
-    Attributes:
-        embedded: States before block 1, (b, t, d).
-        mask: Of the batch.
-        calls: Module and arguments of each block, without states.
-    """
-
-    @torch.inference_mode()
-    def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        """Record the calls of all blocks."""
-        blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
-        first_only = next(
-            (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
-        )
-        self.calls, self._first_only, self.embedded = list[Call](), list[Call](), torch.empty(0)
-
-        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            state, *others = args or (kwargs["hidden_states"],)
-            if not self.calls:
-                self.embedded = state
-            kwargs = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-            (self._first_only if module is first_only else self.calls).append((module, others, kwargs))
-
-        with contextlib.ExitStack() as hooks:
-            for module in blocks if first_only is None else [*blocks, first_only]:
-                hooks.callback(module.register_forward_pre_hook(note, with_kwargs=True).remove)
-            encoder.token_states(batch["input_ids"], batch["attention_mask"])
-        self.mask, self._encoder = batch["attention_mask"], encoder
-
-    @torch.inference_mode()
-    def run(self, block: int, states: Tensor) -> Tensor:
-        """Return the states (b, t, d) behind `block` (from 1)."""
-        module, args, kwargs = self.calls[block - 1]
-        output = module(states, *args, **kwargs)
-        after: Tensor = output if isinstance(output, Tensor) else output[0]
-        if block == 1 and self._first_only:  # takes the input and output of block 1
-            module, args, kwargs = self._first_only[0]
-            after = module(states, after, *args[1:], **kwargs)
-        return after
-
-    @torch.inference_mode()
-    def vectors(self, states: Tensor) -> Tensor:
-        """Return sentence vectors (b, out) of the last kept block's states."""
-        norm = self._encoder.final_norm
-        return self._encoder.from_states(states if norm is None else norm(states), self.mask)
 
 
 # Prompt names per side. sentence-transformers writes an empty "document" into every folder: empty ones are skipped.

@@ -1,37 +1,35 @@
 """Load encoders: every weight present and finite, no foreign code run."""
 
+import contextlib
 import copy
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from huggingface_hub import errors as hub_errors
+from huggingface_hub import snapshot_download
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from truncate_kit.core.errors import ModelError, UsageError, first_line, known_name
-from truncate_kit.core.files import local_path, read_json
+from truncate_kit.core.files import is_there, local_path, read_json
 from truncate_kit.core.hardware import select_device
-from truncate_kit.core.origin import was_trained
+from truncate_kit.core.origin import miniature_names, miniature_path, was_trained
 from truncate_kit.data.seen import seen_by
-from truncate_kit.models.encoder import (
-    Encoder,
-    TextReader,
-    check_pooling,
-    load_tokenizer,
-    position_limit,
-    usable_length,
-)
+from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler
-from truncate_kit.models.model_folder import (
-    check_finite,
-    quiet_transformers,
-    resolve,
-    unreadable,
-)
-from truncate_kit.models.pipeline import Dense, Pipeline, read_pipeline
+from truncate_kit.models.pipeline import Dense, Pipeline, check_finite, quiet_transformers, read_pipeline, unreadable
 
 # Settings of the call, not of the model.
 _CALLING = (
@@ -44,6 +42,16 @@ _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
 _logger = logging.getLogger(__name__)
+_TOKENIZER_FILES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
+    "tokenizer.model",
+)  # fmt: skip
+FolderState = tuple[tuple[str, int, int, int], ...]
+_AGAIN = "Download or save the model again."
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
+_CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
+_OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
+_WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
 
 
 def load_encoder(
@@ -281,3 +289,101 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
             f"{stored:,} bytes only.",
             hint="Configuration and weights belong to different models, or one was damaged: download both again.",
         )
+
+
+def resolve(name: str | Path) -> Path:
+    """Return a model's local folder: path, bundled miniature, or hub name (downloaded). Raises `ModelError`."""
+    text, path = str(name), local_path(name)
+    if is_there(path):
+        if not path.is_dir():
+            raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
+        return path
+    bundled = miniature_path(text)
+    if bundled is not None:
+        return bundled
+    if text.startswith((".", "/", "~")) or text.count("/") > 1:
+        raise ModelError(f"There is no model folder {path}.", hint="Check the path; hub names look like owner/name.")
+    return _download(text)
+
+
+def _download(name: str) -> Path:
+    """Download configurations and weights, pickled ones as a last resort."""
+    hint = f"Hub names look like owner/name; the bundled miniatures are called {', '.join(miniature_names())}."
+    try:
+        patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
+        folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
+        listing = folder / "modules.json"
+        modules = read_json(listing) if listing.is_file() else [{"path": "", "type": "Transformer"}]
+        weighted = [Path(module["path"]) for module in modules if not module["type"].endswith(_WITHOUT_WEIGHTS)]
+        bins = [path / "pytorch_model*.bin" for path in weighted if not any((folder / path).glob("*.safetensors"))]
+        if bins:
+            snapshot_download(name, allow_patterns=[*map(str, bins)], ignore_patterns=_OTHER_RUNTIMES)
+        return folder
+    except hub_errors.GatedRepoError as error:
+        hint = "Accept its terms on its page, then `hf auth login`."
+        raise ModelError(f"The hub model {name!r} asks for consent first.", hint=hint) from error
+    except (hub_errors.RepositoryNotFoundError, hub_errors.HFValidationError) as error:
+        hint += " Private models need `hf auth login`."
+        raise ModelError(f"There is no folder and no hub model called {name!r}.", hint=hint) from error
+    except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
+        problem = f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name."
+        raise ModelError(problem, hint=f"Check the path or the connection. {hint}") from error
+
+
+def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
+    """Return name, inode, size and time of the model's files and `more`."""
+    files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
+    found = []
+    for file in sorted(files):
+        with contextlib.suppress(OSError):  # gone since it was listed
+            facts = file.stat()
+            found.append((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    return tuple(found)
+
+
+def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
+    """Raise `ModelError` if a model folder has changed."""
+    if state_of(folder, more) != before:
+        raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
+
+
+def usable_length(*limits: int | None) -> int:
+    """Return the smallest limit, by default 512."""
+    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
+    return min(real, default=512)
+
+
+def position_limit(config: PretrainedConfig) -> int | None:
+    """Return the number of positions, None if they are relative only."""
+    if getattr(config, "position_biased_input", True) is False:
+        return None
+    positions = getattr(config, "max_position_embeddings", None)
+    offset = family_of(config).position_offset
+    return None if positions is None else int(positions) - (0 if offset is None else offset(config))
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that pads on the right. Raises `ModelError` if it does not fit `vocab_size`."""
+    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
+        hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
+        raise ModelError(f"{folder} has no tokenizer.", hint=hint)
+    try:
+        with quiet_transformers():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # KeyError to Rust panics
+        raise ModelError(
+            f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
+            hint="Download or save it again; it has to be one of transformers' own, as no code of a model is run.",
+        ) from error
+    entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
+    if entries > vocab_size:
+        raise ModelError(
+            f"The tokenizer in {folder} has {entries:,} entries, but the model embeds only {vocab_size:,}.",
+            hint="They belong to different models; save the right tokenizer beside the weights.",
+        )
+    tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere
+    if tokenizer.pad_token is None:
+        problem = f"The tokenizer in {folder} has neither a padding nor an end token."
+        raise ModelError(problem, hint="Give it a pad_token.")
+    return tokenizer

@@ -1,29 +1,28 @@
 """Read and write sentence-transformers folders: known modules only, no class imported by name."""
 
 import contextlib
-import functools
-import hashlib
 import inspect
-import json
+import pickle
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.utils import logging
 
-from truncate_kit.core.errors import ModelError, TruncateKitError
-from truncate_kit.core.files import local_path, read_json, replacing, write_json
-from truncate_kit.core.origin import ORIGIN_FILE, Method, Origin, model_digests, settings_of, versions
+from truncate_kit.core.errors import ModelError, TruncateKitError, first_line
+from truncate_kit.core.files import local_path, read_json, real_path, replacing, write_json
+from truncate_kit.core.origin import ORIGIN_FILE, Origin, model_digests
 from truncate_kit.core.precisions import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
-from truncate_kit.models.encoder import POOLING_MODES, Encoder, Pooler, TextReader
-from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
+from truncate_kit.models.encoder import POOLING_MODES, BlockNetworks, Encoder, LayerHeads, Pooler
 from truncate_kit.models.layer_pooling import (
     ConcatPooling,
     LayerAttentionPooling,
@@ -31,15 +30,10 @@ from truncate_kit.models.layer_pooling import (
     LayerPooling,
     PoolingMode,
 )
-from truncate_kit.models.model_folder import (
-    check_links,
-    quiet_transformers,
-    read_module,
-    read_weights,
-    unreadable,
-    write_module,
-)
 
+Module = TypeVar("Module", bound=nn.Module)
+WEIGHTS_FILE = "model.safetensors"
+_READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
@@ -60,6 +54,101 @@ _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU")
 }
+
+
+def check_links(folder: Path, place: Path) -> None:
+    """Raise `ModelError` if files or weights of a module lie outside `folder` and the hub's cache of it."""
+    root = real_path(folder)
+    # Links lead from snapshots/REVISION into blobs.
+    blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
+    listed = place.glob("*") if place == folder else place.rglob("*")
+    files = [place, *(file for file in listed if file.suffix in _READ)]
+    for index in place.glob("*.index.json"):
+        files += [place / name for name in read_json(index).get("weight_map", {}).values()]
+    for file in files:
+        if not any(real_path(file).is_relative_to(allowed) for allowed in (root, *blobs)):
+            raise ModelError(
+                f"{file} leads to {real_path(file)}, outside the model's own folder.",
+                hint="Copy the file into the folder if it belongs to the model and you trust its author.",
+            )
+
+
+def read_weights(place: Path) -> dict[str, Tensor]:
+    """Read weights from safetensors or a .bin file, {} without either. Raises `ModelError`."""
+    weights: dict[str, Tensor] = {}
+    try:
+        if (place / WEIGHTS_FILE).exists():
+            weights = load_file(place / WEIGHTS_FILE)
+        elif (place / "pytorch_model.bin").exists():
+            weights = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
+        raise unreadable(place, error) from error
+    return weights
+
+
+def unreadable(place: Path, error: Exception) -> ModelError:
+    """Return the error for an unreadable model."""
+    if isinstance(error, pickle.UnpicklingError):
+        return ModelError(
+            f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
+            hint="Use a checkpoint in safetensors.",
+        )
+    problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+    return ModelError(
+        f"The model in {place} cannot be read: {problem}.",
+        hint="Check that configuration and weights belong together; download or save it again.",
+    )
+
+
+def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
+    """Build a module and fill in its weights. Raises `ModelError`.
+
+    On the meta device, so that wrong sizes take no memory.
+    """
+    values, weights = read_json(place / "config.json"), read_weights(place)
+    try:
+        with torch.device("meta"):
+            module = build(values)
+        module.load_state_dict(weights, assign=True)
+    except ModelError:
+        raise
+    except Exception as error:  # each class fails in its own way
+        raise unreadable(place, error) from error
+    check_finite(module, place)
+    return module.float()
+
+
+def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
+    """Write configuration and weights, if any."""
+    place.mkdir(parents=True, exist_ok=True)
+    if values is not None:
+        write_json(place / "config.json", values)
+    if weights:
+        weights = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+        save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def check_finite(module: nn.Module, folder: Path) -> None:
+    """Raise `ModelError` if a weight is NaN or infinite."""
+    for name, weight in module.state_dict().items():
+        if not torch.isfinite(weight).all():
+            raise ModelError(
+                f"The weight {name} in {folder} holds NaN or infinity.", hint="Use an undamaged checkpoint."
+            )
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence reports on weights left out on purpose."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 class Dense(nn.Module):
@@ -265,6 +354,17 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
     return Dense(values["in_features"], values["out_features"], bias=bias, activation=activation)
 
 
+def read_layer_heads(place: Path) -> LayerHeads:
+    """Read heads from settings and weights. Raises `ModelError` if damaged."""
+
+    def build(values: dict[str, Any]) -> LayerHeads:
+        codes, depth = values.pop("code_widths"), values.pop("depth")
+        networks = None if codes is None else BlockNetworks(values["width"], codes, depth=depth)
+        return LayerHeads(networks=networks, **values)
+
+    return read_module(place, build)
+
+
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
     """Write the files of a sentence-transformers folder around its transformer.
 
@@ -327,24 +427,6 @@ _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 
 
-def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
-    """Return how a model was made; data: the undivided pairs; values: further fields of `Origin`."""
-    facts: dict[str, Any] = {
-        "method": method,
-        "model": source.name,
-        "source_digest": encoder_digest(source),
-        "layer": lean.depth,
-        "depth": source.depth,
-        "parameters": lean.num_parameters,
-        "trained": source.trained if method in ("cut", "combine", "copy") else True,
-        "data": "" if data is None else data.name,
-        "fingerprint": "" if data is None else data.fingerprint(),
-        "settings": {},
-        "versions": versions(),
-    }
-    return Origin(**facts | values)
-
-
 def save_encoder(
     encoder: Encoder,
     folder: Path,
@@ -391,106 +473,3 @@ def _keep_graphs(old: Path, new: Path) -> None:
                 if _IS_OF_GRAPHS.fullmatch(file.name) and file.is_file():
                     shutil.copy2(file, new / file.name)
             load_by_any_runtime(new)
-
-
-# Tokenizer fields that change neither vectors nor training.
-_TOKENIZER_BOOKKEEPING = {
-    "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
-    "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
-}  # fmt: skip
-
-
-class Digest:
-    """Hash parts with SHA-256, each after its size."""
-
-    def __init__(self) -> None:
-        self._sha = hashlib.sha256()
-
-    def add(self, *parts: str | bytes | memoryview) -> None:
-        """Add texts or bytes."""
-        for part in parts:
-            data = part.encode() if isinstance(part, str) else part
-            self._sha.update(f"{len(data)} ".encode())
-            self._sha.update(data)
-
-    def add_values(self, values: Any) -> None:
-        """Add JSON values without key order and kind of sequence."""
-        self.add(_in_order(values))
-
-    def add_file(self, file: Path) -> None:
-        """Add a file's content."""
-        with file.open("rb") as stream:
-            self.add(hashlib.file_digest(stream, "sha256").digest())
-
-    def add_weights(self, weights: dict[str, Tensor]) -> None:
-        """Add names, types, shapes and bytes, by name."""
-        for name, weight in sorted(weights.items()):
-            self.add(name, str(weight.dtype), repr(tuple(weight.shape)))
-            self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    def add_reader(self, reader: TextReader) -> None:
-        """Add all that token ids depend on, and prompts."""
-        self.add_values([reader.max_length, reader.lower_case])
-        prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
-        default = reader.settings.get("default_prompt_name")
-        self.add_values([prompts, default if default in prompts else None])
-        tokenizer = reader.tokenizer
-        self.add_values([tokenizer.special_tokens_map, tokenizer.truncation_side])
-        self.add_values(bool(getattr(tokenizer, "split_special_tokens", False)))
-        if tokenizer.is_fast:
-            self.add(_serialised(cast(Any, tokenizer).backend_tokenizer.to_str()))
-            return
-        settings = {
-            name: value
-            for name, value in tokenizer.init_kwargs.items()
-            if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
-        }
-        self.add_values([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
-        with tempfile.TemporaryDirectory() as folder:  # writes every kind of vocabulary
-            for file in sorted(tokenizer.save_vocabulary(folder)):
-                self.add_file(Path(file))
-
-    def hexdigest(self) -> str:
-        """Return 64 hexadecimal digits."""
-        return self._sha.hexdigest()
-
-
-def _in_order(values: Any) -> str:
-    return json.dumps(values, sort_keys=True, default=repr)
-
-
-# Vocabularies take longer than small weights.
-@functools.lru_cache(maxsize=8)
-def _serialised(tokenizer: str) -> bytes:
-    state = json.loads(tokenizer)
-    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # set by each call
-    return _in_order(kept).encode()
-
-
-def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 over all that vectors and training depend on, also after a reload."""
-    digest = Digest()
-    digest.add_values(settings_of(encoder.backbone.config.to_dict()))
-    digest.add_values([encoder.pooling, encoder.combination])
-    for part in (encoder.tail, encoder.pooler, encoder.heads):
-        # Kinds and plain public values of all modules.
-        inside = [] if part is None else part.named_modules()
-        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
-        digest.add_values(None if part is None else kinds)
-    digest.add_weights(encoder.state_dict())
-    if encoder.tokenizer is not None:
-        digest.add_reader(encoder.reader)
-    return digest.hexdigest()
-
-
-def _public(module: nn.Module) -> dict[str, Any]:
-    return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
-
-
-def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of all files in a folder, with their names."""
-    digest = Digest()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.add(str(file.relative_to(folder)))
-        digest.add_file(file)
-    return digest.hexdigest()

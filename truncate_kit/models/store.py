@@ -1,18 +1,22 @@
 """Store runs, so that killed work continues to the same result."""
 
+import functools
+import hashlib
+import json
 import logging
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.core.errors import UsageError, cannot_write
 from truncate_kit.core.files import (
@@ -24,18 +28,138 @@ from truncate_kit.core.files import (
     unfinished,
     write_text,
 )
+from truncate_kit.core.origin import Method, Origin, settings_of, versions
 from truncate_kit.core.results import FORMAT, RECORDS_FILE, Result, append_records, check_format, read_records
-from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.encoder import Encoder, TextReader
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.model_folder import read_weights, write_module
-from truncate_kit.models.pipeline import Digest, encoder_digest, folder_digest, save_encoder
+from truncate_kit.models.pipeline import read_weights, save_encoder, write_module
 
 _SETTINGS = "settings"  # kind of a store's first line
-
 _logger = logging.getLogger(__name__)
 _DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of files outside models
 Record = TypeVar("Record", bound=Result)
 Weights = TypeVar("Weights")
+
+
+def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
+    """Return how a model was made; data: the undivided pairs; values: further fields of `Origin`."""
+    facts: dict[str, Any] = {
+        "method": method,
+        "model": source.name,
+        "source_digest": encoder_digest(source),
+        "layer": lean.depth,
+        "depth": source.depth,
+        "parameters": lean.num_parameters,
+        "trained": source.trained if method in ("cut", "combine", "copy") else True,
+        "data": "" if data is None else data.name,
+        "fingerprint": "" if data is None else data.fingerprint(),
+        "settings": {},
+        "versions": versions(),
+    }
+    return Origin(**facts | values)
+
+
+# Tokenizer fields that change neither vectors nor training.
+_TOKENIZER_BOOKKEEPING = {
+    "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
+    "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
+}  # fmt: skip
+
+
+class Digest:
+    """Hash parts with SHA-256, each after its size."""
+
+    def __init__(self) -> None:
+        self._sha = hashlib.sha256()
+
+    def add(self, *parts: str | bytes | memoryview) -> None:
+        """Add texts or bytes."""
+        for part in parts:
+            data = part.encode() if isinstance(part, str) else part
+            self._sha.update(f"{len(data)} ".encode())
+            self._sha.update(data)
+
+    def add_values(self, values: Any) -> None:
+        """Add JSON values without key order and kind of sequence."""
+        self.add(_in_order(values))
+
+    def add_file(self, file: Path) -> None:
+        """Add a file's content."""
+        with file.open("rb") as stream:
+            self.add(hashlib.file_digest(stream, "sha256").digest())
+
+    def add_weights(self, weights: dict[str, Tensor]) -> None:
+        """Add names, types, shapes and bytes, by name."""
+        for name, weight in sorted(weights.items()):
+            self.add(name, str(weight.dtype), repr(tuple(weight.shape)))
+            self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+    def add_reader(self, reader: TextReader) -> None:
+        """Add all that token ids depend on, and prompts."""
+        self.add_values([reader.max_length, reader.lower_case])
+        prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
+        default = reader.settings.get("default_prompt_name")
+        self.add_values([prompts, default if default in prompts else None])
+        tokenizer = reader.tokenizer
+        self.add_values([tokenizer.special_tokens_map, tokenizer.truncation_side])
+        self.add_values(bool(getattr(tokenizer, "split_special_tokens", False)))
+        if tokenizer.is_fast:
+            self.add(_serialised(cast(Any, tokenizer).backend_tokenizer.to_str()))
+            return
+        settings = {
+            name: value
+            for name, value in tokenizer.init_kwargs.items()
+            if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
+        }
+        self.add_values([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
+        with tempfile.TemporaryDirectory() as folder:  # writes every kind of vocabulary
+            for file in sorted(tokenizer.save_vocabulary(folder)):
+                self.add_file(Path(file))
+
+    def hexdigest(self) -> str:
+        """Return 64 hexadecimal digits."""
+        return self._sha.hexdigest()
+
+
+def _in_order(values: Any) -> str:
+    return json.dumps(values, sort_keys=True, default=repr)
+
+
+# Vocabularies take longer than small weights.
+@functools.lru_cache(maxsize=8)
+def _serialised(tokenizer: str) -> bytes:
+    state = json.loads(tokenizer)
+    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # set by each call
+    return _in_order(kept).encode()
+
+
+def encoder_digest(encoder: Encoder) -> str:
+    """Return the SHA-256 over all that vectors and training depend on, also after a reload."""
+    digest = Digest()
+    digest.add_values(settings_of(encoder.backbone.config.to_dict()))
+    digest.add_values([encoder.pooling, encoder.combination])
+    for part in (encoder.tail, encoder.pooler, encoder.heads):
+        # Kinds and plain public values of all modules.
+        inside = [] if part is None else part.named_modules()
+        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
+        digest.add_values(None if part is None else kinds)
+    digest.add_weights(encoder.state_dict())
+    if encoder.tokenizer is not None:
+        digest.add_reader(encoder.reader)
+    return digest.hexdigest()
+
+
+def _public(module: nn.Module) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the SHA-256 of all files in a folder, with their names."""
+    digest = Digest()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.add(str(file.relative_to(folder)))
+        digest.add_file(file)
+    return digest.hexdigest()
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:

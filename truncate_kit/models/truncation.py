@@ -21,10 +21,10 @@ from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, Mo
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.settings import listed_texts
-from truncate_kit.models.encoder import Encoder, RawStates, check_pooling, evaluating, length_batches
+from truncate_kit.models.encoder import Batch, Encoder, RawStates, check_pooling, evaluating, length_batches
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import PoolingMode, pool
-from truncate_kit.models.model_folder import quiet_transformers
+from truncate_kit.models.pipeline import quiet_transformers
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
@@ -493,3 +493,57 @@ def layer_states(
     ):
         states[:, batch.places] = batch.states
     return states
+
+
+Call = tuple[nn.Module, list[Any], dict[str, Any]]
+
+
+class BlockRunner:
+    """Run the blocks of an encoder over one batch, as `keep(encoder, blocks)` would.
+
+    Subsets share beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first.
+
+    Attributes:
+        embedded: States before block 1, (b, t, d).
+        mask: Of the batch.
+        calls: Module and arguments of each block, without states.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, encoder: Encoder, batch: Batch) -> None:
+        """Record the calls of all blocks."""
+        blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
+        first_only = next(
+            (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
+        )
+        self.calls, self._first_only, self.embedded = list[Call](), list[Call](), torch.empty(0)
+
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            state, *others = args or (kwargs["hidden_states"],)
+            if not self.calls:
+                self.embedded = state
+            kwargs = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+            (self._first_only if module is first_only else self.calls).append((module, others, kwargs))
+
+        with contextlib.ExitStack() as hooks:
+            for module in blocks if first_only is None else [*blocks, first_only]:
+                hooks.callback(module.register_forward_pre_hook(note, with_kwargs=True).remove)
+            encoder.token_states(batch["input_ids"], batch["attention_mask"])
+        self.mask, self._encoder = batch["attention_mask"], encoder
+
+    @torch.inference_mode()
+    def run(self, block: int, states: Tensor) -> Tensor:
+        """Return the states (b, t, d) behind `block` (from 1)."""
+        module, args, kwargs = self.calls[block - 1]
+        output = module(states, *args, **kwargs)
+        after: Tensor = output if isinstance(output, Tensor) else output[0]
+        if block == 1 and self._first_only:  # takes the input and output of block 1
+            module, args, kwargs = self._first_only[0]
+            after = module(states, after, *args[1:], **kwargs)
+        return after
+
+    @torch.inference_mode()
+    def vectors(self, states: Tensor) -> Tensor:
+        """Return sentence vectors (b, out) of the last kept block's states."""
+        norm = self._encoder.final_norm
+        return self._encoder.from_states(states if norm is None else norm(states), self.mask)

@@ -87,8 +87,8 @@ def cut(
         ModelError: Blocks do not rise, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from `out`/lean.
     """
-    from truncate_kit.models.pipeline import origin_of, save_encoder
-    from truncate_kit.models.store import output_folder
+    from truncate_kit.models.pipeline import save_encoder
+    from truncate_kit.models.store import origin_of, output_folder
     from truncate_kit.models.truncation import keep, truncate
 
     out, lean, blocks, vocabulary = local_path(out), encoder, None, None

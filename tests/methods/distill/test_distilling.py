@@ -23,7 +23,7 @@ from truncate_kit.methods.distill.learning import held_out_scores
 from truncate_kit.methods.distill.settings import Budget, DistillResult, DistillSettings, HeldOutScores, LeanModel
 from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep, truncate
 from truncate_kit.report.distillation import view_distill_result
 from truncate_kit.training.examples import PairEvaluator

@@ -20,7 +20,7 @@ from truncate_kit.methods.frozen.heads import (
     save,
 )
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.models.layer_heads import BlockNetworks
+from truncate_kit.models.encoder import BlockNetworks
 from truncate_kit.training.settings import rate_at
 
 
@@ -54,7 +54,7 @@ def test_distances_and_states_are_in_units_of_the_training_pairs(step):
         np.testing.assert_allclose(heads.networks.scale[:, 0].numpy(), seen.std(axis=0), rtol=1e-5)
         codes = [run[0].detach().numpy() for run in heads.networks(states)]  # of both blocks: their widths differ
     far = [[distance(code[a], code[b]) for code in codes] for a, b in zip(pairs.first, pairs.second, strict=True)]
-    np.testing.assert_allclose(heads.score.scale.numpy(), np.mean(far, axis=0), rtol=1e-4)
+    np.testing.assert_allclose(heads.scale.numpy(), np.mean(far, axis=0), rtol=1e-4)
 
 
 def distance(one, other):
@@ -108,8 +108,8 @@ def alone(model, number, block):
     """The weights of one block of batched autoencoders; number: of its run, block: within that run."""
     (code, count), width = model.networks.runs[number], model.width
     single = Alone(width, code)
-    single.there.weight.data = model.networks.weights[number].data[block].T.clone()
-    single.there.bias.data = model.networks.biases[number].data.view(count, code)[block].clone()
+    single.there.weight.data = model.networks.layers[0].weights[number].data[block].T.clone()
+    single.there.bias.data = model.networks.layers[0].biases[number].data.view(count, code)[block].clone()
     single.back.weight.data = model.backs[number].data[block].T.clone()
     single.back.bias.data = model.shifts[number].data.view(count, width)[block].clone()
     return single
@@ -166,11 +166,11 @@ def test_deeper_autoencoders_are_mirrored_tanh_layers(depth, tmp_path):
     places = ((0, 0), (0, 1), (1, 0))  # run, and block within it
     rows = []
     for block, (run, place) in enumerate(places):
-        code = torch.tanh(states[block] @ model.networks.weights[run][place] + _part(model.networks, run, place))
-        for layer in (*model.networks.deeper, *model.deeper):
+        code = states[block]
+        for layer in (*model.networks.layers, *model.deeper):
             code = torch.tanh(code @ layer.weights[run][place] + _part(layer, run, place))
         rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
-    assert len(model.deeper) == len(model.networks.deeper) == depth - 1
+    assert len(model.deeper) == len(model.networks.layers) - 1 == depth - 1
     torch.testing.assert_close(model(states), torch.stack(rows), atol=1e-5, rtol=1e-4)
     save(model, tmp_path / "a")
     torch.testing.assert_close(load_autoencoders(tmp_path / "a", 6, widths, depth)(states), model(states))

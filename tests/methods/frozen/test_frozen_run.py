@@ -130,7 +130,7 @@ def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_train
     report = finetune_frozen(truncate(gpt2, 2), DATA, out=tmp_path, settings=settings, raw=RAW)
     assert report.reconstruction.code_widths == (5, 7)
     model = load_encoder(tmp_path / "frozen")
-    assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
+    assert (model.heads.raw, len(model.heads.networks.layers)) == (not final_norm, 2)
     assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
     vectors, _ = text_features(model, DATA.test.texts())
     torch.testing.assert_close(vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)

@@ -24,7 +24,7 @@ from truncate_kit.methods.priors import (
 from truncate_kit.methods.study.plan import StudyModel
 from truncate_kit.methods.study.running import load_model
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.settings import AdaptationSettings
 

@@ -15,7 +15,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.methods.tmft.trials import kept_encoder
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
 from truncate_kit.report.study import write_tables
 

@@ -25,8 +25,8 @@ from truncate_kit.methods.contrast.model import (
 from truncate_kit.methods.contrast.settings import FEWEST_ROWS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
-from truncate_kit.models.store import RunStore, output_folder, run_key
+from truncate_kit.models.pipeline import save_encoder
+from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Examples, Ids, PairEvaluator, builder
 from truncate_kit.training.loop import TrainingRun

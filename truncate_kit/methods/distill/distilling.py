@@ -45,8 +45,8 @@ from truncate_kit.methods.distill.settings import (
 from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_subsets
 from truncate_kit.methods.distill.texts import FOLDER, RawTexts, TextStore, store_texts, teacher_of
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import Normalize, origin_of, save_encoder
-from truncate_kit.models.store import RunStore, output_folder, run_key
+from truncate_kit.models.pipeline import Normalize, save_encoder
+from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_words
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated

@@ -31,8 +31,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores, LeanModel
 from truncate_kit.methods.distill.texts import Taught, TextStore, TokenRows, few_texts, held_out_places
 from truncate_kit.models.encoder import Batch, Encoder
-from truncate_kit.models.pipeline import encoder_digest
-from truncate_kit.models.store import RunStore, StoredRows
+from truncate_kit.models.store import RunStore, StoredRows, encoder_digest
 from truncate_kit.models.truncation import keep
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Evaluator, Ids, PairEvaluator, VectorEvaluator

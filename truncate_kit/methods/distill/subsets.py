@@ -14,8 +14,8 @@ from truncate_kit.core.errors import LayerNotHeldError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.core.wording import counted, lasting
 from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
-from truncate_kit.models.encoder import BlockRunner, Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.truncation import keep, kept_config
+from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
+from truncate_kit.models.truncation import BlockRunner, keep, kept_config
 from truncate_kit.training.examples import Ids, VectorEvaluator
 from truncate_kit.training.loop import precision
 

@@ -25,7 +25,7 @@ from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Digest, encoder_digest
+from truncate_kit.models.store import Digest, encoder_digest
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.examples import Ids
 

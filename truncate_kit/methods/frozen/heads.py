@@ -14,11 +14,9 @@ from truncate_kit.core.files import replacing, run_lock
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.evaluation.graded import Evaluation, correlate
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.layer_heads import BlockLinear, BlockNetworks, LayerHeads, PairScore, ScoreKind
-from truncate_kit.models.model_folder import WEIGHTS_FILE, write_module
-from truncate_kit.models.pipeline import Digest, encoder_digest
-from truncate_kit.models.store import StoredRows
+from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, LayerHeads, ScoreKind
+from truncate_kit.models.pipeline import WEIGHTS_FILE, write_module
+from truncate_kit.models.store import Digest, StoredRows, encoder_digest
 from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import TrainingRun
 
@@ -108,7 +106,9 @@ class BlockAutoencoders(nn.Module):
             bound = code**-0.5
             self.backs.append((torch.rand(count, code, self.width, generator=generator) * 2 - 1) * bound)
             self.shifts.append((torch.rand(count * self.width, generator=generator) * 2 - 1) * bound)
-        self.deeper = nn.ModuleList(BlockLinear(networks.runs, generator) for _ in networks.deeper)
+        self.deeper = nn.ModuleList(
+            BlockLinear([(code, code, count) for code, count in networks.runs], generator) for _ in networks.layers[1:]
+        )
 
     @property
     def device(self) -> torch.device:
@@ -282,10 +282,10 @@ def new_heads(
             own.copy_(pretrained[name][: len(own)])  # lowest blocks come first, in flat biases too
     elif networks is not None:
         networks.fit(*moments(pairs.values[np.unique([pairs.first, pairs.second])]))
-    score = PairScore(blocks, settings.hidden, cast(ScoreKind, settings.score), generator)
-    heads = LayerHeads(width, blocks, networks, score)
+    kind = cast(ScoreKind, settings.score)
+    heads = LayerHeads(width, blocks, networks, kind=kind, hidden=settings.hidden, generator=generator)
     typical = pairs.distances(heads).mean(dim=0)
-    heads.score.scale.copy_(torch.where(typical > 0, typical, 1.0))
+    heads.scale.copy_(torch.where(typical > 0, typical, 1.0))
     return heads
 
 

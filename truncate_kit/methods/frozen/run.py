@@ -41,10 +41,9 @@ from truncate_kit.methods.frozen.settings import (
     choose,
 )
 from truncate_kit.methods.tmft.settings import parse_layers
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.layer_heads import LayerHeads, read_layer_heads
-from truncate_kit.models.pipeline import origin_of, save_encoder
-from truncate_kit.models.store import RunStore, output_folder, run_key
+from truncate_kit.models.encoder import Encoder, LayerHeads
+from truncate_kit.models.pipeline import read_layer_heads, save_encoder
+from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.loop import TrainingRun

@@ -30,7 +30,7 @@ from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSe
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
-SCORES = ("exp", "sigmoid")  # as `PairScore`, which imports torch
+SCORES = ("exp", "sigmoid")  # as `LayerHeads`, which imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's 256 and 512 of 1,024
 _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
