@@ -174,7 +174,7 @@ def _check_searchable(splits: "PairSplits") -> None:
 def _check_replaceable(lean: Path, named: str) -> None:
     """Raise `UsageError` if the lean model is no copy of the named one."""
     from truncate_kit.models.loading import load_encoder
-    from truncate_kit.models.pipeline import encoder_digest
+    from truncate_kit.models.store import encoder_digest
 
     origin = read_origin(lean)
     is_copy = origin and origin.method == "copy" and Path(origin.model).resolve() == Path(named).resolve()
