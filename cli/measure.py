@@ -313,13 +313,15 @@ def bench(
         ours, theirs = _pair(workspace, lean, full, whole=blocked is not None)
     else:
         ours, theirs = _random_pair(random_weights, layer, whole=blocked is not None)
+        note("The weights are random: there are no scores, and each word is one token.")
     if quick:
         note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
     named = [str(lean or workspace.lean), *([str(theirs)] if isinstance(theirs, Path) else [])]
     scored, texts = _scored_on(workspace, named, pairs)
     source = None if pairs.data is None else DataSource(pairs.data, pairs.columns, pairs.scale)
+    data, graphs = (scored, workspace.graphs) if random_weights is None else (None, None)
     with workspace.held(), progress_bar() as progress:
-        report = run(ours, theirs, settings, pairs=scored, texts=texts, graphs=workspace.graphs, progress=progress)
+        report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress)
         path = workspace.write(report, workspace.bench)
         workspace.remember_benched(source)
     show(report, path, figures=path.parent)
@@ -342,16 +344,20 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Make a random model, cut unless `whole`, and the full one."""
-    from truncate_kit.models.loading import load_config, random_encoder
-    from truncate_kit.models.truncation import truncated_config
+    """Make a random model, cut unless `whole`, and the full one, with a tokenizer of one token per word."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
 
-    config = load_config(config_name)
-    full = random_encoder(config, name=config_name)
-    if whole:
-        return full, full
-    cut = truncated_config(config, config.num_hidden_layers // 2 if layer is None else layer)
-    return random_encoder(cut, name=config_name), full
+    from truncate_kit.models.loading import load_config, random_encoder
+    from truncate_kit.models.truncation import truncate
+
+    full = random_encoder(load_config(config_name), name=config_name)
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, "[UNK]"))
+    words.pre_tokenizer = WhitespaceSplit()
+    full.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    return full if whole else truncate(full, full.depth // 2 if layer is None else layer, copy_weights=False), full
 
 
 def _pair(

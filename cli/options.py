@@ -414,10 +414,6 @@ class Workspace(Places):
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
         note(dropped_head(encoder))
         check_precision(precision, encoder.device)
-        if precision == "bf16" and encoder.device.type == "cpu":
-            from truncate_kit.bench.timing import slower_in_bf16
-
-            note((slower := slower_in_bf16()) and f"{slower} Leave --precision out.")
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:

@@ -36,8 +36,7 @@ from benchmarks.common import machine, names, new_parser, numbers
 from benchmarks.gpu.models import Models, sentences, shapes
 from truncate_kit.bench.result import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
-from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, make_runner
-from truncate_kit.bench.timing import interleaved
+from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, interleaved, make_runner
 from truncate_kit.core.files import write_json
 from truncate_kit.core.hardware import bf16_instructions, usable_cores
 from truncate_kit.core.precisions import GRAPH_FILES, Precision

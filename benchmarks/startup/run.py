@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import typer
 
 from benchmarks.common import COMMAND, machine, new_parser
-from truncate_kit.bench.timing import interleaved
+from truncate_kit.bench.runners import interleaved
 from truncate_kit.core.files import write_json
 
 

@@ -16,35 +16,23 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 _MEBI = 2**20
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """A function that makes a folder with configuration and graph of one narrow block over embeddings of some MiB."""
+def _request(model, graph, backend):
+    values = {"model": str(model), "graph": str(graph), "backend": backend, "device": "cpu"}
+    return values | {"threads": 1, "batch_size": 2, "length": 8}
 
-    def make(mebibytes):
-        folder = tmp_path_factory.mktemp("wide")
+
+def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(tiny_folder, tmp_path):
+    """A graph of one narrow block over embeddings of some MiB, and a tiny model in torch."""
+
+    def peak_of_graph(mebibytes):
         words = mebibytes * _MEBI // (4 * 16)
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-        config = BertConfig(vocab_size=words, **sizes)
-        config.to_json_file(folder / "config.json")
-        save_graph(build_graph(random_encoder(config)), folder / GRAPH_FILE)
-        return folder
+        save_graph(build_graph(random_encoder(BertConfig(vocab_size=words, **sizes))), tmp_path / GRAPH_FILE)
+        return peak_memory(_request(tmp_path, tmp_path / GRAPH_FILE, "onnx-fp32"))
 
-    return make
-
-
-def _request(folder, backend, **changes):
-    values = {"model": str(folder / "config.json"), "graph": str(folder / GRAPH_FILE)}
-    return values | {"backend": backend, "device": "cpu", "threads": 1, "batch_size": 2, "length": 8} | changes
-
-
-def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(wide):
-    small, large = wide(1), wide(65)
-    found = {
-        (folder, backend): peak_memory(_request(folder, backend))
-        for folder, backend in ((small, "torch-fp32"), (small, "onnx-fp32"), (large, "onnx-fp32"))
-    }
-    assert found[large, "onnx-fp32"] - found[small, "onnx-fp32"] > 48 * _MEBI
-    assert found[small, "torch-fp32"] - found[small, "onnx-fp32"] > 100 * _MEBI
+    small = peak_of_graph(1)
+    assert peak_of_graph(65) - small > 48 * _MEBI
+    assert peak_memory(_request(tiny_folder("bert"), "", "torch-fp32")) - small > 100 * _MEBI
 
 
 def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
@@ -59,6 +47,6 @@ def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
 
 
 def test_what_goes_wrong_in_the_process_comes_back_as_a_sentence(tmp_path):
-    problem = peak_memory(_request(tmp_path, "onnx-fp32"))
+    problem = peak_memory(_request(tmp_path, tmp_path / GRAPH_FILE, "onnx-fp32"))
     assert isinstance(problem, str)
     assert "model.onnx" in problem

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.made_results import a_bench, timing
-from truncate_kit.bench import timing as timing_module
 from truncate_kit.bench.result import percentile
-from truncate_kit.bench.timing import interleaved, slower_in_bf16, spread
+from truncate_kit.bench.runners import interleaved, spread
 from truncate_kit.report.view import view_of
 
 
@@ -58,11 +57,3 @@ def test_texts_are_spread_evenly_and_once_each():
     texts = [f"text {place}" for place in range(100)]
     assert spread([*texts, *texts], 5) == ("text 0", "text 25", "text 50", "text 74", "text 99")
     assert spread(["a", "b", "a"], 5) == ("a", "b")
-
-
-def test_bf16_that_multiplies_slower_is_said(monkeypatch):
-    seconds = {"fp32": (0.2, 0.1), "bf16": (0.2, 0.4)}
-    monkeypatch.setattr(timing_module, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
-    assert "2.0 times as long" in slower_in_bf16()
-    seconds["bf16"] = (0.05, 0.4)
-    assert slower_in_bf16() == ""

@@ -28,6 +28,9 @@ from truncate_kit.models.loading import load_config, load_encoder, random_encode
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
 from truncate_kit.models.truncation import truncate, truncated_config
+from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
+from truncate_kit.models.truncation import truncate
 from truncate_kit.report.view import view_of
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
@@ -37,7 +40,11 @@ def _text(start, step, count):
     return " ".join(WORDS[(start + step * place) % len(WORDS)] for place in range(count))
 
 
-PAIRS = tuple(TextPair(_text(3 * i, 1, 2 + i % 5), _text(5 * i, 1, 3), i % 6) for i in range(18))
+def named(name, pairs):
+    return PairSet(name=name, pairs=tuple(pairs), scale=(0, 5), path="somewhere/test.csv", columns=("a", "b", "c"))
+
+
+PAIRS = named("tiny", (TextPair(_text(3 * i, 1, 2 + i % 5), _text(5 * i, 1, 3), i % 6) for i in range(18)))
 TEXTS = [text for pair in PAIRS for text in (pair.first, pair.second)]
 FEW = {"lengths": (4, 9), "batch_sizes": (1, 3), "repeats": 2, "threads": 1, "memory": False, "backends": BACKENDS}
 ONCE = FEW | {"lengths": (4,), "repeats": 1}
@@ -92,7 +99,7 @@ def test_scores_sizes_and_graphs_are_those_of_the_models(report, duo):
     rows = {(row.role, row.backend): row for row in report.contestants}
     for role in ("lean", "full"):
         encoder = load_encoder(duo / role)
-        expected = evaluate(encoder, PAIRS).spearman
+        expected = evaluate(encoder, PAIRS.pairs).spearman
         assert rows[role, "torch-fp32"].score == pytest.approx(expected) == report.quality[role]
         assert rows[role, "onnx-fp32"].score == pytest.approx(expected, abs=0.5)
         assert rows[role, "torch-fp32"].file_bytes == (duo / role / "model.safetensors").stat().st_size
@@ -105,16 +112,13 @@ def test_scores_sizes_and_graphs_are_those_of_the_models(report, duo):
     assert f"points; {len(PAIRS)} pairs are too few for an interval" in said(report)
 
 
-def named(name, pairs):
-    return PairSet(name=name, pairs=tuple(pairs), scale=(0, 5), path="somewhere/test.csv", columns=("a", "b", "c"))
-
-
 def test_a_report_names_the_pairs_of_its_scores(duo, report, tmp_path):
     """By content: the same pairs in another order, or from another file, are the same."""
-    assert (report.scored_on, report.num_scored, report.bundled) == ("", len(PAIRS), False)
-    assert scored_fields(named("set/test", reversed(PAIRS)))["fingerprint"] == report.fingerprint
-    for other in (PAIRS[1:], (*PAIRS[1:], replace(PAIRS[0], target=5.0))):
-        assert scored_fields(other)["fingerprint"] != report.fingerprint
+    assert (report.scored_on, report.num_scored, report.bundled) == ("tiny", len(PAIRS), False)
+    pairs = PAIRS.pairs
+    assert scored_fields(named("set/test", reversed(pairs)))["fingerprint"] == report.fingerprint
+    for other in (pairs[1:], (*pairs[1:], replace(pairs[0], target=5.0))):
+        assert scored_fields(named("tiny", other))["fingerprint"] != report.fingerprint
     bundled = load_pairs("bundled").test
     some = replace(bundled, pairs=bundled.pairs[:20])
     result = bench(duo / "lean", duo / "full", pairs=some, **ONCE | {"backends": ["torch-fp32"]})
@@ -122,7 +126,7 @@ def test_a_report_names_the_pairs_of_its_scores(duo, report, tmp_path):
     assert "The bundled pairs are synthetic" in said(result)
     result.write(tmp_path / "bench.json")
     assert BenchReport.read(tmp_path / "bench.json") == result
-    own = replace(result, **scored_fields(named("set/test", PAIRS)))
+    own = replace(result, **scored_fields(named("set/test", pairs)))
     assert (own.covers(result), result.covers(own)) == (True, False)  # scores on bundled pairs do not replace others
 
 
@@ -182,18 +186,6 @@ def test_lean_alone_has_no_difference_and_peers_run_their_own_encode(duo):
     runner = PeerRunner(BACKENDS_KNOWN["st-fp32"], encoder, lambda: duo / "lean", device=device)
     vectors = runner.encode_ids(encoder.token_ids(TEXTS))
     torch.testing.assert_close(vectors, runner.encode(TEXTS), atol=1e-5, rtol=1e-4)
-
-
-def test_random_weights_are_timed_without_scores():
-    config = TINY_CONFIGS["electra"]
-    lean, full = random_encoder(truncated_config(config, 1)), random_encoder(config)
-    result = bench(lean, full, pairs=PAIRS, texts=TEXTS, **ONCE | {"backends": ["torch-fp32"]})
-    assert [row.score for row in result.contestants] == [None, None]
-    assert (result.quality, result.scored_on) == (None, None)
-    assert "random ids" in said(result)
-    row = result.timing("lean", "torch-fp32", "real set")
-    assert row.tokens == sum(len(text.split()) + 2 for text in dict.fromkeys(TEXTS))
-    assert [(row.layer, row.weights_bytes) for row in result.models] == [(1, None), (3, None)]
 
 
 def test_a_runtime_that_is_not_installed_is_a_row_with_the_extra(duo, monkeypatch):
@@ -274,11 +266,12 @@ def test_a_graph_is_made_for_the_device_and_the_runtime(duo, tmp_path):
 
 
 def test_a_process_of_its_own_gets_what_it_can_load(duo, tmp_path):
-    shape = Subject("lean", random_encoder(TINY_CONFIGS["albert"]), tmp_path)
-    assert random_encoder(load_config(shape.for_worker())).num_parameters == shape.encoder.num_parameters
     memory = Subject("full", load_encoder(duo / "lean"), tmp_path)
     assert load_encoder(memory.for_worker()).num_parameters == memory.encoder.num_parameters
     assert Subject("full", duo / "full", tmp_path).for_worker() == duo / "full"
+    nothing = random_encoder(TINY_CONFIGS["albert"])
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        bench(nothing, texts=TEXTS, **ONCE | {"backends": ["torch-fp32"]})
 
 
 @pytest.mark.parametrize(("flags", "absent"), [("avx2", "This processor has no bf16"), ("avx2,avx512_bf16", "None")])

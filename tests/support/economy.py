@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
-from truncate_kit.bench import timing
+from truncate_kit.bench import runners
 from truncate_kit.export import exporting, runtime
 from truncate_kit.methods.distill import distilling
 from truncate_kit.methods.distill import frontier as speed
@@ -85,8 +85,7 @@ def economical(folder: Path) -> Iterator[None]:
     logging.set_verbosity_error()
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(timing, "_REST", 0.0)
-        patch.setattr(timing, "_PRODUCT", 128)
+        patch.setattr(runners, "_REST", 0.0)
         patch.setattr(speed, "ROUNDS", 2)
         patch.setattr(speed, "MOST_ROUNDS", 2)
         patch.setattr(distilling, "OtherWork", Quiet)

@@ -73,13 +73,13 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids
-    from truncate_kit.models.loading import load_config, load_encoder, random_encoder
+    from truncate_kit.models.loading import load_encoder
 
     torch.set_num_threads(request["threads"])
     device = torch.device(request["device"])
     free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # makes the CUDA context
     model = Path(request["model"])
-    encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
+    encoder = load_encoder(model)
     backend, graph = BACKENDS[request["backend"]], lambda: Path(request["graph"])
     runner = make_runner(backend, encoder, graph=graph, folder=lambda: model, device=device)
     ids = random_ids([request["length"]] * request["batch_size"], encoder.backbone.config.vocab_size)

@@ -284,7 +284,6 @@ class BenchReport(Result):
     quality_backend: str | None = None
     comparison: Comparison | None = None
     distinct_texts: int = 0  # `num_texts` of them are timed
-    random_ids: bool = False  # a model has no tokenizer
     exported: dict[str, str] = field(default_factory=dict)  # new graphs by role
     notes: tuple[str, ...] = ()
 

@@ -6,12 +6,12 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,8 +30,16 @@ from truncate_kit.bench.result import (
     Timing,
     select_backends,
 )
-from truncate_kit.bench.runners import AbsentError, Runner, guarded, make_runner, random_ids
-from truncate_kit.bench.timing import spread, time_shape, time_texts
+from truncate_kit.bench.runners import (
+    AbsentError,
+    Runner,
+    guarded,
+    make_runner,
+    random_ids,
+    spread,
+    time_shape,
+    time_texts,
+)
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import OtherWork, bf16_instructions, installed_version, processor_name, select_device
@@ -40,7 +48,8 @@ from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
 from truncate_kit.core.wording import counted
-from truncate_kit.data.pairs import PairSet, TextPair, is_bundled, pairs_fingerprint
+from truncate_kit.data.pairs import PairSet, is_bundled, pairs_fingerprint
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
@@ -51,9 +60,6 @@ from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
-
-if TYPE_CHECKING:
-    from truncate_kit.data.retrieval import RetrievalSet
 
 Found = TypeVar("Found")
 Score = tuple[float, Array]
@@ -68,7 +74,7 @@ def bench(
     full: Path | Encoder | None = None,
     settings: BenchSettings = _DEFAULTS,
     *,
-    pairs: "PairSet | Sequence[TextPair] | RetrievalSet | None" = None,
+    pairs: PairSet | RetrievalSet | None = None,
     texts: Sequence[str] | None = None,
     graphs: Path | None = None,
     progress: Progress = silent,
@@ -78,7 +84,7 @@ def bench(
     A missing or failing runtime is a row with its reason.
 
     Args:
-        lean: A folder, a name, or an encoder, which is moved to the device.
+        lean: A folder, a name, or an encoder with a tokenizer, which is moved to the device.
         full: The same; by default lean is measured alone.
         settings: Of the bench.
         pairs: For Spearman, or a retrieval set for its metric.
@@ -124,12 +130,11 @@ def bench(
 def _measure(
     contestants: "Contestants",
     settings: BenchSettings,
-    pairs: "PairSet | Sequence[TextPair] | RetrievalSet | None",
+    pairs: PairSet | RetrievalSet | None,
     texts: Sequence[str],
     progress: Progress,
 ) -> BenchReport:
     encoders, rounds, device = contestants.encoders, settings.repeats, contestants.device
-    random = any(encoder.tokenizer is None for encoder in encoders.values())
     limit = min(encoder.max_length for encoder in encoders.values())
     lengths = sorted(set(settings.lengths or [min(length, limit) for length in LENGTHS]))
     if lengths[-1] > limit:
@@ -139,13 +144,13 @@ def _measure(
         )
     largest = max(settings.batch_sizes), lengths[-1]
     contestants.start(largest, progress)
-    scores = {} if pairs is None or random else score_all(contestants, pairs, settings.seed, progress)
+    scores = {} if pairs is None else score_all(contestants, pairs, settings.seed, progress)
     others = OtherWork()
     chosen, timings = spread(texts, settings.max_texts), list[Timing]()
 
     def time_set(singly: bool) -> list[Timing]:
         passes, readers = rounds if singly else min(rounds, _MAX_PASSES), contestants.reading_texts()
-        return time_texts(readers, encoders, chosen, random=random, rounds=passes, singly=singly)
+        return time_texts(readers, encoders, chosen, rounds=passes, singly=singly)
 
     scenarios: dict[str, Callable[[], list[Timing]]] = {
         f"at {size} × {length} tokens": functools.partial(
@@ -170,7 +175,6 @@ def _measure(
         timings=tuple(timings),
         num_texts=len(chosen),
         distinct_texts=len(set(texts)),
-        random_ids=random,
         seconds=0.0,  # set by `bench`
         exported={subject.role: subject.exported for subject in contestants.subjects if subject.exported is not None},
         notes=tuple(contestants.notes),
@@ -197,15 +201,15 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 
 
 def score_all(
-    contestants: "Contestants", pairs: "PairSet | Sequence[TextPair] | RetrievalSet", seed: int, progress: Progress
+    contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
     """Score all, compare in the first shared runtime; return fields of the report."""
-    fields, compute = scored_fields(pairs), pair_scores if isinstance(pairs, PairSet | Sequence) else query_scores
+    fields, compute = scored_fields(data), pair_scores if isinstance(data, PairSet) else query_scores
 
     def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
         for done, (key, runner) in enumerate(readers.items(), start=1):
-            scores[key] = guarded(key, compute)(pairs, runner, contestants.encoders[key[0]])
+            scores[key] = guarded(key, compute)(data, runner, contestants.encoders[key[0]])
             progress("Scoring the models", done, len(readers))
         return scores
 
@@ -218,39 +222,38 @@ def score_all(
     shared = [row.name for row in contestants.backends if {("lean", row.name), ("full", row.name)} <= scores.keys()]
     if shared and fields["comparison"] != "unfair":
         (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
-        if not isinstance(pairs, PairSet | Sequence):
+        if isinstance(data, PairSet):
+            numbers = numbers_of((pair.first, pair.second) for pair in data)
+            _, (low, high), resamples, num_pairs = paired_difference(
+                ours.tolist(), theirs.tolist(), data.scores(), numbers=numbers, seed=seed
+            )
+        else:
             from truncate_kit.evaluation.searching import estimated
 
             (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
-        else:
-            numbers, targets = numbers_of((pair.first, pair.second) for pair in pairs), [pair.target for pair in pairs]
-            _, (low, high), resamples, num_pairs = paired_difference(
-                ours.tolist(), theirs.tolist(), targets, numbers=numbers, seed=seed
-            )
         quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
         quality |= {"resamples": resamples, "num_pairs": num_pairs}
         fields |= {"quality": quality, "quality_backend": shared[0]}
     return fields
 
 
-def scored_fields(pairs: "PairSet | Sequence[TextPair] | RetrievalSet") -> dict[str, Any]:
+def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
     """Return the data's fields of the report."""
-    if not isinstance(pairs, PairSet | Sequence):
-        from truncate_kit.data.retrieval import SEARCH_METRICS
+    if isinstance(data, PairSet):
+        fields = {"fingerprint": pairs_fingerprint(data), "num_scored": len(data), "bundled": is_bundled(data)}
+    else:
+        fields = {"fingerprint": data.fingerprint(), "num_scored": len(data.queries)}
+        fields["metric"] = SEARCH_METRICS[data.metric]
+    return {"scored_on": data.name, **fields}
 
-        fields = {"scored_on": pairs.name, "fingerprint": pairs.fingerprint(), "num_scored": len(pairs.queries)}
-        return fields | {"metric": SEARCH_METRICS[pairs.metric]}
-    fields = {"scored_on": "", "fingerprint": pairs_fingerprint(pairs), "num_scored": len(pairs)}
-    return fields | ({"scored_on": pairs.name, "bundled": is_bundled(pairs)} if isinstance(pairs, PairSet) else {})
 
-
-def pair_scores(pairs: Iterable[TextPair], runner: Runner, encoder: Encoder) -> Score:
+def pair_scores(data: PairSet, runner: Runner, encoder: Encoder) -> Score:
     """Return Spearman × 100 and similarities. Raises `DataError` if undefined."""
-    evaluation = evaluate(runner, tuple(pairs))
+    evaluation = evaluate(runner, data.pairs)
     return evaluation.spearman, np.array(evaluation.cosines)
 
 
-def query_scores(data: "RetrievalSet", runner: Runner, encoder: Encoder) -> Score:
+def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
     """Return the set's metric × 100 over all documents, with the model's prompts."""
     from truncate_kit.training.queries import RetrievalEvaluator
 
@@ -285,7 +288,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
 
 
 class Subject:
-    """One of the two models; `graphs` keeps exports, unless weights are random."""
+    """One of the two models; `graphs` keeps exports."""
 
     def __init__(
         self,
@@ -305,7 +308,7 @@ class Subject:
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.exported: str | None = None  # new graph that stays
         self.notes: list[str] = []
-        self._kept = None if self.encoder.tokenizer is None else graphs
+        self._kept = graphs
         self._graphs: dict[str, Path] = {}
 
     @cached_property
@@ -378,15 +381,8 @@ class Subject:
         return graph
 
     def for_worker(self) -> Path:
-        """Return a folder to load, or a configuration for random weights."""
-        if self.folder is not None:
-            return self.folder
-        if self.encoder.tokenizer is not None:
-            return save_encoder(self.encoder, self.scratch / "saved")
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        path = self.scratch / "config.json"
-        self.encoder.backbone.config.to_json_file(path, use_diff=False)
-        return path
+        """Return a folder to load."""
+        return self.folder or save_encoder(self.encoder, self.scratch / "saved")
 
 
 class Contestants:

@@ -1,4 +1,4 @@
-"""Run one model in one runtime: torch, an exported graph, or sentence-transformers.
+"""Run one model in one runtime (torch, an exported graph, or sentence-transformers), and time runners side by side.
 
 Runners share four methods: `prepare(ids)` makes a call that runs one batch, ready on the device, and waits;
 `encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
@@ -6,15 +6,18 @@ Runners share four methods: `prepare(ids)` makes a call that runs one batch, rea
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.result import BACKENDS, Backend, Key
+from truncate_kit.bench.result import BACKENDS, Backend, Key, Role, Scenario, Timing
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.core.hardware import check_precision, is_out_of_memory
 from truncate_kit.core.precisions import PRECISIONS
@@ -24,8 +27,14 @@ from truncate_kit.models.encoder import Encoder, length_batches, original_order,
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")
+Name = TypeVar("Name", bound=Hashable)
+Call = Callable[[], object]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts
 TENSORRT_TEXTS = 512  # per batch, at most
+# Thread pools spin for some milliseconds and would slow the next runtime.
+_REST = 0.02
+WARM_UP_TEXTS = 64
+LATENCY_CALLS = 10  # per round, for a 95th percentile
 # One engine for all shapes: each takes minutes to build.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
@@ -136,7 +145,7 @@ class OnnxRunner:
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device) -> None:
-        self.reader = encoder.reader if encoder.tokenizer is not None else None
+        self.reader = encoder.reader
         # torch's current stream, so that its events time both; 0 means no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
@@ -163,7 +172,7 @@ class OnnxRunner:
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
         """Prepare one batch."""
-        return self.shapes.bound(padded(ids, 0 if self.reader is None else self.reader.padding_id))
+        return self.shapes.bound(padded(ids, self.reader.padding_id))
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """Encode ids."""
@@ -173,8 +182,6 @@ class OnnxRunner:
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
-        if self.most_texts is None or self.reader is None:
-            return self.model.vectors(texts)
         return self.encode_ids(self.reader.token_ids(texts))
 
 
@@ -182,8 +189,6 @@ class PeerRunner:
     """A saved folder in sentence-transformers."""
 
     def __init__(self, backend: Backend, encoder: Encoder, folder: Callable[[], Path], *, device: torch.device) -> None:
-        if encoder.tokenizer is None:
-            raise AbsentError("sentence-transformers needs a tokenizer")
         try:
             peer = require("sentence_transformers", extra="st")
         except TruncateKitError as error:
@@ -218,6 +223,7 @@ class PeerRunner:
 
 
 Runner = TorchRunner | OnnxRunner | PeerRunner
+Runners = Mapping[Key, Runner]
 
 
 def make_runner(
@@ -257,3 +263,116 @@ def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
             raise AbsentError(f"{runtime} failed: {reason}", key) from error
 
     return guard
+
+
+# Timing
+
+
+def interleaved(
+    calls: Mapping[Name, Call],
+    *,
+    rounds: int,
+    calls_per_round: int = 1,
+    warm_up: Mapping[Name, Call] | None = None,
+    on_device: dict[Name, list[float]] | None = None,
+) -> dict[Name, tuple[float, ...]]:
+    """Time `rounds × calls_per_round` calls of each in turns, so that a slower machine slows all.
+
+    Each visit begins with a rest and an untimed `warm_up`, by default the call itself. `on_device` gets seconds between
+    GPU events around each call.
+    """
+    seconds: dict[Name, list[float]] = {key: [] for key in calls}
+    order = list(calls)
+    for turn in range(rounds):
+        start = turn % max(len(order), 1)
+        for key in order[start:] + order[:start]:
+            time.sleep(_REST)
+            (warm_up or calls)[key]()
+            for _ in range(calls_per_round):
+                if on_device is None:
+                    begin = time.perf_counter()
+                    calls[key]()
+                    seconds[key].append(time.perf_counter() - begin)
+                    continue
+                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                first.record()
+                begin = time.perf_counter()
+                calls[key]()
+                last.record()
+                seconds[key].append(time.perf_counter() - begin)
+                last.synchronize()
+                on_device.setdefault(key, []).append(first.elapsed_time(last) / 1000)
+    return {key: tuple(values) for key, values in seconds.items()}
+
+
+def time_shape(
+    runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
+) -> list[Timing]:
+    """Time batches of one shape (batch size, length), ids in memory."""
+    batch_size, length = shape
+    calls = {}
+    for key, runner in runners.items():
+        ids = random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size)
+        calls[key] = guarded(key, guarded(key, runner.prepare)(ids))
+    on_device: dict[Key, list[float]] = {}
+    seconds = interleaved(
+        calls,
+        rounds=rounds,
+        calls_per_round=LATENCY_CALLS if batch_size == 1 else 1,
+        on_device=on_device if device.type == "cuda" else None,
+    )
+    tokens = dict.fromkeys(encoders, batch_size * length)
+    return _timings(seconds, "latency" if batch_size == 1 else "throughput", batch_size, tokens, shape, on_device)
+
+
+def _timings(
+    seconds: Mapping[Key, tuple[float, ...]],
+    scenario: Scenario,
+    sentences: int,
+    tokens: Mapping[Role, int],
+    shape: tuple[int, int] | tuple[None, None] = (None, None),
+    on_device: Mapping[Key, list[float]] = MappingProxyType({}),
+) -> list[Timing]:
+    return [
+        Timing(
+            role=role,
+            backend=backend,
+            scenario=scenario,
+            batch_size=shape[0],
+            length=shape[1],
+            sentences=sentences,
+            tokens=tokens[role],
+            seconds=values,
+            device_seconds=tuple(on_device.get((role, backend), ())),
+        )
+        for (role, backend), values in seconds.items()
+    ]
+
+
+def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
+    """Take at most `count` distinct texts, evenly spread: files are often sorted."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) <= count:
+        return tuple(distinct)
+    return tuple(distinct[place] for place in np.linspace(0, len(distinct) - 1, count).round().astype(int))
+
+
+def time_texts(
+    runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, rounds: int, singly: bool
+) -> list[Timing]:
+    """Time texts with their tokenizer, in batches or `singly`."""
+    texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
+
+    def call(key: Key, runner: Runner, count: int | None = None) -> Call:
+        encode, endless = guarded(key, runner.encode), itertools.cycle(texts)
+        return (lambda: encode([next(endless)])) if singly else (lambda: encode(texts[:count]))
+
+    seconds = interleaved(
+        {key: call(key, runner) for key, runner in runners.items()},
+        rounds=rounds,
+        calls_per_round=LATENCY_CALLS if singly else 1,
+        warm_up=None if singly else {key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
+    )
+    calls = len(texts) if singly else 1
+    tokens = {role: round(sum(map(len, encoder.token_ids(texts))) / calls) for role, encoder in encoders.items()}
+    return _timings(seconds, "one sentence" if singly else "real set", len(texts) // calls, tokens)

@@ -62,7 +62,6 @@ def view_bench_report(report: BenchReport) -> View:
         f"Measured on {where}, {report.threads} of {report.cores} cores, bf16 instructions: "
         f"{report.bf16_instructions or 'none'}; {versions}; in {report.seconds:.0f} s.",
         *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
-        report.random_ids and "The weights are random: there are no scores, and texts are random ids.",
         not report.num_texts and "No sentences were given: only fixed shapes were timed.",
         part and f"Real set: {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread.",
         left_out and f"Left out because they compile for a minute or more: {', '.join(left_out)}. Name them.",
