@@ -3,7 +3,6 @@
 import gc
 import weakref
 
-import pytest
 import torch
 from transformers import BertConfig
 

@@ -24,12 +24,9 @@ from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
-from truncate_kit.models.loading import load_config, load_encoder, random_encoder
+from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
-from truncate_kit.models.truncation import truncate, truncated_config
-from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.pipeline import encoder_digest, origin_of, save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.view import view_of
 
