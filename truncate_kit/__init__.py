@@ -17,10 +17,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}
 
 _NAMES = {
-    "analysis.cka": "cka_matrix",
+    "analysis.cka": "cka_matrix StreamedCKA",
     "analysis.profile": "profile",
     "analysis.result": "LayerProfile AnalysisSettings",
-    "analysis.streaming": "StreamedCKA",
     "bench.result": "BenchSettings BenchReport",
     "core.errors": "TruncateKitError",
     "core.parallel": "Processes RayCluster",

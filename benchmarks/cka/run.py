@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.analysis.streaming import StreamedCKA
+from truncate_kit.analysis.cka import StreamedCKA, cka_matrix
 
 RESULTS = Path(__file__).parent / "results.json"
 LAYERS = 13

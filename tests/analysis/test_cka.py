@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from tests.support import cka as reference
-from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.analysis.streaming import StreamedCKA
+from truncate_kit.analysis.cka import StreamedCKA, cka_matrix
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 
 SIZES = [(260, 24, 20), (40, 90, 70), (520, 8, 12)]  # Gram form, more widths than texts, feature form

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from tests.support import cka as reference
-from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_error, relative_layers
-from truncate_kit.analysis.hsic import outlier_mask
+from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_error, outlier_mask, relative_layers
 from truncate_kit.core.errors import DataError, UsageError
 
 

@@ -1,29 +1,44 @@
-"""Centred kernel alignment between all layers of two models."""
+"""Centred kernel alignment between all layers of two models, in memory or streamed.
 
+Streamed, HSIC is a function of sums over the texts. With z, w the states of two layers, shifted by the first batch's
+means, and m, p the means that remain,
+
+    ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: centred Gram matrices)
+    k · l   = Σ |z − m|² |w − p|²     (k, l: their diagonals)
+
+The unbiased HSIC follows from these, Σ k and Σ l: a centred Gram matrix has zero row sums.
+"""
+
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from truncate_kit.analysis.hsic import (
-    GramSums,
-    check_pair,
-    check_states,
-    gram_sums,
-    normalised,
-    outlier_mask,
-    prepare,
-    require_positive,
-)
 from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
-from truncate_kit.analysis.streaming import StreamedCKA
-from truncate_kit.core.errors import UsageError, known_name, too_few_texts
+from truncate_kit.core.errors import (
+    LayerOutOfRangeError,
+    UsageError,
+    known_name,
+    not_finite,
+    too_few_texts,
+    undefined_cka,
+)
 
 GRAM_OVERHEAD = 4  # slowdown per operation of layer-by-layer products of tiles
 FEATURE_BYTES = 2 << 30  # limit for sums of feature products
+ROUNDING = 1e-5  # relative; smaller differences between texts are rounding
+MEDIAN_TEXTS = 2048  # texts of the median distance
+TILE = 256  # on a side: 26 layers of float32 tiles, 7 MB, fit in cache
+# Adding to L² d² float64 sums costs as much as a product of some 200 texts.
+BUFFERED_TEXTS = 2048
+PRODUCT_TEXTS = 512  # texts in one float32 product: fewer are more exact, more are faster
+
+Undefined = Literal["raise", "nan"]
 
 
 def cka_matrix(
@@ -33,7 +48,7 @@ def cka_matrix(
     estimator: Estimator = "debiased",
     kernel: Kernel = "linear",
     bandwidth: float = 1.0,
-    undefined: Literal["raise", "nan"] = "raise",
+    undefined: Undefined = "raise",
 ) -> Tensor:
     """Compute CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
 
@@ -53,45 +68,83 @@ def cka_matrix(
         UsageError: States do not fit together, or an argument is impossible.
         ModelError: States hold NaN or infinity.
     """
-    models = _checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
-    prepared = [prepare(model) for model in models]
-    if kernel == "linear" and _features_cost_less(models):
-        streamed = StreamedCKA(estimator=estimator)
-        streamed.update(*prepared)
-        return streamed.result(undefined=undefined)
-    sums = gram_sums(prepared, kernel=kernel, bandwidth=bandwidth)
-    return _cka_from_sums(sums, models[0].shape[0], estimator=estimator, undefined=undefined)
-
-
-def _cka_from_sums(
-    sums: GramSums, layers_x: int, *, estimator: Estimator, undefined: str = "nan", without: int | None = None
-) -> Tensor:
-    """Compute CKA (Lx, Ly) float64, the model's `layers_x` layers first, without a group of texts."""
-    hsic = sums.hsic(debiased=estimator == "debiased", without=without)
-    own = torch.diagonal(hsic)
-    others = slice(layers_x, None) if hsic.shape[0] > layers_x else slice(None)
-    if undefined == "raise":
-        require_positive(own[:layers_x], "the model")
-        require_positive(own[others], "the reference")
-    return normalised(hsic[:layers_x, others], own[:layers_x, None], own[None, others])
-
-
-def _checked(
-    states_x: Tensor, states_y: Tensor | None, *, estimator: str, kernel: str, bandwidth: float = 1.0
-) -> list[Tensor]:
-    known_name("estimator", estimator, get_args(Estimator))
-    known_name("kernel", kernel, get_args(Kernel))
+    models = _prepared(states_x, states_y, estimator, kernel)
     if not 0 < bandwidth < float("inf"):
         raise UsageError(f"The bandwidth factor {bandwidth} is not positive.", hint="Use for example 0.5, 1 or 2.")
-    models = [check_states(states_x, "states_x")]
-    if states_y is not None:
-        models.append(check_states(states_y, "states_y"))
-        check_pair(*models)
+    if kernel == "linear" and _features_cost_less(models):
+        streamed = StreamedCKA(estimator=estimator)
+        streamed.update(*models)
+        return streamed.result(undefined=undefined)
+    hsic, *_ = gram_hsic(models, kernel=kernel, bandwidth=bandwidth, debiased=estimator == "debiased")
+    return _cka_of(hsic, len(states_x), undefined)
+
+
+def compare_layers(
+    states_x: Tensor,
+    states_y: Tensor | None = None,
+    *,
+    layers: Sequence[int] | None = None,
+    estimator: Estimator = "debiased",
+    kernel: Kernel = "linear",
+    outliers: int = 0,
+    blocks: int = 10,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[Curve, tuple[Row, ...]]:
+    """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
+
+    layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
+    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, or 0. Returns the curve and CKA of all
+    pairs, (model, reference); undefined values are None.
+    """
+    models = _prepared(states_x, states_y, estimator, kernel, outliers)
+    depth, count, _ = models[0].shape
+    if blocks == 1:
+        raise UsageError("One block gives no interval.", hint="Use 0 for none, or 10.")
+    if blocks and count - -(-count // blocks) < 4:
+        raise too_few_texts(count, needed=4 + -(-count // blocks))
+    if blocks:  # files are often ordered by source
+        # A bootstrap would repeat texts, which breaks the debiasing.
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        models = [model[:, order] for model in models]
+    hsic = gram_hsic(models, kernel=kernel, groups=max(1, blocks), debiased=estimator == "debiased")
+    matrix, *left_out = (_cka_of(part, depth) for part in hsic)
+    layers = relative_layers(depth - 1, matrix.shape[1] - 1) if layers is None else layers
+    place = (torch.arange(depth), torch.tensor(layers))
+    error = jackknife_error(torch.stack(left_out))[place] if blocks else None
+    return curve_of(matrix[place], layers, error, blocks, level), tuple(map(without_nan, matrix))
+
+
+def _prepared(
+    states_x: Tensor, states_y: Tensor | None, estimator: str, kernel: str, outliers: int = 0
+) -> list[Tensor]:
+    """Return the prepared states of one or two models in one type, float64 for RBF."""
+    known_name("estimator", estimator, get_args(Estimator))
+    known_name("kernel", kernel, get_args(Kernel))
+    models = check_states(states_x, states_y)
     if models[0].shape[1] < 4:
         raise too_few_texts(models[0].shape[1])
-    kind = torch.promote_types(models[0].dtype, models[-1].dtype)
     # Squared distances are differences of large numbers, too coarse in float32.
-    return [model.to(torch.float64 if kernel == "rbf" else kind) for model in models]
+    kind = torch.float64 if kernel == "rbf" else torch.promote_types(models[0].dtype, models[-1].dtype)
+    models = [model.to(kind) for model in models]
+    return [prepare(model * outlier_mask(model, outliers) if outliers else model) for model in models]
+
+
+def check_states(states_x: Tensor, states_y: Tensor | None = None) -> list[Tensor]:
+    """Return the states of one or two models in float32 or float64, each (L, n, d). Raises `UsageError`."""
+    models = [states_x] if states_y is None else [states_x, states_y]
+    for states in models:
+        if states.ndim != 3 or not states.is_floating_point() or 0 in states.shape:
+            raise UsageError(
+                f"States must be floats of shape (layers, texts, width), found {states.dtype} {tuple(states.shape)}.",
+                hint="Stack the pooled states of all layers: torch.stack(list_of_layers).",
+            )
+    if models[0].shape[1] != models[-1].shape[1]:
+        raise UsageError(
+            f"The two models have states of {models[0].shape[1]} and {models[-1].shape[1]} texts.",
+            hint="Compare states of the same texts in the same order.",
+        )
+    return [states if states.dtype in (torch.float32, torch.float64) else states.float() for states in models]
 
 
 def _features_cost_less(models: list[Tensor]) -> bool:
@@ -113,45 +166,6 @@ def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
 
 
-def compare_layers(
-    states_x: Tensor,
-    states_y: Tensor | None = None,
-    *,
-    layers: Sequence[int] | None = None,
-    estimator: Estimator = "debiased",
-    kernel: Kernel = "linear",
-    outliers: int = 0,
-    blocks: int = 10,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[Curve, tuple[Row, ...]]:
-    """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
-
-    layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
-    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, or 0. Returns the curve and CKA of all
-    pairs, (model, reference); undefined values are None.
-    """
-    models = _checked(states_x, states_y, estimator=estimator, kernel=kernel)
-    models = [prepare(model * outlier_mask(model, outliers) if outliers else model) for model in models]
-    depth, count, _ = models[0].shape
-    if blocks == 1:
-        raise UsageError("One block gives no interval.", hint="Use 0 for none, or 10.")
-    if blocks and count - -(-count // blocks) < 4:
-        raise too_few_texts(count, needed=4 + -(-count // blocks))
-    if blocks:  # files are often ordered by source
-        # A bootstrap would repeat texts, which breaks the debiasing.
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        models = [model[:, order] for model in models]
-    sums = gram_sums(models, kernel=kernel, groups=max(1, blocks))
-    matrix, *left_out = (
-        _cka_from_sums(sums, depth, estimator=estimator, without=group) for group in (None, *range(blocks))
-    )
-    layers = relative_layers(depth - 1, matrix.shape[1] - 1) if layers is None else layers
-    place = (torch.arange(depth), torch.tensor(layers))
-    error = jackknife_error(torch.stack(left_out))[place] if blocks else None
-    return curve_of(matrix[place], layers, error, blocks, level), tuple(map(without_nan, matrix))
-
-
 def jackknife_error(left_out: Tensor) -> Tensor:
     """Return the delete-a-block jackknife standard error (Efron and Stein 1981), √((G − 1)/G Σ (value − mean)²).
 
@@ -163,13 +177,325 @@ def jackknife_error(left_out: Tensor) -> Tensor:
 
 def curve_of(values: Tensor, layers: Sequence[int], error: Tensor | None, blocks: int, level: float) -> Curve:
     """Return the curve with the interval values ± t · error, Student's t with blocks − 1 degrees of freedom."""
-    curve = Curve(values=without_nan(values), reference_layers=tuple(layers))
-    if error is None:
-        return curve
-    reach = float(student_t.ppf((1 + level) / 2, blocks - 1)) * error
-    return replace(curve, low=without_nan(values - reach), high=without_nan(values + reach))
+    low = high = None
+    if error is not None:
+        reach = float(student_t.ppf((1 + level) / 2, blocks - 1)) * error
+        low, high = without_nan(values - reach), without_nan(values + reach)
+    return Curve(values=without_nan(values), reference_layers=tuple(layers), low=low, high=high)
 
 
 def without_nan(values: Tensor) -> Row:
     """Replace NaN by None."""
     return tuple(value if value == value else None for value in map(float, values))
+
+
+def require_finite(values: Tensor) -> None:
+    """Raise `ModelError` naming the layers (L,) with NaN or infinity."""
+    if not values.isfinite().all():
+        raise not_finite((~values.isfinite()).nonzero().flatten().tolist())
+
+
+def _unit_scale(states: Tensor) -> Tensor:
+    """Return powers of two (L, 1, 1), which round nothing, that bring each layer of (L, n, d) near magnitude 1."""
+    largest = torch.maximum(states.amax((1, 2)), -states.amin((1, 2)))
+    exponents = torch.frexp(largest).exponent.clamp(-126, 126).tolist()
+    return states.new_tensor([2.0**-exponent for exponent in exponents])[:, None, None]
+
+
+def prepare(states: Tensor) -> Tensor:
+    """Centre states (L, n, d) and scale layers to mean squared length 1; constant ones become zeros.
+
+    CKA ignores both, float32 products do not. Raises `ModelError` on NaN or infinity.
+    """
+    mean, scale = states.mean(1, keepdim=True), _unit_scale(states)
+    centred, mean = (states - mean).mul_(scale), mean * scale
+    # Norms first, squared in float64: large outlier dimensions would overflow.
+    length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
+    require_finite(length)
+    size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
+    centred *= torch.where(length <= ROUNDING * size, 0.0, 1 / length).to(states.dtype)[:, None, None]
+    return centred
+
+
+def outlier_mask(states: Tensor, count: int) -> Tensor:
+    """Return (L, 1, d), 0 at the `count` dimensions of largest variance in each layer, 1 elsewhere.
+
+    The ranking is that in "All Bark and No Bite" (arXiv:2109.04404) for centred states.
+    """
+    kept = states.new_ones(states.shape[0], 1, states.shape[2])
+    return kept.scatter_(-1, states.var(1).topk(count, dim=-1).indices[:, None, :], 0.0)
+
+
+def _hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, debiased: bool) -> Tensor:
+    """Return HSIC from Σ K∘L and products of row sums and of total sums of two kernels of n texts.
+
+    Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005). Debiased: arXiv:2010.15327, eq. 3, sums without diagonals.
+    """
+    if not debiased:
+        return (product - 2 * rows / count + totals / count**2) / (count - 1) ** 2
+    centred = product + totals / ((count - 1) * (count - 2)) - 2 * rows / (count - 2)
+    return centred / (count * (count - 3))
+
+
+def _meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
+    """Set own HSIC terms (L,) that are only rounding, of constant or equidistant states, to 0.
+
+    mean_squares: (L,), of centred states. precision: relative, of the products.
+    """
+    return torch.where(own <= precision * mean_squares.square(), 0.0, own)
+
+
+def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefined) -> Tensor:
+    """Return cross / √(own_x[:, None] · own_y), NaN unless both own terms are positive; or raise `DataError` then."""
+    for own, side in ((own_x, "the model"), (own_y, "the reference")):
+        if undefined == "raise" and (layers := (~(own > 0)).nonzero().flatten().tolist()):
+            same = "the same for every text (for most texts, under the RBF kernel)"
+            raise undefined_cka(layers, side, f"its states there are {same}, or all equally far apart")
+    root_x, root_y = (torch.where(own > 0, own, torch.nan).sqrt() for own in (own_x, own_y))
+    return cross / (root_x[:, None] * root_y)
+
+
+def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor:
+    """Compute CKA (Lx, Ly) from HSIC of all layers, the model's `layers_x` first; alone it is its own reference."""
+    own = torch.diagonal(hsic)
+    others = slice(layers_x, None) if len(hsic) > layers_x else slice(None)
+    return _normalised(hsic[:layers_x, others], own[:layers_x], own[others], undefined)
+
+
+def gram_hsic(
+    models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1, debiased: bool
+) -> list[Tensor]:
+    """Return HSIC of all layer pairs, (L, L) float64: of all texts, then without each of several groups of texts.
+
+    models: prepared states (L_m, n, d_m) of one float type. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
+    (Kornblith et al., arXiv:1905.00414).
+    """
+    count = models[0].shape[1]
+    bounds = list(itertools.pairwise(torch.linspace(0, count, groups + 1).round().long().tolist()))
+    products, rows, diagonal = _gram_sums(models, bounds, bandwidth if kernel == "rbf" else None)
+    found = []
+    for without in (None, *(range(groups) if groups > 1 else ())):
+        product, row, own, left = products.sum((0, 1)), rows.sum(-1), diagonal, count
+        if without is not None:
+            start, stop = bounds[without]
+            product = product - 2 * products[without].sum(0) + products[without, without]
+            kept = torch.cat([torch.arange(start), torch.arange(stop, count)])
+            row, own, left = (row - rows[..., without])[:, kept], own[:, kept], count - (stop - start)
+        if not debiased:
+            product, row = product + own @ own.mT, row + own
+        totals = row.sum(1)
+        hsic = _hsic_of_sums(product, row @ row.mT, totals[:, None] * totals[None, :], left, debiased=debiased)
+        values = torch.diagonal(hsic)
+        values.copy_(_meaningful(values, own.mean(1), torch.finfo(models[0].dtype).eps))
+        found.append(hsic)
+    return found
+
+
+def _gram_sums(
+    models: Sequence[Tensor], bounds: Sequence[tuple[int, int]], bandwidth: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum the kernels of all layers by G groups of texts; RBF with a bandwidth.
+
+    Returns:
+        (G, G, L, L), Σ K∘L over pairs i ≠ j, i in one group and j in the other; (L, n, G), Σ K_ij over j ≠ i in each
+        group; and (L, n), K_ii.
+    """
+    count, groups = models[0].shape[1], len(bounds)
+    norms = torch.cat([model.square().sum(-1) for model in models])
+    layers = norms.shape[0]
+    products = torch.zeros(groups, groups, layers, layers, dtype=torch.float64)
+    rows, diagonal, scales = torch.zeros(layers, count, groups, dtype=torch.float64), norms.double(), None
+    if bandwidth is not None:
+        scales = torch.cat([2 * (bandwidth * _median_distance(model)) ** 2 for model in models])
+        diagonal = torch.ones_like(diagonal)
+    tiles = [(group, *part) for group, (start, stop) in enumerate(bounds) for part in _split(start, stop)]
+    for index, (group, start, stop) in enumerate(tiles):
+        for other, left, right in tiles[index:]:
+            tile = norms.new_empty(layers, stop - start, right - left)
+            for model, part in zip(models, torch.split(tile, [len(model) for model in models]), strict=True):
+                torch.bmm(model[:, start:stop], model[:, left:right].mT, out=part)
+            if scales is not None:
+                tile.mul_(-2).add_(norms[:, start:stop, None]).add_(norms[:, None, left:right]).clamp_min_(0)
+                tile.div_(-scales[:, None, None]).exp_()
+            if start == left:
+                torch.diagonal(tile, dim1=1, dim2=2).zero_()
+            added = _products(tile)
+            products[group, other] += added
+            if start != left:
+                products[other, group] += added
+            if scales is not None:
+                rows[:, start:stop, other] += tile.sum(2)
+                if start != left:
+                    rows[:, left:right, group] += tile.sum(1)
+    if scales is None:  # x_i · Σ x_j over each group, less |x_i|²
+        sums = [torch.stack([model[:, start:stop].sum(1) for start, stop in bounds], -1) for model in models]
+        rows = torch.cat([*map(torch.bmm, models, sums)]).double()
+        for group, (start, stop) in enumerate(bounds):
+            rows[:, start:stop, group] -= norms[:, start:stop]
+    return products, rows, diagonal
+
+
+def _median_distance(states: Tensor) -> Tensor:
+    """Return the median Euclidean distance (L,) between texts, states (L, n, d)."""
+    if states.shape[1] > MEDIAN_TEXTS:
+        states = states[:, torch.linspace(0, states.shape[1] - 1, MEDIAN_TEXTS).long()]
+    return states.new_tensor([float(np.median(torch.pdist(layer))) for layer in states])
+
+
+def _split(start: int, stop: int) -> list[tuple[int, int]]:
+    parts = max(1, math.ceil((stop - start) / TILE))
+    return list(itertools.pairwise(start + (stop - start) * part // parts for part in range(parts + 1)))
+
+
+def _products(tile: Tensor) -> Tensor:
+    """Sum the products of all layer pairs, (L, L) float64."""
+    # Runs of about a thousand terms, their sum in float64: fast, with errors near 1e-8.
+    parts = math.gcd(tile.shape[1], 64)
+    runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)
+    return torch.bmm(runs, runs.mT).sum(0, dtype=torch.float64)
+
+
+class _Layers:
+    """The gathered, shifted states of one model and their sums."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.shift, self.scale = states.mean(1, keepdim=True), _unit_scale(states)  # unscaled, squares overflow
+        self.total = torch.zeros(len(states), states.shape[2], dtype=torch.float64)  # Σ z
+        self.squares = torch.zeros(len(states), dtype=torch.float64)  # Σ |z|²
+        self.pending: list[Tensor] = []
+
+    def add(self, states: Tensor) -> None:
+        """Gather states (L, b, d)."""
+        self.pending.append((states.to(self.shift.dtype) - self.shift).mul_(self.scale))
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return the gathered states (L, b, d) and their squared lengths (L, b) in float64."""
+        states = torch.cat(self.pending, 1) if len(self.pending) > 1 else self.pending[0]
+        self.pending = []
+        lengths = torch.linalg.vector_norm(states, dim=-1).double().square()
+        self.total += states.sum(1, dtype=torch.float64)
+        self.squares += lengths.sum(1)
+        return states, lengths
+
+    def meaningful(self, own: Tensor, count: int) -> Tensor:
+        """Return own HSIC terms (L,) with 0 for constant states. Raises `ModelError` on NaN or infinity."""
+        require_finite(self.squares)
+        mean = self.total / count
+        spread = self.squares / count - mean.square().sum(1)
+        constant = spread <= ROUNDING**2 * (mean + (self.shift * self.scale)[:, 0].double()).square().sum(1)
+        return torch.where(constant, 0.0, _meaningful(own, spread, torch.finfo(self.shift.dtype).eps))
+
+
+def _product(z: Tensor, w: Tensor) -> Tensor:
+    """Return Σ z wᵀ in float64 from float32 products, exact to about 1e-8."""
+    whole = len(z) // PRODUCT_TEXTS * PRODUCT_TEXTS
+    result = (z[whole:].mT @ w[whole:]).double()
+    if whole:
+        z, w = (part[:whole].view(-1, PRODUCT_TEXTS, part.shape[1]) for part in (z, w))
+        result += torch.bmm(z.mT, w).sum(0, dtype=torch.float64)
+    return result
+
+
+class StreamedCKA:
+    """Accumulates linear CKA between the layers of two models, or of one with itself, batch by batch.
+
+    Equals `cka_matrix` over all texts; memory is 8 Σ dx dy bytes over the layer pairs and a buffer.
+
+    Args:
+        estimator: "debiased" or "biased".
+        pairs: Layer pairs, by default all.
+
+    Raises:
+        UsageError: Another estimator.
+    """
+
+    def __init__(self, *, estimator: Estimator = "debiased", pairs: Sequence[tuple[int, int]] | None = None) -> None:
+        self._debiased = known_name("estimator", estimator, get_args(Estimator)) == "debiased"
+        self._pairs = None if pairs is None else list(pairs)
+        self.count = self._waiting = 0
+        self._models: list[_Layers] = []
+        # By model and layer of both sides: Σ z wᵀ, Σ |z|² |w|², Σ |z|² w, Σ |w|² z.
+        self._sums: dict[tuple[int, int, int, int], list[Tensor]] = {}
+
+    def update(self, batch_x: Tensor, batch_y: Tensor | None = None) -> None:
+        """Add a batch of texts: (Lx, b, dx) and, of a second model, (Ly, b, dy)."""
+        batches = check_states(batch_x, batch_y)
+        if not self._models:
+            self._start(batches)
+        if [batch.shape[::2] for batch in batches] != [model.total.shape for model in self._models]:
+            hint = "Feed all batches of one model, or of the same two, to one accumulator."
+            raise UsageError("This batch has other models, layers or widths than the first one.", hint=hint)
+        for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
+            for model, part in zip(self._models, parts, strict=True):
+                model.add(part)
+            self.count += parts[0].shape[1]
+            self._waiting += parts[0].shape[1]
+            if self._waiting >= BUFFERED_TEXTS:
+                self._flush()
+
+    def result(self, *, undefined: Undefined = "raise") -> Tensor:
+        """Return CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; batches may follow.
+
+        Raises `ModelError`, and `DataError` for too few texts or undefined CKA unless undefined="nan".
+        """
+        if self.count < 4:
+            raise too_few_texts(self.count)
+        self._flush()
+        own = []
+        for place, model in enumerate(self._models):
+            values = torch.full_like(model.squares, torch.inf)  # of layers in no pair
+            for layer in range(len(values)):
+                if (place, layer, place, layer) in self._sums:
+                    values[layer] = self._hsic(place, layer, place, layer)
+            own.append(model.meaningful(values, self.count))
+        cross = own[0].new_full((len(own[0]), len(own[-1])), torch.nan)
+        for x, i, y, j in self._sums:
+            if (x, y) == (0, len(own) - 1):
+                cross[i, j] = self._hsic(x, i, y, j)
+        if len(own) == 1:
+            cross = torch.where(cross.isnan(), cross.mT, cross)
+        cka = _normalised(cross, own[0], own[-1], undefined)
+        return cka if self._pairs is None else cka[tuple(torch.tensor(self._pairs).mT)]
+
+    def _start(self, batches: Sequence[Tensor]) -> None:
+        self._models = [_Layers(batch) for batch in batches]
+        y, pairs = len(batches) - 1, self._pairs
+        if pairs is None:  # symmetric with itself
+            pairs = [(i, j) for i in range(len(batches[0])) for j in range(0 if y else i, len(batches[y]))]
+        for i, j in pairs:
+            for model, layer in ((0, i), (y, j)):
+                if not 0 <= layer < len(batches[model]):
+                    raise LayerOutOfRangeError(layer, len(batches[model]) - 1)
+        own = [key for i, j in pairs for key in ((0, i, 0, i), (y, j, y, j))]
+        for key in [*((0, i, y, j) for i, j in pairs), *own]:
+            left, right = batches[key[0]].shape[2], batches[key[2]].shape[2]
+            self._sums[key] = [
+                torch.zeros(shape, dtype=torch.float64) for shape in ((left, right), (), (right,), (left,))
+            ]
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        taken = [model.take() for model in self._models]
+        for (x, i, y, j), (cross, lengths, right, left) in self._sums.items():
+            z, a, w, b = taken[x][0][i], taken[x][1][i], taken[y][0][j], taken[y][1][j]
+            cross += _product(z, w)
+            lengths += a @ b
+            right += a.to(w.dtype) @ w
+            left += b.to(z.dtype) @ z
+        self._waiting = 0
+
+    def _hsic(self, x: int, i: int, y: int, j: int) -> Tensor:
+        """Return HSIC of two layers, a float64 scalar."""
+        count, (cross, lengths, right, left) = self.count, self._sums[x, i, y, j]
+        m, p = self._models[x].total[i] / count, self._models[y].total[j] / count
+        product = (cross - count * torch.outer(m, p)).square().sum()
+        if not self._debiased:
+            zero = product.new_zeros(())
+            return _hsic_of_sums(product, zero, zero, count, debiased=False)
+        mm, pp, a, b = m @ m, p @ p, self._models[x].squares[i], self._models[y].squares[j]
+        mixed = 2 * (p @ right + m @ left) - 4 * m @ cross @ p
+        diagonals = lengths - mixed + pp * a + mm * b - 3 * count * mm * pp
+        # Row sums of the centred Gram matrix without its diagonal are minus that diagonal.
+        traces = (a - count * mm) * (b - count * pp)
+        return _hsic_of_sums(product - diagonals, diagonals, traces, count, debiased=True)

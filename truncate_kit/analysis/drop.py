@@ -59,7 +59,7 @@ class DropPrediction(Result):
         """Return probability or confidence in words."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
-        return f"probability {_probability_in_words(self.probability)}"
+        return f"probability {self.probability:.2f}"
 
     @property
     def last_before(self) -> int | None:
@@ -107,8 +107,11 @@ def predict_drop(
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
     signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
     by_cka, corroborated = level - last > CKA_DROP, None
+    place, move = "middle" if reference is None else "lower half", "drops" if by_cka else "keeps its level"
+    said = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
     if effective_rank is not None or untrained_spearman is not None:
-        _, corroborated = next(iter(signs.values()))
+        name, (sign, corroborated) = next(iter(signs.items()))
+        said += f"; the {name} ({sign:.2f}) says {'so too' if corroborated == by_cka else 'otherwise'}"
     drops = by_cka and corroborated is not False
     near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
@@ -116,35 +119,26 @@ def predict_drop(
     ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
     agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
-    from_layer = None
+    from_layer, probability = None, None
+    if untrained_spearman is not None and effective_rank is not None:
+        likely = drop_probability(untrained_spearman, effective_rank)
+        probability = round(min(0.99, max(0.01, likely)), 2)  # it rests on four models
+        said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
+    elif drops:
+        said += f"; confidence {confidence:.2f}, not calibrated"
+    expected = "Whether scores drop at the end of this model is not known"
     if drops:
         from_layer = depth
         while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
             from_layer -= 1
-    probability = None
-    if untrained_spearman is not None and effective_rank is not None:
-        probability = round(drop_probability(untrained_spearman, effective_rank), 2)
-    move = f"({level:.2f} in the {'lower half' if reference else 'middle'}, {last:.2f} at the last layer)"
-    sentence = _moved(from_layer, f"CKA to {reference or OWN_MIDDLE}", by_cka) + f" {move}"
-    if corroborated is not None:
-        name, (value, _) = next(iter(signs.items()))
-        said = ("and", "says so too") if corroborated == by_cka else ("but", "says otherwise")
-        sentence += f", {said[0]} the {name} ({value:.2f}) {said[1]}"
+        expected = f"Scores are expected to drop from layer {from_layer} on"
     return DropPrediction(
         from_layer=from_layer,
         confidence=confidence,
-        sentence=sentence + _how_sure(drops, confidence, probability, alone=reference is None),
+        sentence=f"{expected}: {said}.",
         signs={CKA_LOST: level - last} | {name: value for name, (value, _) in signs.items()},
         probability=probability,
     )
-
-
-def _moved(from_layer: int | None, compared: str, by_cka: bool) -> str:
-    if from_layer is not None:
-        expected = f"Scores are expected to drop at the end of this model: from layer {from_layer} on"
-        return f"{expected} {compared} leaves its plateau"
-    unknown = "Whether scores drop at the end of this model is not known. No drop is predicted:"
-    return f"{unknown} {compared} {'drops' if by_cka else 'keeps its level'}"
 
 
 def _signs(
@@ -200,21 +194,3 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
     if not values:
         raise undefined_cka(list(layers), "the model", "there is nothing to compare the last layer with")
     return median(values)
-
-
-def _how_sure(drops: bool, confidence: float, probability: float | None, *, alone: bool) -> str:
-    if probability is not None:
-        however = ", however," if (probability > 0.5) != drops else ""
-        chance = _probability_in_words(probability)
-        return f"; by sweeps of four small models{however} the probability of a drop of two points is {chance}."
-    if drops:
-        why = ", and lower because there is no reference model" if alone else ""
-        return f"; confidence {confidence:.2f}, not calibrated{why}."
-    why = ", and there is no reference model" if alone else ""
-    return f"; scores dropped in models of which the same was said{why}."
-
-
-def _probability_in_words(probability: float) -> str:
-    """Write a probability to a hundredth: it rests on four models."""
-    sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
-    return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure

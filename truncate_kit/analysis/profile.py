@@ -1,19 +1,26 @@
 """Profile the layers of a model before training, in one pass."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from truncate_kit.analysis.cka import compare_layers, curve_of, relative_layers
+from truncate_kit.analysis.cka import (
+    StreamedCKA,
+    compare_layers,
+    curve_of,
+    outlier_mask,
+    relative_layers,
+    require_finite,
+)
 from truncate_kit.analysis.drop import DropPrediction, predict_drop
-from truncate_kit.analysis.hsic import outlier_mask
 from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, LayerProfile, called
-from truncate_kit.analysis.streaming import StateScores, StreamedCKA, TokenScores
 from truncate_kit.core.errors import DataError, UsageError, too_few_texts
 from truncate_kit.core.origin import default_reference
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
@@ -93,14 +100,14 @@ def profile(
         raise UsageError(f"Cannot leave out {settings.outliers} of {narrowest} dimensions.", hint=hint)
     streamed = _is_streamed(settings, models, len(drawn))
     blocks = settings.intervals if len(drawn) >= (4 if streamed else 2) * settings.intervals else 0
-    measurer = _Measurer(models, settings, blocks, reporter(progress))
-    measured, (states, *_) = measurer.streamed(drawn) if streamed else measurer.in_memory(drawn)
+    watch, measure = reporter(progress), _streamed if streamed else _in_memory
+    measured, (states, *_) = measure(models, drawn, settings, blocks, watch)
     held = {} if streamed else {text: place for place, text in enumerate(drawn)}
-    if pairs is not None:
-        measured["spearman"] = _spearman(measurer, pairs, held, states)
+    read = partial(layer_states, encoder, progress=watch, **_reading(settings))
+    measured["spearman"] = None if pairs is None else _spearman(read, pairs, held, states)
     labels = pairs is not None and {pair.target for pair in pairs} == {0, 1}
     if retrieval is not None:
-        measured["searched"] = _search(measurer, retrieval, held, states)
+        measured["searched"] = _search(encoder, read, retrieval, held, states)
         measured["num_queries"] = len(retrieval.queries)
     texts_digest = Digest()
     texts_digest.add(*sorted(distinct))
@@ -150,90 +157,129 @@ def predicted_drop(
     return profile(encoder, texts, reference=reference, settings=settings).drop
 
 
-@dataclass(frozen=True, slots=True)
-class _Measurer:
-    """Measures fields of `LayerProfile`, and held states (L', n, d) of each model."""
+class LabelFreeScores:
+    """Accumulates scores of layers over distinct texts: of pooled states, and of the change of tokens by each block."""
 
-    models: tuple[Encoder, ...]
-    settings: AnalysisSettings
-    blocks: int  # of texts, for the intervals
-    progress: Progress
+    def __init__(self) -> None:
+        self.texts = self.tokens = 0
+        self._moment = self._direction = self._squares = self._influence = self._angle = torch.empty(0)
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Return the layer to compare each layer with."""
-        depth = self.models[0].depth
-        return relative_layers(depth, self.models[1].depth) if len(self.models) > 1 else (depth // 2,) * (depth + 1)
+    def update(self, states: Tensor, hidden_states: Sequence[Tensor], attention_mask: Tensor) -> None:
+        """Add states (L, b, d), L tensors (b, t, d), and a mask (b, t), nonzero for real tokens."""
+        states = states.double()
+        if self.texts == 0:
+            layers, _, width = states.shape
+            self._moment = states.new_zeros(layers, width, width)
+            self._direction, self._squares = states.new_zeros(layers, width), states.new_zeros(layers)
+            self._influence, self._angle = states.new_zeros(2, layers - 1)
+        self._moment.baddbmm_(states.mT, states)
+        unit = torch.nn.functional.normalize(states, dim=-1)
+        self._direction += unit.sum(1)
+        self._squares += unit.square().sum((1, 2))
+        self.texts += states.shape[1]
+        # In float64: near 1, arccos turns float32 rounding into 3e-4.
+        tokens = [layer[attention_mask.bool()].double() for layer in hidden_states]
+        self.tokens += len(tokens[0])
+        for block, (before, after) in enumerate(pairwise(tokens)):
+            cosines = torch.cosine_similarity(before, after, dim=-1).clamp(-1, 1)
+            self._influence[block] += (1 - cosines).sum()
+            self._angle[block] += cosines.arccos().sum() / math.pi
 
-    def in_memory(self, texts: Sequence[str]) -> tuple[dict[str, Any], list[Tensor]]:
-        """Hold the states of all texts."""
-        shapes = [(model.depth + 1, len(texts), model.width) for model in self.models]
-        states = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
-        scores = StateScores(), TokenScores()
-        for batches in self._batches(texts, 0, len(texts)):
-            self._score(scores, batches[0])
-            for held, batch in zip(states, batches, strict=True):
-                held[:, batch.places] = batch.states
-        how, without = self.settings, None
-        same: dict[str, Any] = {"estimator": how.estimator, "kernel": how.kernel, "level": how.level, "seed": how.seed}
-        curve, matrix = compare_layers(*states, layers=self.layers, blocks=self.blocks, **same)
-        if how.outliers:
-            without, _ = compare_layers(*states, layers=self.layers, outliers=how.outliers, blocks=0, **same)
-        measured = {"cka": curve, "cka_without_outliers": without, "cka_matrix": matrix}
-        return measured | self._scored(scores), states
+    def result(self) -> dict[str, tuple[float, ...]]:
+        """Return all scores. Raises `ModelError` on NaN.
 
-    def streamed(self, texts: Sequence[str]) -> tuple[dict[str, Any], list[Tensor]]:
-        """Hold only the states of a sample: memory does not grow with the texts."""
-        # Files are ordered by source.
-        texts = [texts[place] for place in _order(len(texts), self.settings.seed)]
-        measured, sample = replace(self, blocks=0).in_memory(texts[:SAMPLE_TEXTS])
-        how, layers, scores = self.settings, self.layers, (StateScores(), TokenScores())
-        masks = [outlier_mask(states, how.outliers) for states in sample] if how.outliers else []
-        whole, cleaned = (StreamedCKA(estimator=how.estimator, pairs=[*enumerate(layers)]) for _ in range(2))
-        parts, values = max(1, self.blocks), []
-        for start, stop in pairwise(len(texts) * part // parts for part in range(parts + 1)):
-            block = StreamedCKA(estimator=how.estimator, pairs=[*enumerate(layers)])
-            for batches in self._batches(texts[start:stop], start, len(texts)):
-                self._score(scores, batches[0])
-                states = [batch.states for batch in batches]
-                whole.update(*states)
-                block.update(*states)
-                if masks:
-                    cleaned.update(*(layer * mask for layer, mask in zip(states, masks, strict=True)))
-            values.append(block.result(undefined="nan"))
-        # Batch means: blocks are independent samples of the texts.
-        error = torch.stack(values).std(0) / self.blocks**0.5 if self.blocks else None
-        measured["cka"] = curve_of(whole.result(undefined="nan"), layers, error, self.blocks, how.level)
-        if masks:
-            without = cleaned.result(undefined="nan")
-            measured["cka_without_outliers"] = curve_of(without, layers, None, 0, how.level)
-        return measured | self._scored(scores), sample
+        Effective rank of each layer is RankMe (arXiv:2210.02885), exp of the entropy of the singular values, 1 to the
+        width; anisotropy is the mean cosine of two different texts. From layer l to l + 1, Block Influence is 1 − mean
+        cosine of a token before and after (ShortGPT, arXiv:2403.03853), angular distance the mean arccos / π (PruneMe,
+        arXiv:2403.17887; over all tokens, not the last).
+        """
+        require_finite(self._moment.sum((1, 2)))
+        require_finite(self._influence)
+        # From second moments zᵀz (d, d).
+        values = torch.stack([torch.linalg.eigvalsh(moment).clamp_min(0).sqrt() for moment in self._moment])
+        shares = values / values.sum(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+        # Σ over pairs i ≠ j of u_i u_j: |Σ u|² − Σ |u|².
+        cosine = (self._direction.square().sum(1) - self._squares) / (self.texts * (self.texts - 1))
+        found = {
+            "effective_rank": torch.special.entr(shares).sum(1).exp(),
+            "anisotropy": cosine,
+            "block_influence": self._influence / self.tokens,
+            "angular_distance": self._angle / self.tokens,
+        }
+        return {name: tuple(score.tolist()) for name, score in found.items()}
 
-    def read(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Return the states of the model (L', n, d)."""
-        options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
-        return layer_states(self.models[0], texts, prompt=prompt, progress=self.progress, **options)
 
-    def _batches(self, texts: Sequence[str], start: int, total: int) -> Iterator[tuple[StateBatch, ...]]:
-        def progress(task: str, done: int, _: int) -> None:
-            self.progress(task, start + done, total)
+Measured = tuple[dict[str, Any], list[Tensor]]
+"""Fields of `LayerProfile`, and held states (L', n, d) of each model."""
 
-        options: dict[str, Any] = {name: getattr(self.settings, name) for name in ("pooling", "raw", "batch_size")}
-        return iter_states_together(self.models, texts, progress=progress, **options)
 
-    @torch.inference_mode()
-    def _score(self, scores: tuple[StateScores, TokenScores], batch: StateBatch) -> None:
-        scores[0].update(batch.states)
-        hidden = batch.hidden_states
-        # The last layer always has the final norm; compared with raw ones, every token would seem to change.
-        if self.settings.raw and (norm := self.models[0].final_norm) is not None:
-            hidden = (*(norm(layer) for layer in hidden[:-1]), hidden[-1])
-        if len(hidden) > 1:
-            scores[1].update(hidden, batch.attention_mask)
+def _reading(settings: AnalysisSettings) -> dict[str, Any]:
+    return {"pooling": settings.pooling, "raw": settings.raw, "batch_size": settings.batch_size}
 
-    def _scored(self, scores: tuple[StateScores, TokenScores]) -> dict[str, Any]:
-        tokens = scores[1].result() if self.models[0].depth else {"block_influence": (), "angular_distance": ()}
-        return scores[0].result() | tokens | {"spearman": None}
+
+def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
+    """Return the layer to compare each layer with."""
+    depth = models[0].depth
+    return relative_layers(depth, models[1].depth) if len(models) > 1 else (depth // 2,) * (depth + 1)
+
+
+def _in_memory(
+    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
+) -> Measured:
+    """Hold the states of all texts; blocks: of texts, for the intervals."""
+    states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
+    scores, layers, without = LabelFreeScores(), _compared_layers(models), None
+    for batches in iter_states_together(models, texts, progress=progress, **_reading(settings)):
+        _score(scores, models[0], batches[0], raw=settings.raw)
+        for held, batch in zip(states, batches, strict=True):
+            held[:, batch.places] = batch.states
+    same: dict[str, Any] = {name: getattr(settings, name) for name in ("estimator", "kernel", "level", "seed")}
+    curve, matrix = compare_layers(*states, layers=layers, blocks=blocks, **same)
+    if settings.outliers:
+        without, _ = compare_layers(*states, layers=layers, outliers=settings.outliers, blocks=0, **same)
+    return {"cka": curve, "cka_without_outliers": without, "cka_matrix": matrix} | scores.result(), states
+
+
+def _streamed(
+    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
+) -> Measured:
+    """Hold only the states of a sample: memory does not grow with the texts."""
+    texts = [texts[place] for place in _order(len(texts), settings.seed)]  # files are ordered by source
+    measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, progress)
+    scores, layers, total = LabelFreeScores(), _compared_layers(models), len(texts)
+    masks = [outlier_mask(states, settings.outliers) for states in sample] if settings.outliers else []
+    fresh = partial(StreamedCKA, estimator=settings.estimator, pairs=[*enumerate(layers)])
+    whole, cleaned, parts, values = fresh(), fresh(), max(1, blocks), []
+    for start, stop in pairwise(total * part // parts for part in range(parts + 1)):
+
+        def said(task: str, done: int, _: int, start: int = start) -> None:
+            progress(task, start + done, total)
+
+        block = fresh()
+        for batches in iter_states_together(models, texts[start:stop], progress=said, **_reading(settings)):
+            _score(scores, models[0], batches[0], raw=settings.raw)
+            states = [batch.states for batch in batches]
+            whole.update(*states)
+            block.update(*states)
+            if masks:
+                cleaned.update(*(layer * mask for layer, mask in zip(states, masks, strict=True)))
+        values.append(block.result(undefined="nan"))
+    # Batch means: blocks are independent samples of the texts.
+    error = torch.stack(values).std(0) / blocks**0.5 if blocks else None
+    measured["cka"] = curve_of(whole.result(undefined="nan"), layers, error, blocks, settings.level)
+    if masks:
+        without = cleaned.result(undefined="nan")
+        measured["cka_without_outliers"] = curve_of(without, layers, None, 0, settings.level)
+    return measured | scores.result(), sample
+
+
+@torch.inference_mode()
+def _score(scores: LabelFreeScores, encoder: Encoder, batch: StateBatch, *, raw: bool) -> None:
+    hidden = batch.hidden_states
+    # The last layer always has the final norm; compared with raw ones, every token would seem to change.
+    if raw and encoder.final_norm is not None:
+        hidden = (*map(encoder.final_norm, hidden[:-1]), hidden[-1])
+    scores.update(batch.states, hidden, batch.attention_mask)
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
@@ -276,7 +322,7 @@ def _order(count: int, seed: int) -> list[int]:
 
 
 def _spearman(
-    measurer: _Measurer, pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
+    read: Callable[..., Tensor], pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
     """Return Spearman × 100 of each layer, None if its cosines are equal; reuse held states.
 
@@ -287,8 +333,8 @@ def _spearman(
         parts = [(PlacedPairs.of(pairs, [*held]), states)]
     else:
         some = (PlacedPairs.of(pairs[at : at + PAIRS_AT_A_TIME]) for at in range(0, len(pairs), PAIRS_AT_A_TIME))
-        parts = ((places, measurer.read(places.texts)) for places in some)
-    cosines = [torch.tensor([pair_similarities(layer, at) for layer in read]).double() for at, read in parts]
+        parts = ((places, read(places.texts)) for places in some)
+    cosines = [torch.tensor([pair_similarities(layer, at) for layer in layers]).double() for at, layers in parts]
     targets = [pair.target for pair in pairs]
     return tuple(
         None if float(layer.max() - layer.min()) < CONSTANT_COSINES else correlate(layer.tolist(), targets).spearman
@@ -297,23 +343,19 @@ def _spearman(
 
 
 def _search(
-    measurer: _Measurer, data: RetrievalSet, held: Mapping[str, int], states: Tensor
+    encoder: Encoder, read: Callable[..., Tensor], data: RetrievalSet, held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
     """Score each layer by metric, the set's own first; reuse held states without a prompt."""
 
     def reader(names: Sequence[str]) -> Reader:
-        prompt = side_prompt(measurer.models[0], names)
+        prompt = side_prompt(encoder, names)
 
-        def read(texts: Sequence[str]) -> Tensor:
-            read = states.new_empty(states.shape[0], len(texts), states.shape[2])
-            known = [number for number, text in enumerate(texts) if prompt is None and text in held]
-            others = sorted({*range(len(texts))} - {*known})
-            read[:, known] = states[:, [held[texts[number]] for number in known]]
-            if others:
-                read[:, others] = measurer.read([(prompt or "") + texts[number] for number in others], prompt=False)
-            return read
+        def all_states(texts: Sequence[str]) -> Tensor:
+            if prompt is None and held.keys() >= {*texts}:
+                return states[:, [held[text] for text in texts]]
+            return read([(prompt or "") + text for text in texts], prompt=False)
 
-        return read
+        return all_states
 
     layers = search_layers(data, reader(QUERY_PROMPTS), reader(DOCUMENT_PROMPTS))
     metrics = sorted(SEARCH_METRICS, key=lambda metric: metric != data.metric)

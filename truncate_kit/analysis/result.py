@@ -90,9 +90,9 @@ class LayerProfile(Result):
     estimator: str
     kernel: str
     level: float
-    block_influence: tuple[float, ...]  # from layer l to l + 1: see `TokenScores`
+    block_influence: tuple[float, ...]  # from layer l to l + 1: see `LabelFreeScores`
     angular_distance: tuple[float, ...]
-    effective_rank: tuple[float, ...]  # see `StateScores`
+    effective_rank: tuple[float, ...]  # see `LabelFreeScores`
     anisotropy: tuple[float, ...]
     # Points (× 100) on graded pairs; None for a layer with equal cosines.
     spearman: tuple[float | None, ...] | None
