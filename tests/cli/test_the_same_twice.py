@@ -75,7 +75,7 @@ def without_times(value):
 def test_a_command_leaves_the_same(command, home, capfd, monkeypatch):
     monkeypatch.chdir(home)
     for name in ("ROUNDS", "MOST_ROUNDS"):  # of timing
-        monkeypatch.setattr(f"truncate_kit.methods.distill.frontier.{name}", 1)
+        monkeypatch.setattr(f"truncate_kit.methods.distill.distilling.{name}", 1)
     found = []
     for turn in ("one", "other"):
         out = home / turn / command

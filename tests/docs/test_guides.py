@@ -28,7 +28,7 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data.pairs import load_pairs
-from truncate_kit.methods.distill import frontier as speed
+from truncate_kit.methods.distill import distilling as speed
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep_words
 from truncate_kit.training import settings as configuration

@@ -20,7 +20,6 @@ from tests.support.traces import remembered_traces
 from truncate_kit.bench import runners
 from truncate_kit.export import exporting, runtime
 from truncate_kit.methods.distill import distilling
-from truncate_kit.methods.distill import frontier as speed
 from truncate_kit.report import chart
 from truncate_kit.report.view import Plot
 
@@ -46,13 +45,6 @@ def _undrawn(plot: Plot) -> Markup:
     return Markup('<svg role="img" aria-label="{}"></svg>').format(plot.title)
 
 
-class Quiet:
-    """A machine with nothing else to do."""
-
-    def share(self) -> float:
-        return 0.0
-
-
 _DRAWING = (Figure.savefig, Figure.draw_without_rendering, chart.inline_svg)
 
 
@@ -73,7 +65,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Tests that export the same model share its trace; all that follows it is done each time.
     - Of a folder that stays as it is, a small model is built once, and copied.
     - Nobody waits for the disk: tests kill processes, but no machine.
-    - Calls are timed a few times only, and without rests between them; other workers are no reason to time again.
+    - Calls are timed a few times only, and without rests between them.
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
@@ -86,9 +78,8 @@ def economical(folder: Path) -> Iterator[None]:
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(runners, "_REST", 0.0)
-        patch.setattr(speed, "ROUNDS", 2)
-        patch.setattr(speed, "MOST_ROUNDS", 2)
-        patch.setattr(distilling, "OtherWork", Quiet)
+        patch.setattr(distilling, "ROUNDS", 2)
+        patch.setattr(distilling, "MOST_ROUNDS", 2)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(Figure, "draw_without_rendering", lambda *_: None)
         patch.setattr(chart, "inline_svg", _undrawn)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.precisions import PRECISIONS
 from truncate_kit.core.wording import blocks_in_words, counted, in_points, listed, longer_texts, with_interval
-from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring, rough_speeds
+from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring
 
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
@@ -92,15 +92,12 @@ def _notes(result: DistillResult) -> list[str]:
             f"Learning has not helped these blocks: {untrained:.2f} before, at most {best:.2f} after "
             f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`."
         )
-    notes += rough_speeds(result.others_busy)
     if result.all_words is not None:
         notes.append(f"With the whole vocabulary the agreement is {agreement_in_words(result.all_words)}.")
     if result.measure != "cosine":
         notes.append(f"{model} compares vectors by {result.measure}; learning keeps directions only: use the cosine.")
     if result.data_tokens is not None:
         notes += longer_texts(result.data, result.data_tokens, result.texts["long"])
-    if missing := "; ".join(map(listed, result.unmeasured)):
-        notes.append(f"The frontier lacks blocks {missing}: their weights, of other runs, are gone.")
     return notes
 
 

@@ -122,7 +122,7 @@ class TrainingRun:
         if checkpoint is not None and checkpoint.exists():
             self.restore(checkpoint)
         stored = time.monotonic()
-        while self.state.stage < min(self.stages, stop_after or self.stages):
+        while self.state.stage < min(self.stages, stop_after or self.stages) and not self.is_settled():
             loss = self.train_stage(progress, task)
             if stage_done is not None:
                 stage_done(self.state.stage, loss, self.state.scores[-1])
@@ -138,6 +138,10 @@ class TrainingRun:
             self._expand(self.state.best_decay)
         self.trained.eval()
         return self.state
+
+    def is_settled(self) -> bool:
+        """Tell whether further stages are useless."""
+        return False
 
     def train_stage(self, progress: Progress, task: str) -> float:
         """Train for one stage, score, keep the best weights; return the mean loss."""

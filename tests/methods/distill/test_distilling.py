@@ -16,7 +16,7 @@ from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import keys_of, read_seen, unseen
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill import distilling, learning, subsets
+from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill import texts as raw_texts
 from truncate_kit.methods.distill.distilling import best_tryout, distill
 from truncate_kit.methods.distill.learning import held_out_scores
@@ -29,18 +29,11 @@ from truncate_kit.report.distillation import view_distill_result
 from truncate_kit.training.examples import PairEvaluator
 from truncate_kit.training.queries import RetrievalEvaluator
 
+pytestmark = pytest.mark.usefixtures("no_graphs")
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 FEW = replace(SHORT, held_out=42)
 TINY_TEXTS = made_texts(FEWEST_TEXTS + 10)  # some are held out by their pairs
 SOME = ["a dog runs over the grass", "two people sit at a table"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_graphs():
-    """Vectors to learn come from torch, as where ONNX Runtime is not installed; test_text_store.py has the graph."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "fastest", lambda encoder, folder: encoder)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +53,7 @@ def tiny(tiny_folder):
 
 
 @pytest.fixture(scope="module")
-def learned(full, texts, tmp_path_factory):
+def learned(full, texts, tmp_path_factory, no_graphs):
     out = tmp_path_factory.mktemp("distilled")
     return out, distill(full, texts, out=out, budget=Budget(blocks="2"), settings=SHORT)
 
@@ -92,7 +85,7 @@ def test_the_student_comes_closer_to_the_full_model(full, texts, learned):
     assert set(seen) == {"Reading texts"}, "the same call again learns nothing"
 
 
-def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path, monkeypatch):
+def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path):
     def run(settings):
         seen = []
         options = {"budget": Budget(blocks="2"), "settings": settings, "progress": lambda *step: seen.append(step[0])}
@@ -112,20 +105,6 @@ def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path, monkeypat
         assert run(FEW)[1] == {"Timing"}
     finally:
         torch.set_num_threads(threads)
-
-    class Busy:
-        def share(self):
-            return 0.72
-
-    with monkeypatch.context() as patch:  # what else runs here is not for a test to decide
-        patch.setattr(distilling, "OtherWork", Busy)
-        busy = replace(FEW, held_out=60)
-        for _ in range(2):
-            result, tasks = run(busy)
-            assert "Timing" in tasks
-            assert "Other processes took 72% of this machine" in notes_of(result)
-    assert "Other processes" not in notes_of(run(busy)[0])
-    assert not run(busy)[1]
 
 
 def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
@@ -181,32 +160,6 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     # Points are asked for of the layer that is learned, scores are against the whole model; and four pairs say nothing.
     assert holds(**labelled, settings=replace(result.settings, layer=3)) is None
     assert holds(**(labelled | {"scores": replace(scores, num_compared=4)})) is None
-
-
-def test_a_frontier_is_measured_once_and_takes_over_what_earlier_ones_measured(tiny, tmp_path):
-    def run(blocks, frontier):
-        seen = []
-        options = {"settings": replace(FEW, frontier=frontier), "progress": lambda *step: seen.append(step[0])}
-        result = distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks=blocks), **options)
-        return result, "Measuring graphs" in seen
-
-    assert run("1,3", False)[0].frontier == ()
-    first, measured = run("1,3", True)
-    assert measured
-    assert {point.blocks for point in first.frontier} == {(1, 2, 3), (1, 3)}
-    for frontier_too in (False, True):
-        again, measured = run("1,3", frontier_too)
-        assert (again.frontier, measured) == (first.frontier, False)
-    run("1..1", False)
-    run("1,2", False)  # the weights of 1 alone go with its end
-    result, _ = run("2,3", True)
-    assert {one.blocks for one in result.frontier} == {(1, 2, 3), (1, 3), (1, 2), (2, 3)}
-
-    def scores(found):
-        return {(one.precision, one.dims, one.words): one.score for one in found if one.blocks == (1, 3)}
-
-    assert scores(result.frontier) == scores(first.frontier)
-    assert "The frontier lacks blocks 1" in notes_of(result)
 
 
 def test_a_size_shows_what_learned_best_in_earlier_runs(tiny, tmp_path):

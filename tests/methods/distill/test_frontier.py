@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
-from truncate_kit.methods.distill import frontier
-from truncate_kit.methods.distill.frontier import mark_dominated, measure_frontier, merged_graphs
-from truncate_kit.methods.distill.learning import Learning
-from truncate_kit.methods.distill.settings import DistillSettings, LeanModel, Measured
-from truncate_kit.methods.distill.texts import RawTexts, own_pairs, store_texts
+from truncate_kit.methods.distill.distilling import distill, speeds
+from truncate_kit.methods.distill.learning import AgreementEvaluator
+from truncate_kit.methods.distill.settings import (
+    Budget,
+    DistillSettings,
+    LeanModel,
+    Measured,
+    mark_dominated,
+    merged_graphs,
+)
+from truncate_kit.methods.distill.texts import TextStore, held_out_places, own_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.store import RunStore
-from truncate_kit.models.truncation import keep, keep_pieces, kept_pieces, truncate
-from truncate_kit.training.distributed import ALONE
+from truncate_kit.models.truncation import keep_pieces, kept_pieces, truncate
+
+SETTINGS = DistillSettings(frontier=True)
 
 
 @pytest.fixture(scope="module")
@@ -27,59 +32,89 @@ def full():
     return truncate(load_encoder("mini-bert", max_length=32), 3)
 
 
-def test_every_point_is_what_its_graph_gives(full, tmp_path):
-    store = store_texts(full, RawTexts(texts=load_pairs(BUNDLED).texts()[:300]), tmp_path / "texts")
-    vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
-    runs = RunStore(tmp_path, "key")
-    learning = Learning(full, full, store, vectors, DistillSettings(), None, runs, ALONE, silent)
-    lean = keep(full, (1, 3))
-    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], learning)
-    points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.rows}
+@pytest.fixture(scope="module")
+def distilled(full, tmp_path_factory, no_graphs):
+    """Return the folder, the texts and the result of a distillation that measured graphs."""
+    out, texts = tmp_path_factory.mktemp("frontier"), load_pairs(BUNDLED).texts()[:300]
+    return out, texts, distill(full, texts, out=out, budget=Budget(blocks="1,3"), settings=SETTINGS)
+
+
+def test_every_point_is_what_its_graph_gives(full, distilled, tmp_path):
+    out, _, found = distilled
+    lean, store = load_encoder(out / "lean"), TextStore(out / "distillation" / "texts")
+    choosing, reporting, learned_from = held_out_places(len(store), SETTINGS)
+    evaluator, report = (
+        AgreementEvaluator(ids := store.ids_at(places), full.encode_ids(ids)) for places in (choosing, reporting)
+    )
+    points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.frontier}
     words, width = full.backbone.config.vocab_size, full.width
-    learned = {piece for place in learning.learned_from.tolist() for piece in store.ids(place)}
+    learned = {piece for row in store.ids_at(learned_from) for piece in row}
     kept = kept_pieces(full, learned)
-    assert {one.words for one in found.rows} == {len(kept), words}
+    assert {one.words for one in found.frontier} == {len(kept), words}
     assert len(kept) < words
-    assert len(points) == len(found.rows) == 2 * 2 * 3 * 2
-    assert found.rows[0].score == pytest.approx(100, abs=0.01)
-    judged = lean.encode_ids(learning.evaluator.texts())
+    assert len(points) == len(found.frontier) == 2 * 2 * 3 * 2
+    first = found.frontier[0]
+    assert first.score == pytest.approx(100, abs=0.01)
+    judged = lean.encode_ids(evaluator.texts())
     for dims in (width, width // 2, width // 4):
-        wanted = learning.evaluator.score_of(judged[:, :dims])[0]
+        wanted = evaluator.score_of(judged[:, :dims])[0]
         exact, eight = (points[(1, 3), precision, dims, words].score for precision in ("fp32", "int8"))
         assert exact == pytest.approx(wanted, abs=0.01)
         assert eight == pytest.approx(wanted, abs=1)
         assert eight != exact
     # Some of these texts need other pieces, and are read in those that are left.
     fewer = keep_pieces(lean, kept)
-    split = learning.evaluator.score_of(fewer.encode_ids(store.ids_for(fewer, learning.choosing.tolist())))[0]
+    split = evaluator.score_of(fewer.encode_ids(store.ids_for(fewer, choosing.tolist())))[0]
     assert points[(1, 3), "fp32", width, len(kept)].score == pytest.approx(split, abs=0.01)
     assert split != points[(1, 3), "fp32", width, words].score
-    unseen = store.read(learning.reporting.tolist())
-    order = np.argsort(np.argsort(learning.reporting))
-    for one in found.rows:
+    unseen = store.read(reporting.tolist())
+    order = np.argsort(np.argsort(reporting))
+    for one in found.frontier:
         assert (one.agreement is None) == one.dominated
         low, high = one.speedup_interval
-        assert low <= one.texts_per_second / found.rows[0].texts_per_second <= high
+        assert low <= one.texts_per_second / first.texts_per_second <= high
         assert one.interval is None, "agreement has one of its own"
         if one.agreement is not None:
             whole = full if one.blocks == (1, 2, 3) else lean
             model = whole if one.words == words else keep_pieces(whole, kept)
-            wanted = learning.report.agreement_of(model.vectors(unseen)[order][:, : one.dims])
+            wanted = report.agreement_of(model.vectors(unseen)[order][:, : one.dims])
             close = 0.05 if one.precision == "fp32" else 2  # int8 is only like them
             assert one.agreement.correlation == pytest.approx(wanted.correlation, abs=close)
     export_graph(fewer, tmp_path / "fewer")
     size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
     assert points[(1, 3), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
     assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
-    held_out = [*learning.choosing, *learning.reporting]
-    assert found.covered == pytest.approx(100 * np.mean([set(store.ids(place)) <= learned for place in held_out]))
-    assert found.rows[0].speedup_interval == (1.0, 1.0)
-    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.rows]
-    for one, mine in zip(found.rows, values, strict=True):
+    held_out = store.ids_at(np.concatenate([choosing, reporting]))
+    assert found.covered == pytest.approx(100 * np.mean([set(row) <= learned for row in held_out]))
+    assert first.speedup_interval == (1.0, 1.0)
+    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.frontier]
+    for one, mine in zip(found.frontier, values, strict=True):
         assert one.dominated == any(
             all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for other in values
         )
-    assert not all(one.dominated for one in found.rows)
+    assert not all(one.dominated for one in found.frontier)
+
+
+def test_graphs_are_measured_once_and_merged_with_earlier_ones(full, distilled):
+    out, texts, first = distilled
+
+    def run(blocks, frontier):
+        seen = []
+        options = {"settings": replace(SETTINGS, frontier=frontier), "progress": lambda *step: seen.append(step[0])}
+        return distill(full, texts, out=out, budget=Budget(blocks=blocks), **options), "Measuring graphs" in seen
+
+    for frontier in (False, True):
+        again, measured = run("1,3", frontier)
+        assert (again.frontier, measured) == (first.frontier, False)
+    assert run("2,3", False)[0].frontier == ()
+    result, measured = run("2,3", True)
+    assert measured
+    assert {one.blocks for one in result.frontier} == {(1, 2, 3), (1, 3), (2, 3)}
+
+    def scores(found):
+        return {(one.precision, one.dims, one.words): one.score for one in found if one.blocks == (1, 3)}
+
+    assert scores(result.frontier) == scores(first.frontier)
 
 
 def a_point(**changes):
@@ -145,7 +180,7 @@ def test_speedups_have_the_interval_of_a_bootstrap_over_rounds():
     slow = [draw.uniform(1, 3) for _ in range(12)]
     full = [2.0 * factor for factor in slow]
     lean = [1.0 * factor * draw.uniform(0.9, 1.1) for factor in slow]
-    (rate, (low, high)), (full_rate, same) = frontier.speeds(np.array([lean, full]), 30, -1)
+    (rate, (low, high)), (full_rate, same) = speeds(np.array([lean, full]), 30, -1)
     assert (rate, full_rate) == pytest.approx((30 / statistics.median(lean), 30 / statistics.median(full)))
     assert same == (1.0, 1.0)
     factors = []

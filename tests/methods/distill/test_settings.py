@@ -5,8 +5,14 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.methods.distill.frontier import mark_dominated
-from truncate_kit.methods.distill.settings import Budget, DistillSettings, LeanModel, graph_within, within_limit
+from truncate_kit.methods.distill.settings import (
+    Budget,
+    DistillSettings,
+    LeanModel,
+    graph_within,
+    mark_dominated,
+    within_limit,
+)
 
 ROWS = [
     LeanModel(blocks=blocks, score=50.0 + size, texts_per_second=600 / size, megabytes=4.0 * size)

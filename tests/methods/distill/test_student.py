@@ -113,5 +113,4 @@ def test_learning_ends_where_scores_stop_growing(taught):
     examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
     run = student_run(student, examples, Flat(), settings)
     state = run.train()
-    assert state.stage == 11  # ten evaluations without a gain on the first
-    assert run.stages < run.total // run.interval
+    assert state.stage == 11 < run.stages  # ten evaluations without a gain on the first

@@ -1,35 +1,49 @@
 """Distillation from end to end: texts, vectors, blocks, learning, choice, the saved model."""
 
-from collections.abc import Iterable, Sequence
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.errors import DataError, TruncateKitError, UsageError
+from truncate_kit.core.errors import DataError, ModelError, TruncateKitError, UsageError
 from truncate_kit.core.files import local_path, unfinished
-from truncate_kit.core.hardware import QUIET, OtherWork
 from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import ProgressOption, reporter
-from truncate_kit.core.wording import counted
+from truncate_kit.core.precisions import precisions_for
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.statistics import RESAMPLES, Array, draws, interval
+from truncate_kit.core.wording import counted, listed
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
-from truncate_kit.methods.distill.frontier import (
-    TIMED_TEXTS,
-    mark_dominated,
-    measure_frontier,
-    merged_graphs,
-    side_by_side,
-    timed_on,
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph import bytes_of_rows, graph_files
+from truncate_kit.export.record import ExportSettings
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.methods.distill.learning import (
+    EVALUATIONS,
+    LOST,
+    AgreementEvaluator,
+    StudentRun,
+    TaughtTexts,
+    held_out_scores,
+    read_vectors,
+    rows_of,
+    student_run,
+    teacher_vectors,
 )
-from truncate_kit.methods.distill.learning import Learning, held_out_scores, read_vectors, run_name, teacher_vectors
 from truncate_kit.methods.distill.settings import (
     LOWEST_TAUGHT,
     Blocks,
@@ -39,23 +53,44 @@ from truncate_kit.methods.distill.settings import (
     LeanModel,
     Measured,
     SubsetSearch,
+    mark_dominated,
     megabytes_of,
+    merged_graphs,
     within_limit,
 )
 from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_subsets
-from truncate_kit.methods.distill.texts import FOLDER, RawTexts, TextStore, store_texts, teacher_of
+from truncate_kit.methods.distill.texts import (
+    FOLDER,
+    PAIRS,
+    RawTexts,
+    Taught,
+    TextStore,
+    few_texts,
+    held_out_places,
+    own_pairs,
+    store_texts,
+    teacher_of,
+)
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_words
+from truncate_kit.models.pipeline import Normalize, origin_of, save_encoder
+from truncate_kit.models.store import RunStore, output_folder, run_key
+from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.queries import check_queries, choosing_queries
+from truncate_kit.training.examples import Ids, PairEvaluator, VectorEvaluator
+from truncate_kit.training.queries import RetrievalEvaluator, check_queries, choosing_queries, halves, metric_of
 from truncate_kit.training.tasks import scored_as
 
 FEWEST_TESTED = 3  # pairs that have a correlation
 AGREEMENT_PER_POINT = 3.0
 """Per point of score: lean models lost less than a third of their disagreement on STS (benchmarks/lean)."""
+ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are noisy
+PRECISIONS = precisions_for("cpu")
+SHARES = (1, 2, 4)  # divisors of a vector's width
+Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
@@ -74,11 +109,9 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
 
 
 def check_size(megabytes: float, encoder: Encoder) -> None:
-    """Raise `UsageError` if the smallest choice of blocks takes more megabytes."""
-    every = range(1, encoder.depth + 1)
-    held = ([one for one in combinations(every, size) if is_held(encoder, one)] for size in every)
-    smallest = next(filter(None, held))
-    least = megabytes_of(min(keep(encoder, one, copy_weights=False).num_parameters for one in smallest))
+    """Raise `UsageError` if every single block takes more megabytes."""
+    single = [(block,) for block in range(1, encoder.depth + 1) if is_held(encoder, (block,))]
+    least = megabytes_of(min((keep(encoder, one, copy_weights=False).num_parameters for one in single), default=0))
     if least > megabytes:
         raise UsageError(
             f"The smallest choice of blocks takes {least:.1f} megabytes.",
@@ -87,32 +120,115 @@ def check_size(megabytes: float, encoder: Encoder) -> None:
         )
 
 
-class Distillation(Learning):
-    """One distillation in the leading process; `searches` holds what does not depend on how students learn."""
+def timed_on(encoder: Encoder) -> str:
+    """Name the device, with the number of threads of a CPU."""
+    device = encoder.device
+    if device.type == "cuda":
+        return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
+    return f"{device.type}-{torch.get_num_threads()}"
 
-    def __init__(self, *learning: Any, budget: Budget, vocabulary: Sequence[str] | None, searches: RunStore) -> None:
-        super().__init__(*learning)
-        self.budget, self.vocabulary, self.searches = budget, vocabulary, searches
+
+def side_by_side(
+    runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
+) -> list[Speed]:
+    """Time runs over `num_texts` texts each, in rounds of all runs, so that a disturbance slows all of them.
+
+    reference: place of the run with speed 1.
+    """
+    seconds: list[list[float]] = [[] for _ in runs]
+    started = time.perf_counter()
+    for round_ in range(MOST_ROUNDS + 1):
+        if round_ > ROUNDS and time.perf_counter() - started > SECONDS:
+            break
+        for times, run in zip(seconds, runs, strict=True):
+            begin = time.perf_counter()
+            run()
+            if round_:  # the first warms up
+                times.append(time.perf_counter() - begin)
+        progress("Timing", min(round_, ROUNDS), ROUNDS)
+    return speeds(np.array(seconds), num_texts, reference)
+
+
+def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
+    """Return each run's speed by its median, from seconds (runs, rounds); resamples share their rounds."""
+    rates = (num_texts / np.median(seconds, axis=1)).tolist()
+    medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
+    return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
+
+
+def run_name(blocks: Blocks) -> str:
+    """Name a subset in a store."""
+    return "blocks" + "-".join(map(str, blocks))
+
+
+class Distillation:
+    """One distillation in each process of a group; the leading one opens the stores and decides.
+
+    Agreement chooses without `data`. `searches` holds what does not depend on how students learn.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        teacher: Encoder,
+        texts: TextStore,
+        vectors: NDArray[np.float16],
+        settings: DistillSettings,
+        *,
+        trials: Path,
+        budget: Budget,
+        data: PairSplits | RetrievalSet | None = None,
+        vocabulary: Sequence[str] | None = None,
+        group: Group = ALONE,
+        progress: Progress = silent,
+    ) -> None:
+        self.encoder, self.teacher, self.texts, self.vectors = encoder, teacher, texts, vectors
+        self.settings, self.budget, self.data, self.vocabulary = settings, budget, data, vocabulary
+        self.group, self.progress = group, progress
+        self.choosing, self.reporting, self.learned_from = held_out_places(len(texts), settings)
+        self.report, by_agreement = (
+            AgreementEvaluator(texts.ids_at(places), rows_of(vectors, places.tolist()))
+            for places in (self.reporting, self.choosing)
+        )
+        judges = self._judges(encoder)
+        self.by_agreement = judges is None
+        self.evaluator, self.queries = judges or (by_agreement, None)
+        self.metric, self.full_score = settings.agreement, 100.0
+        if judges is not None:
+            self.metric = metric_of(data) if isinstance(data, RetrievalSet) else "Spearman × 100 on dev"
+            self.full_score = self.evaluator.score(teacher)[0]
         self.needed: float | None = None
         if budget.within is not None:
             self.needed = self.full_score - budget.within * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
+        judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
+
+        def store(name: str, some: DistillSettings, *parts: str) -> RunStore:
+            key = run_key(encoder, name, some.to_json(), judged, texts.digest, *parts)
+            return RunStore(trials, key, {"model": encoder.name, name: some.to_dict()})
+
+        self.runs = store("distill", replace(settings, frontier=False), str(group.size))
+        usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
+        self.searches = store("search", usual)
+
+    def _judges(self, encoder: Encoder) -> tuple[VectorEvaluator, RetrievalEvaluator | None] | None:
+        """Return what chooses by labels, and the queries that report, for the tokens of `encoder`."""
+        if isinstance(self.data, RetrievalSet):
+            return halves(encoder, self.data)
+        return None if self.data is None or self.data.dev is None else (PairEvaluator(encoder, self.data.dev), None)
 
     def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
         """Search, learn, choose, measure, and save `lean/` and `full/` in `out`.
 
         before: earlier changes to the full model. chosen_by: pairs as given. num_seen: test pairs it had seen.
         """
-        candidates, others_busy = self._sizes()
+        candidates = self._sizes()
         chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
         self.group.agree(None)  # ends `help`
         lean, words, student = self._saved(whole)
-        students = [student if row.blocks == chosen else row for row in self.recorded("blocks")]
+        students = [student if row.blocks == chosen else row for row in self._recorded("blocks")]
         frontier, covered = self._frontier(chosen)
-        measured = {row.blocks for row in frontier}
         normalized = any(isinstance(module, Normalize) for module in self.encoder.tail)
-        if self.data is None or isinstance(self.data, RetrievalSet) or self.data.dev is None:
-            chosen_by = None
         result = DistillResult(
             model=self.encoder.name,
             depth=self.encoder.depth,
@@ -121,10 +237,10 @@ class Distillation(Learning):
             full_score=self.full_score,
             budget=self.budget,
             settings=self.settings,
-            learning_rate=self.rate(chosen),
+            learning_rate=self._rate(chosen),
             texts=self.texts.counts,
             search=self._search,
-            tryouts=tuple(self.recorded("tryout")),
+            tryouts=tuple(self._recorded("tryout")),
             candidates=mark_dominated(self._after_learning(row, students, chosen) for row in candidates),
             chosen=chosen,
             holds=self.needed is None or whole.score >= self.needed,
@@ -132,14 +248,12 @@ class Distillation(Learning):
             scores=held_out_scores(self.encoder, lean, self.data, self.queries),
             frontier=frontier,
             covered=covered,
-            unmeasured=tuple(row.blocks for row in students if frontier and row.blocks not in measured),
             vocabulary=words,
             all_words=None if words is None else whole.agreement,
             data="" if self.data is None else self.data.name,
             data_tokens=None if self.data is None else int(np.quantile(list(map(len, self.evaluator.texts())), 0.95)),
             data_fingerprint="" if chosen_by is None else chosen_by.fingerprint(),
             num_seen=num_seen,
-            others_busy=others_busy,
             measure="cosine" if normalized else self.encoder.settings.get("similarity_fn_name") or "cosine",
         )
         save_encoder(self.encoder, out / "full", origin=origin_of("copy", self.encoder, self.encoder))
@@ -159,6 +273,11 @@ class Distillation(Learning):
         save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
+
+    def help(self) -> None:
+        """Learn together with the leading process."""
+        while (order := self.group.agree(None)) is not None:
+            self._taught(order[0], few=order[1])
 
     def _chose(self) -> Keys:
         if isinstance(self.data, RetrievalSet):
@@ -189,36 +308,39 @@ class Distillation(Learning):
             name, search_subsets(self.teacher, self.evaluator, blocks=blocks, progress=self.progress)
         )
 
-    def _sizes(self) -> tuple[list[LeanModel], float | None]:
-        """Return the best or named subset of each size, timed once; and the load of other processes."""
+    def _sizes(self) -> list[LeanModel]:
+        """Return the best or named subset of each size, the full model last, timed once."""
         search, named = self._search, self.budget.named_blocks
-        scores = dict(search.best) if search.num_texts is None else {}  # else of other texts
-        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else "-" + "-".join(map(str, named)))
+        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else f"-{run_name(named)}")
         measured = self.searches.read(name, Measured)
         if measured is None:
+            scores = dict(search.best) if search.num_texts is None else {}  # else of other texts
             blocks = {len(best): best for best, _ in search.best} | ({len(named): named} if named else {})
             blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
-            models = [self.view(subset) for subset in blocks.values()]
-            ids, others = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), OtherWork()
+            models = [self._view(subset) for subset in blocks.values()]
+            ids = self.texts.ids_at(self.choosing[:TIMED_TEXTS])
             runs = [partial(model.encode_ids, ids) for model in models]
-            speeds, busy = side_by_side(runs, len(ids), reference=-1, progress=self.progress), others.share()
+            timed = side_by_side(runs, len(ids), reference=-1, progress=self.progress)
             rows = []
-            for subset, model, (rate, ends) in zip(blocks.values(), models, speeds, strict=True):
-                size, agreement = megabytes_of(model.num_parameters), self.report.agreement(model)
-                row = LeanModel(blocks=subset, score=0.0, texts_per_second=rate, megabytes=size, agreement=agreement)
-                rows.append(self._scored(replace(row, speedup_interval=ends), subset, scores.get(subset)))
-            measured = Measured(rows=tuple(rows), others_busy=busy)
-            if (busy or 0.0) <= QUIET:  # else timed anew
-                self.searches.write(name, measured)
-        spared = 0.0
-        if self.vocabulary is not None:
-            smaller = keep_words(self.teacher, self.vocabulary).num_parameters
-            spared = megabytes_of(self.teacher.num_parameters - smaller)
+            for subset, model, (rate, ends) in zip(blocks.values(), models, timed, strict=True):
+                row = LeanModel(
+                    blocks=subset,
+                    score=0.0,
+                    texts_per_second=rate,
+                    speedup_interval=ends,
+                    megabytes=megabytes_of(model.num_parameters),
+                    agreement=self.report.agreement(model),
+                )
+                rows.append(self._scored(row, subset, scores.get(subset)))
+            measured = self.searches.write(name, Measured(rows=tuple(rows)))
         *lean, full = measured.rows
-        return [*(replace(row, megabytes=row.megabytes - spared) for row in lean), full], measured.others_busy
+        if self.vocabulary is not None:
+            spared = self.teacher.num_parameters - keep_words(self.teacher, self.vocabulary).num_parameters
+            lean = [replace(row, megabytes=row.megabytes - megabytes_of(spared)) for row in lean]
+        return [*lean, full]
 
     def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
-        model = self.view(blocks)
+        model = self._view(blocks)
         if score is None:
             score = self.evaluator.score(model)[0]
         ends = None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
@@ -249,11 +371,11 @@ class Distillation(Learning):
         Untrained scores do not tell: blocks 5 and 6 of all-MiniLM-L6-v2 lead, 1 and 6 learn better (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
-        if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self.few is None:
+        if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
         if self._search.num_texts is not None:  # what learns is scored on all texts
-            leading = [(blocks, self.evaluator.score(self.view(blocks))[0]) for blocks, _ in leading]
-        best = best_tryout([self.try_out(*one) for one in leading])
+            leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
+        best = best_tryout([self._try_out(*one) for one in leading])
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
@@ -277,18 +399,135 @@ class Distillation(Learning):
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
         known = {row.blocks for one in measured for row in one.rows}
-        if self.settings.frontier:
-            students = {row.blocks: run_name(row.blocks) for row in self.recorded("blocks")}
-            new = [blocks for blocks, name in students.items() if blocks not in known and self.runs.has_weights(name)]
-            if new:
-                encoders = [(tuple(range(1, self.encoder.depth + 1)), self.encoder)]
-                for blocks in sorted(new, key=len, reverse=True):
-                    encoders.append((blocks, self.runs.encoder(students[blocks], self.encoder.device)))
-                name = place + run_name(new[0])
-                measured.append(self.runs.write(name, measure_frontier(encoders, self)))
-        elif chosen not in known:
+        if not self.settings.frontier and chosen not in known:
             return (), None
+        students = [row.blocks for row in self._recorded("blocks") if row.blocks not in known]
+        new = [blocks for blocks in students if self.runs.has_weights(run_name(blocks))]
+        if self.settings.frontier and new:
+            encoders = [(tuple(range(1, self.encoder.depth + 1)), self.encoder)]
+            for blocks in sorted(new, key=len, reverse=True):
+                encoders.append((blocks, self.runs.encoder(run_name(blocks), self.encoder.device)))
+            measured.append(self.runs.write(place + run_name(new[0]), self._measure_graphs(encoders)))
         return merged_graphs(measured), measured[-1].covered
+
+    def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
+        """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
+
+        The full model's cosines between held-out texts choose the float layers of int8 graphs, without labels. A
+        smaller vocabulary has the learned texts' pieces only; its vectors are the whole graph's for these ids.
+        """
+        texts, evaluator, report = self.texts, self.evaluator, self.report
+        held_out = np.concatenate([self.choosing, self.reporting])
+        learned = {piece for place in self.learned_from.tolist() for piece in texts.ids(place)}
+        all_words = int(self.encoder.backbone.config.vocab_size)
+        ids: dict[int, tuple[list[Ids], list[Ids]]] = {all_words: (evaluator.texts(), report.texts())}  # by vocabulary
+        with suppress(ModelError):  # no piece can go
+            pieces = kept_pieces(self.encoder, learned)
+            cut = keep_pieces(self.encoder, pieces)
+            judges = self._judges(cut)
+            choosing = texts.ids_for(cut, self.choosing.tolist()) if judges is None else judges[0].texts()
+            own = choosing, texts.ids_for(cut, self.reporting.tolist())
+            judged, reported = ([[pieces[piece] for piece in row] for row in side] for side in own)
+            ids |= {len(pieces): (judged, reported)}
+        pairs = own_pairs(self.encoder, texts.read(held_out[: 2 * PAIRS].tolist()))
+        rows, calls = list[tuple[LeanModel, Tensor]](), list[Callable[[], object]]()
+        with tempfile.TemporaryDirectory() as scratch:
+            for blocks, encoder in encoders:
+                for precision in PRECISIONS:
+                    folder = Path(scratch) / f"{len(calls)}"
+                    export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
+                    runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
+                    size = sum(file.stat().st_size for file in graph_files(runner.file))
+                    for words, sides in ids.items():
+                        judging, reporting = map(runner.encode_ids, sides)
+                        spared = (all_words - words) * bytes_of_rows(runner.file, all_words)
+                        graph = LeanModel(
+                            blocks=blocks, score=0.0, precision=precision, words=words, megabytes=(size - spared) / 1e6
+                        )
+                        for dims in (judging.shape[1] // share for share in SHARES):
+                            score = evaluator.score_of(judging[:, :dims])[0]
+                            ends = evaluator.interval_of(judging[:, :dims])
+                            rows.append((replace(graph, dims=dims, score=score, interval=ends), reporting[:, :dims]))
+                        calls.append(partial(runner.encode_ids, sides[0][:TIMED_TEXTS]))
+                    self.progress("Measuring graphs", len(calls), len(encoders) * len(PRECISIONS) * len(ids))
+            timed = side_by_side(calls, min(TIMED_TEXTS, len(evaluator.texts())), reference=0)
+        rates = (speed for speed in timed for _ in SHARES)
+        marked = mark_dominated(
+            replace(row, texts_per_second=rate, speedup_interval=ends)
+            for (row, _), (rate, ends) in zip(rows, rates, strict=True)
+        )
+        return Measured(
+            rows=tuple(
+                row if row.dominated else replace(row, agreement=report.agreement_of(vectors))  # takes a second
+                for row, (_, vectors) in zip(marked, rows, strict=True)
+            ),
+            covered=100 * float(np.mean([learned.issuperset(row) for row in texts.ids_at(held_out)])),
+        )
+
+    def _view(self, blocks: Blocks) -> Encoder:
+        """Return the untrained model of these blocks, which shares memory with the full model."""
+        return keep(self.encoder, blocks, copy_weights=False)
+
+    def _recorded(self, prefix: str) -> list[LeanModel]:
+        """Return stored rows: `blocks` learned from all texts, `tryout` from few."""
+        return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
+
+    def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
+        """Return a subset's score after learning from few texts; learn unless the store has it."""
+        name = f"tryout-{run_name(blocks)}"
+        if (known := self.runs.read(name, LeanModel)) is not None:
+            return known
+        self.group.agree((blocks, True))
+        student, run = self._taught(blocks, few=True)
+        best, agreement = max(run.state.scores), None
+        if isinstance(self.evaluator, AgreementEvaluator):
+            agreement = self.evaluator.agreement(student if best >= untrained else self._view(blocks))
+        row = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
+        return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
+
+    def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
+        """Return the student; learn unless the store has it, and its weights if they are needed."""
+        name = run_name(blocks)
+        known = self.runs.read(name, LeanModel)
+        if known is not None and (self.runs.has_weights(name) or not weights):
+            return known
+        if len(blocks) == self.teacher.depth and self.by_agreement:
+            whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
+            return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
+        self.group.agree((blocks, False))
+        student, run = self._taught(blocks, few=False)
+        state, best = run.state, max(run.state.scores)
+        if not self.by_agreement:  # learning a worse end loses what a cut has
+            as_it_came = keep(self.encoder, blocks)
+            if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
+                student, best = as_it_came, untrained
+        agreement, steps = self.report.agreement(student), min(state.stage * run.interval, run.total)
+        row = LeanModel(blocks=blocks, score=best, scores=tuple(state.scores), agreement=agreement)
+        return self.runs.write_encoder(name, replace(row, steps=steps, seconds=state.seconds), student)
+
+    def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
+        student, full = keep(self.encoder, blocks), (self.encoder, blocks)
+        taught: Taught = self.texts, self.learned_from, self.vectors
+        settings = replace(self.settings, learning_rate=self._rate(blocks))
+        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
+        if few and self._few is not None:
+            settings = replace(self.settings, epochs=1)  # few steps need the usual rate
+            evaluations, checkpoint, taught = 1, None, self._few
+        examples = TaughtTexts(*taught, settings, full, self.group)
+        run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
+        task = f"{counted(len(blocks), 'block')} ({listed(blocks)}) {'tried out' if few else 'learning'}"
+        run.train(checkpoint=checkpoint, progress=self.progress, task=task)
+        return student, run
+
+    @cached_property
+    def _few(self) -> Taught | None:
+        """Return the texts to try subsets on, if there are enough."""
+        return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
+
+    def _rate(self, blocks: Blocks) -> float:
+        """Return the peak rate for these blocks."""
+        depth = self.teacher.depth
+        return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
@@ -388,17 +627,22 @@ def distill(
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / FOLDER)
         vectors = read_vectors(store, store.folder.parent / store.digest[:16])
-        runs, searches = _stores(out / "trials", encoder, store, settings, data, group)
-        if group.leads:
-            held.enter_context(runs.open())
-            held.enter_context(searches.open())
         work = Distillation(
-            *(encoder, teacher, store, vectors, settings, data, runs, group, progress),
+            encoder,
+            teacher,
+            store,
+            vectors,
+            settings,
+            trials=out / "trials",
             budget=budget,
+            data=data,
             vocabulary=raw.vocabulary,
-            searches=searches,
+            group=group,
+            progress=progress,
         )
         if group.leads:
+            held.enter_context(work.runs.open())
+            held.enter_context(work.searches.open())
             return group.agree(work.run(out, before=before, chosen_by=chosen_by, num_seen=num_seen))
         work.help()
         return cast(DistillResult, group.agree(None))
@@ -407,9 +651,9 @@ def distill(
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
 ) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
-    """Return pairs as the seed divides them, as given, and the number of seen test pairs, which are left out.
+    """Return pairs as the seed divides them, the given ones if they choose, and the number of seen test pairs.
 
-    Raises `DataError` if no pairs can choose or report.
+    Seen test pairs are left out. Raises `DataError` if no pairs can choose or report.
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, 0
@@ -420,32 +664,10 @@ def _divided(
         raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
     for part in parts:
         part.check_graded()
+    chosen_by = None if data.dev is None else whole
+    if data.test is None:
+        return data, chosen_by, 0
     kept, num_seen = without_seen(data, encoder.seen)
-    if not num_seen or kept.test is None or data.test is None:
-        return data, whole, 0
-    if len(kept.test) < FEWEST_TESTED:
-        return (None if data.dev is None else replace(kept, test=None)), whole, num_seen
-    return kept, whole, num_seen
-
-
-def _stores(
-    folder: Path,
-    encoder: Encoder,
-    texts: TextStore,
-    settings: DistillSettings,
-    data: PairSplits | RetrievalSet | None,
-    group: Group,
-) -> tuple[RunStore, RunStore]:
-    """Return two stores: of runs, by how students learn, and of scores and speeds before learning."""
-    judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
-
-    def key(kind: str, some: DistillSettings, *parts: str) -> str:
-        # Both peak rates: defaults change.
-        rates = [some.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
-        return run_key(encoder, kind, f"{some.to_json()} {rates} {judged}", texts.digest, *parts)
-
-    plain = replace(settings, frontier=False)
-    usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
-    together = [str(group.size)] if group.size > 1 else []
-    learning = RunStore(folder, key("distill", plain, *together), {"model": encoder.name, "distill": plain.to_dict()})
-    return learning, RunStore(folder, key("search", usual), {"model": encoder.name})
+    if num_seen and len(kept.test or ()) < FEWEST_TESTED:
+        return None if data.dev is None else replace(kept, test=None), chosen_by, num_seen
+    return kept, chosen_by, num_seen

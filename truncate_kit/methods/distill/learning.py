@@ -1,10 +1,8 @@
-"""Agreement with the full model, its vectors, the student's loss, and the runs of a distillation."""
+"""Agreement with the full model, its vectors, and the student's loss and training run."""
 
 import importlib.util
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.wording import counted, listed
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
@@ -28,15 +25,17 @@ from truncate_kit.export.encode import Chunk, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores, LeanModel
-from truncate_kit.methods.distill.texts import Taught, TextStore, TokenRows, few_texts, held_out_places
+from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores
+from truncate_kit.methods.distill.texts import TextStore, TokenRows
 from truncate_kit.models.encoder import Batch, Encoder
 from truncate_kit.models.store import RunStore, StoredRows, encoder_digest
 from truncate_kit.models.truncation import keep
+from truncate_kit.models.pipeline import encoder_digest
+from truncate_kit.models.store import StoredRows
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Evaluator, Ids, PairEvaluator, VectorEvaluator
+from truncate_kit.training.examples import Evaluator, Ids, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.queries import RetrievalEvaluator, halves, metric_of
+from truncate_kit.training.queries import RetrievalEvaluator, halves
 from truncate_kit.training.settings import TrainingSettings
 
 
@@ -287,21 +286,10 @@ class StudentRun(TrainingRun):
     bucket_batches = 96
     """Padding is 2.5 % of the tokens of 118,000 texts in batches of 16, 9.5 % with a quarter as many."""
 
-    def train_stage(self, progress: Progress, task: str) -> float:
-        """Train one stage."""
-        loss = super().train_stage(progress, task)
-        self._end_if_settled()
-        return loss
-
-    def restore(self, path: Path) -> None:
-        """Restore a run; one that had ended does not go on."""
-        super().restore(path)
-        self._end_if_settled()
-
-    def _end_if_settled(self) -> None:
+    def is_settled(self) -> bool:
+        """Tell whether scores no longer grow."""
         scores = self.state.scores
-        if len(scores) > PATIENCE and max(scores[-PATIENCE:]) <= max(scores[:-PATIENCE]):
-            self.stages = self.state.stage
+        return len(scores) > PATIENCE and max(scores[-PATIENCE:]) <= max(scores[:-PATIENCE])
 
 
 def student_run(
@@ -322,125 +310,3 @@ def student_run(
     steps = -(-len(examples) // settings.batch_size)
     every = max(1, -(-steps // evaluations))
     return StudentRun(student, examples, evaluator, training, seed=settings.seed, evaluate_every=every, group=group)
-
-
-class Learning:
-    """State of one distillation in every process of a group: held-out texts, evaluators and runs.
-
-    Agreement chooses without `data`. Only the leading process opens `runs`.
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        teacher: Encoder,
-        texts: TextStore,
-        vectors: NDArray[np.float16],
-        settings: DistillSettings,
-        data: PairSplits | RetrievalSet | None,
-        runs: RunStore,
-        group: Group,
-        progress: Progress,
-    ) -> None:
-        self.encoder, self.teacher, self.settings = encoder, teacher, settings
-        self.texts, self.vectors, self.data = texts, vectors, data
-        self.runs, self.group, self.progress = runs, group, progress
-        self.choosing, self.reporting, self.learned_from = held_out_places(len(texts), settings)
-        self.report, by_agreement = (
-            AgreementEvaluator(texts.ids_at(places), rows_of(vectors, places.tolist()))
-            for places in (self.reporting, self.choosing)
-        )
-        self.evaluator: VectorEvaluator = by_agreement
-        self.metric, self.full_score = settings.agreement, 100.0
-        self.queries: RetrievalEvaluator | None = None  # that report
-        if isinstance(data, RetrievalSet):
-            self.evaluator, self.queries = halves(encoder, data)
-            self.metric = metric_of(data)
-        elif data is not None and data.dev is not None:
-            self.evaluator, self.metric = PairEvaluator(encoder, data.dev), "Spearman × 100 on dev"
-        self.by_agreement = self.evaluator is by_agreement
-        if not self.by_agreement:
-            self.full_score = self.evaluator.score(teacher)[0]
-
-    def reread(self, encoder: Encoder) -> list[Ids]:
-        """Tokenise the texts of `evaluator` for another encoder."""
-        if isinstance(self.data, RetrievalSet):
-            return halves(encoder, self.data)[0].texts()
-        if self.data is not None and self.data.dev is not None:
-            return PairEvaluator(encoder, self.data.dev).texts()
-        return self.texts.ids_for(encoder, self.choosing.tolist())
-
-    def view(self, blocks: Blocks) -> Encoder:
-        """Return the untrained model of these blocks, which shares memory with the full model."""
-        return keep(self.encoder, blocks, copy_weights=False)
-
-    def try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
-        """Return a subset's score after learning from few texts; learn unless the store has it."""
-        name = f"tryout-{run_name(blocks)}"
-        if (known := self.runs.read(name, LeanModel)) is not None:
-            return known
-        self.group.agree((blocks, True))
-        student, run = self._taught(blocks, few=True)
-        best, agreement = max(run.state.scores), None
-        if isinstance(self.evaluator, AgreementEvaluator):
-            agreement = self.evaluator.agreement(student if best >= untrained else self.view(blocks))
-        row = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
-        return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
-
-    def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student; learn unless the store has it, and its weights if they are needed."""
-        name = run_name(blocks)
-        known = self.runs.read(name, LeanModel)
-        if known is not None and (self.runs.has_weights(name) or not weights):
-            return known
-        if len(blocks) == self.teacher.depth and self.by_agreement:
-            whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
-            return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
-        self.group.agree((blocks, False))
-        student, run = self._taught(blocks, few=False)
-        state, best = run.state, max(run.state.scores)
-        if not self.by_agreement:  # learning a worse end loses what a cut has
-            as_it_came = keep(self.encoder, blocks)
-            if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
-                student, best = as_it_came, untrained
-        agreement, steps = self.report.agreement(student), min(state.stage * run.interval, run.total)
-        row = LeanModel(blocks=blocks, score=best, scores=tuple(state.scores), agreement=agreement)
-        return self.runs.write_encoder(name, replace(row, steps=steps, seconds=state.seconds), student)
-
-    def recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows: `blocks` learned from all texts, `tryout` from few."""
-        return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
-
-    def help(self) -> None:
-        """Learn together with the leading process."""
-        while (order := self.group.agree(None)) is not None:
-            self._taught(order[0], few=order[1])
-
-    def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
-        student, full = keep(self.encoder, blocks), (self.encoder, blocks)
-        taught: Taught = self.texts, self.learned_from, self.vectors
-        settings = replace(self.settings, learning_rate=self.rate(blocks))
-        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
-        if few and self.few is not None:
-            settings = replace(self.settings, epochs=1)  # few steps need the usual rate
-            evaluations, checkpoint, taught = 1, None, self.few
-        examples = TaughtTexts(*taught, settings, full, self.group)
-        run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
-        task = f"{counted(len(blocks), 'block')} ({listed(blocks)}) {'tried out' if few else 'learning'}"
-        run.train(checkpoint=checkpoint, progress=self.progress, task=task)
-        return student, run
-
-    @cached_property
-    def few(self) -> Taught | None:
-        """Return the texts to try subsets on, if there are enough."""
-        return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
-
-    def rate(self, blocks: Blocks) -> float:
-        """Return the peak rate for these blocks."""
-        depth = self.teacher.depth
-        return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
-
-
-def run_name(blocks: Blocks) -> str:
-    """Name a subset in a store."""
-    return "blocks" + "-".join(map(str, blocks))

@@ -1,9 +1,10 @@
 """Budgets, settings and results of a distillation; importing this imports no torch."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import ge
 from typing import Literal
 
 from truncate_kit.core.errors import UsageError
@@ -199,7 +200,7 @@ class LeanModel(Result):
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
     interval: tuple[float, float] | None = None  # 95 %, before learning or of a graph, over labels
     speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over rounds
-    dominated: bool = False  # see `frontier.mark_dominated`
+    dominated: bool = False  # see `mark_dominated`
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
@@ -217,7 +218,6 @@ class Measured(Result):
     """Stored measurements: models of each size, the full one last, or graphs, the full one first."""
 
     rows: tuple[LeanModel, ...]
-    others_busy: float | None = None  # share of the machine that other processes took
     covered: float | None = None  # share × 100 of held-out texts with learned word pieces only
 
 
@@ -290,14 +290,12 @@ class DistillResult(Result):
     scores: HeldOutScores | None
     frontier: tuple[LeanModel, ...] = ()  # graphs of the full model, first, and of students
     covered: float | None = None  # see `Measured`
-    unmeasured: tuple[Blocks, ...] = ()  # learned, but not in `frontier`: the weights are gone
     vocabulary: VocabularyCut | None = None  # after learning
     all_words: Agreement | None = None  # before the cut of the vocabulary
     data: str = ""
     data_tokens: int | None = None  # 95 % quantile of its texts
     data_fingerprint: str = ""  # of the pairs that chose
     num_seen: int = 0  # test pairs left out, seen by the full model
-    others_busy: float | None = None  # see `Measured`; while sizes were timed
     measure: str = "cosine"  # the full model's similarity, if vector lengths count
 
     @property
@@ -352,3 +350,36 @@ def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None
     return max(
         fitting, key=lambda row: (round(row.score, 2), row.texts_per_second, -row.dims, -row.megabytes), default=None
     )
+
+
+def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
+    """Merge measurements, the last full model first, larger models next; scale speeds to its pace."""
+    latest = measured[-1].rows
+    rows = {(row.graph, row.dims): row for row in latest}
+    for earlier in measured[:-1]:
+        pace = latest[0].texts_per_second / earlier.rows[0].texts_per_second
+        for row in earlier.rows:
+            rows.setdefault((row.graph, row.dims), replace(row, texts_per_second=row.texts_per_second * pace))
+    full, *rest = rows.values()
+    return mark_dominated([full, *sorted(rest, key=lambda row: -len(row.blocks))])
+
+
+def mark_dominated(rows: Iterable[LeanModel]) -> tuple[LeanModel, ...]:
+    """Mark rows that another beats: nowhere worse in score, speed, size and dimensions, and better somewhere.
+
+    Scores before and after learning do not compare, but the full model's counts as both.
+    """
+    rows = list(rows)
+    most = max(len(row.blocks) for row in rows)
+
+    def values(row: LeanModel) -> tuple[float, ...]:
+        return round(row.score, 2), row.texts_per_second, -row.megabytes, -row.dims
+
+    def is_beaten(row: LeanModel) -> bool:
+        return any(
+            values(other) != values(row) and all(map(ge, values(other), values(row)))
+            for other in rows
+            if most in (len(row.blocks), len(other.blocks)) or bool(row.scores) == bool(other.scores)
+        )
+
+    return tuple(replace(row, dominated=is_beaten(row)) for row in rows)
