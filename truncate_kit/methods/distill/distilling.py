@@ -74,9 +74,6 @@ from truncate_kit.methods.distill.texts import (
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
-from truncate_kit.models.truncation import keep, keep_words
-from truncate_kit.models.pipeline import Normalize, origin_of, save_encoder
-from truncate_kit.models.store import RunStore, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
 from truncate_kit.training.distributed import ALONE, Group, isolated

@@ -28,10 +28,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores
 from truncate_kit.methods.distill.texts import TextStore, TokenRows
 from truncate_kit.models.encoder import Batch, Encoder
-from truncate_kit.models.store import RunStore, StoredRows, encoder_digest
-from truncate_kit.models.truncation import keep
-from truncate_kit.models.pipeline import encoder_digest
-from truncate_kit.models.store import StoredRows
+from truncate_kit.models.store import StoredRows, encoder_digest
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Evaluator, Ids, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
