@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from truncate_kit.core.errors import TruncateKitError
-from truncate_kit.core.wording import harmless, harmless_json
+from truncate_kit.core.errors import TruncateKitError, harmless, harmless_json
 
 if TYPE_CHECKING:
     from truncate_kit.core.progress import Progress, TrialWatcher

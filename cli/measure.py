@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import read_origin
 from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.workspace import DataSource
+from truncate_kit.core.workspace import Source, read_origin
 from truncate_kit.evaluation import SUITES
 
 from . import options
@@ -73,7 +72,7 @@ def analyze(
     if only_texts:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
-    from truncate_kit.core.origin import default_reference
+    from truncate_kit.core.workspace import default_reference
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.data.tables import iter_texts
@@ -318,7 +317,7 @@ def bench(
         note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
     named = [str(lean or workspace.lean), *([str(theirs)] if isinstance(theirs, Path) else [])]
     scored, texts = _scored_on(workspace, named, pairs)
-    source = None if pairs.data is None else DataSource(pairs.data, pairs.columns, pairs.scale)
+    source = None if pairs.data is None else Source(pairs.data, columns=pairs.columns, scale=pairs.scale)
     data, graphs = (scored, workspace.graphs) if random_weights is None else (None, None)
     with workspace.held(), progress_bar() as progress:
         report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import RESULT_FILES, read_origin
-from truncate_kit.core.precisions import check_target
+from truncate_kit.core.hardware import check_target
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.workspace import ModelSource
+from truncate_kit.core.workspace import RESULT_FILES, Source, read_origin
 
 from . import options
 from .console import note, progress_bar, show
@@ -65,7 +64,7 @@ def cut(
 
 
 def _save_cut(
-    source: ModelSource, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
+    source: Source, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
     """Save the cut, unless it would replace a trained model; `texts` holds the word pieces to keep."""
     from truncate_kit.data.tables import read_texts

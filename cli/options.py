@@ -15,10 +15,9 @@ import typer
 import truncate_kit
 from truncate_kit.core.errors import DataError, TruncateKitError, UsageError, known_name
 from truncate_kit.core.files import run_lock
-from truncate_kit.core.origin import read_origin
 from truncate_kit.core.results import Result, file_for
 from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
-from truncate_kit.core.workspace import DataSource, ModelSource
+from truncate_kit.core.workspace import Source, read_origin
 from truncate_kit.core.workspace import Workspace as Places
 
 from .console import note, say
@@ -354,32 +353,30 @@ class Workspace(Places):
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
-    ) -> ModelSource:
+    ) -> Source:
         """Return the named model, else the last command's, else the miniature if allowed."""
-        from truncate_kit.core.origin import DEFAULT_MINIATURE
+        from truncate_kit.core.workspace import DEFAULT_MINIATURE
 
         last = self.remembered().model
         if named is not None:
-            return ModelSource(named, pooling, max_length)
+            return Source(named, pooling, max_length)
         if last is not None:
             pooling, max_length = pooling or last.pooling, max_length or last.max_length
             read = [f"pooling {pooling}"] * bool(pooling) + [f"at most {max_length} tokens"] * bool(max_length)
             note(f"Model: {', '.join([last.name, *read])}, as in the last command.")
-            return ModelSource(last.name, pooling, max_length)
+            return Source(last.name, pooling, max_length)
         if not or_miniature:
             raise UsageError(
                 f"No model is named, and no command has worked on one in {self.folder}.",
                 hint=f"Name a folder, a hub name or a bundled miniature, such as {DEFAULT_MINIATURE}.",
             )
         note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.")
-        return ModelSource(DEFAULT_MINIATURE, pooling, max_length)
+        return Source(DEFAULT_MINIATURE, pooling, max_length)
 
-    def finished_model(
-        self, named: str | None, pooling: str | None = None, max_length: int | None = None
-    ) -> ModelSource:
+    def finished_model(self, named: str | None, pooling: str | None = None, max_length: int | None = None) -> Source:
         """Return the named model, else the lean one."""
         if named is not None:
-            return ModelSource(named, pooling, max_length)
+            return Source(named, pooling, max_length)
         if not self.lean.is_dir():
             others = [str(path) for path in (self.combined, self.frozen) if path.is_dir()]
             raise UsageError(
@@ -390,10 +387,10 @@ class Workspace(Places):
         note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
         if made is not None and last is not None and last.name not in (made.model, str(Path(made.model).resolve())):
             note(f"It does not come from {last.name}, the last command's model: make one of that first.")
-        return ModelSource(str(self.lean), pooling, max_length)
+        return Source(str(self.lean), pooling, max_length)
 
     def load_text_encoder(
-        self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
+        self, source: Source, runtime: str | None, graph: str | None, threads: int | None, device: str | None
     ) -> "Encoder | OnnxEncoder":
         """Load the model in torch or as a graph."""
         from truncate_kit.export.runtime import load_text_encoder
@@ -406,7 +403,7 @@ class Workspace(Places):
             note(dropped_head(encoder))
         return encoder
 
-    def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
+    def load(self, source: Source, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """Load the encoder."""
         from truncate_kit.core.hardware import check_precision
         from truncate_kit.models.loading import dropped_head, load_encoder
@@ -416,15 +413,15 @@ class Workspace(Places):
         check_precision(precision, encoder.device)
         return encoder
 
-    def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", DataSource]:
+    def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", Source]:
         """Return the named pairs, else the last command's, else the bundled set, and their source."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.tables import is_retrieval_folder
         from truncate_kit.report.view import data_sentences
 
-        last = self.remembered().data if pairs.data is None else DataSource(pairs.data)
-        source = DataSource(last.name, pairs.columns or last.columns, pairs.scale or last.scale)
-        if source.name is not None and is_retrieval_folder(source.name):
+        last = self.remembered().data if pairs.data is None else Source(pairs.data)
+        source = Source(last.name, columns=pairs.columns or last.columns, scale=pairs.scale or last.scale)
+        if source.name and is_retrieval_folder(source.name):
             hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench take both."
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}

@@ -24,7 +24,7 @@ def demo(
     folder: Path = results_option(options.WORKSPACE / "demo", "Folder of what it makes.", "--workspace"),
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
-    from truncate_kit.core.origin import DEFAULT_MINIATURE
+    from truncate_kit.core.workspace import DEFAULT_MINIATURE
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.report.page import write_page
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.settings import TRAINING, blocks_named, names, setting
-from truncate_kit.core.wording import place_in_words
-from truncate_kit.core.workspace import DataSource, ModelSource
+from truncate_kit.core.workspace import Source, place_in_words
 
 from . import options
 from .console import RUN, note, progress_bar, say, show, watching
@@ -239,14 +238,14 @@ def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "O
 
 def _labelled(
     workspace: Workspace, row: "Objective", pairs: Pairs, retrieval: Path | None, metric: str | None
-) -> "tuple[PairSplits, RetrievalSet | None, DataSource]":
+) -> "tuple[PairSplits, RetrievalSet | None, Source]":
     if row.data == "judged":
         from truncate_kit.training.queries import read_judged
 
         pairs.refuse_unless("graded pairs")
         judged, searched = read_judged(str(pairs.data), **without_none(metric=metric))
         note(*judged.notes)
-        return judged, searched, DataSource(pairs.data)
+        return judged, searched, Source(str(pairs.data))
     splits, data_source = workspace.data(pairs, classes=row.data == "classes")
     splits = workspace.divided(splits)
     row.check_targets(splits, scored=retrieval is None)
@@ -261,10 +260,10 @@ def _labelled(
     return splits, queries, data_source
 
 
-def _teacher(workspace: Workspace, name: str, weight: float, source: ModelSource, device: str | None) -> Any:
+def _teacher(workspace: Workspace, name: str, weight: float, source: Source, device: str | None) -> Any:
     from truncate_kit.training.tasks import Teacher
 
-    return Teacher(workspace.load(ModelSource(name, max_length=source.max_length), device=device), weight)
+    return Teacher(workspace.load(Source(name, max_length=source.max_length), device=device), weight)
 
 
 @command(
@@ -345,7 +344,7 @@ def distill(
 
 def _held_out(
     pairs: Pairs, metric: str | None, workspace: Workspace
-) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
+) -> "tuple[PairSplits | RetrievalSet | None, Source | None]":
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.tables import is_retrieval_folder
 

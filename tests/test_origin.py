@@ -10,7 +10,7 @@ from tests.support.commands import run, run_both
 from tests.support.files import pairs_file
 from tests.support.pairs import TEXTS, make_pairs
 from truncate_kit.bench.run import Subject, compare_training
-from truncate_kit.core.origin import Origin, read_origin, was_trained
+from truncate_kit.core.workspace import Origin, read_origin, was_trained
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.seen import seen_among
 from truncate_kit.data.triplets import raw_texts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truncate_kit.core.statistics import draw_counts, draws, interval, rank_correlations, tied
+from truncate_kit.core.vectors import draw_counts, draws, interval, rank_correlations, tied
 from truncate_kit.methods.bert_lc.search import RankCorrelation
 
 

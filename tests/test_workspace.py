@@ -10,7 +10,7 @@ from tests.support.made_results import a_distillation, write_run
 from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import DivergedError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
-from truncate_kit.core.workspace import ModelSource, Workspace, clean, contents
+from truncate_kit.core.workspace import Source, Workspace, clean, contents
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
@@ -177,7 +177,7 @@ def test_a_workspace_inside_another_is_left_alone(workspace, swept):
     """As that of the BERT in the demo's."""
     alone = contents(workspace)
     inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
-    inner.remember(ModelSource("one", None, None), None)
+    inner.remember(Source("one"), None)
     found = contents(workspace)
     assert (found.models, found.runs, found.reports) == (alone.models, alone.runs, alone.reports)
     before = contents(inner)

@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 
 from truncate_kit.core import hardware
 from truncate_kit.core.errors import TruncateKitError, first_line, known_name
-from truncate_kit.core.hardware import installed_version
-from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, other_graph
+from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, installed_version, other_graph
 from truncate_kit.core.results import Result
 
 PACKAGE = "truncate-kit"

@@ -12,13 +12,13 @@ from pathlib import Path
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
 from truncate_kit.core.hardware import usable_cores
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.settings import BASELINES, CombinationReport, CombineSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.pipeline import Dense
+from truncate_kit.report.view import points
 
 REPORTS = Path(__file__).parent / "reports.jsonl"
 

@@ -17,11 +17,11 @@ from benchmarks.combine.run import add_options, asked_model, asked_settings, cel
 from benchmarks.common import new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.hardware import usable_cores
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.settings import BASELINES, CombinationReport
+from truncate_kit.report.view import points
 
 HERE = Path(__file__).parent
 SETS = 7  # in the paper

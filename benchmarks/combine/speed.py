@@ -24,7 +24,7 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.core.hardware import OtherWork
+from truncate_kit.core.hardware import watch_processor
 from truncate_kit.methods.bert_lc.search import RankCorrelation, layers_in, pair_grams, search_exact
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -76,7 +76,7 @@ def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str
     torch.set_num_threads(threads)
     first, second, targets = states(layers, pairs)
     both, places = torch.cat([first, second], dim=1), list(range(2 * pairs))
-    work = OtherWork()
+    work = watch_processor()
 
     def ours() -> Any:
         grams = pair_grams(both, places[:pairs], places[pairs:], threads=threads)
@@ -110,7 +110,7 @@ def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str
         "plain_seconds": plain_seconds,
         "ratio": plain_seconds / median(seconds),
         "largest_difference": difference,
-        "machine": machine(threads, work.share()),
+        "machine": machine(threads, work()),
     }
 
 
@@ -118,7 +118,7 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
     """Time all subsets of many layers, and measure peak memory."""
     torch.set_num_threads(threads)
     first, second, targets = states(layers, pairs)
-    work, places = OtherWork(), list(range(2 * pairs))
+    work, places = watch_processor(), list(range(2 * pairs))
     start = perf_counter()
     grams = pair_grams(torch.cat([first, second], dim=1), places[:pairs], places[pairs:], threads=threads)
 
@@ -140,7 +140,7 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
         "seconds": seconds,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "best": list(best.layers),
-        "machine": machine(threads, work.share()),
+        "machine": machine(threads, work()),
     }
 
 

@@ -30,7 +30,7 @@ from benchmarks.records import Records
 from truncate_kit.analysis.drop import LEAST_RANK, DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
 from truncate_kit.analysis.result import AnalysisSettings
-from truncate_kit.core.origin import default_reference
+from truncate_kit.core.workspace import default_reference
 from truncate_kit.models.loading import load_encoder
 
 HERE = Path(__file__).parent

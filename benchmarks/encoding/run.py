@@ -32,8 +32,7 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.core.files import write_json
-from truncate_kit.core.hardware import OtherWork
-from truncate_kit.core.precisions import GRAPH_FILES
+from truncate_kit.core.hardware import GRAPH_FILES, watch_processor
 from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -147,12 +146,12 @@ def time_rounds(
     busy: list[float] = []
     for round_number in range(-1, rounds):  # round -1 warms up
         for name, run in found.rows.items():
-            others = OtherWork()
+            others = watch_processor()
             spent = run()
             if round_number >= 0:
                 seconds[name].append(spent)
                 if name not in found.peers:  # they work in processes of their own
-                    busy.append(others.share() or 0.0)
+                    busy.append(others() or 0.0)
         ceilings.append(torch_ceiling())
         ceilings.append(product_ceiling(found.full, threads, found.graphs[OURS].batch_tokens))
         print(f"round {round_number}: " + ", ".join(f"{name} {run[-1]:.2f} s" for name, run in seconds.items() if run))

@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.frozen.run import first_pairs, random_gpt2
 from benchmarks.records import Records, published
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs
 from truncate_kit.data.tables import read_texts
 from truncate_kit.methods.frozen.run import finetune_frozen
@@ -39,7 +38,7 @@ from truncate_kit.methods.frozen.settings import (
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_plots
-from truncate_kit.report.view import view_of
+from truncate_kit.report.view import points, view_of
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "path.jsonl"

@@ -17,7 +17,6 @@ from transformers import GPT2Config, GPT2Model
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs
 from truncate_kit.data.tables import read_texts
 from truncate_kit.evaluation.graded import evaluate
@@ -28,7 +27,7 @@ from truncate_kit.methods.frozen.settings import STEPS, FrozenReport, FrozenSett
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.report.chart import write_plots
-from truncate_kit.report.view import view_of
+from truncate_kit.report.view import points, view_of
 
 HERE = Path(__file__).parent
 REPORTS = Records(HERE / "reports.jsonl")

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
 
 from truncate_kit.core.errors import TruncateKitError
-from truncate_kit.core.precisions import GRAPH_FILES, Precision
+from truncate_kit.core.hardware import GRAPH_FILES, Precision
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.models.encoder import Encoder

@@ -38,8 +38,7 @@ from truncate_kit.bench.result import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
 from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, interleaved, make_runner
 from truncate_kit.core.files import write_json
-from truncate_kit.core.hardware import bf16_instructions, usable_cores
-from truncate_kit.core.precisions import GRAPH_FILES, Precision
+from truncate_kit.core.hardware import GRAPH_FILES, Precision, bf16_instructions, usable_cores
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.view import view_of

@@ -31,7 +31,6 @@ from scipy import sparse
 from benchmarks.common import named_model, names, new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.results import Result
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits, load_pairs
 from truncate_kit.data.suites import StsSet, find_sts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
@@ -41,6 +40,7 @@ from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
+from truncate_kit.report.view import points
 from truncate_kit.training.settings import OBJECTIVES, objective_names
 
 REPORTS = Path(__file__).parent / "reports.jsonl"

@@ -18,7 +18,7 @@ import torch
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
-from truncate_kit.core.precisions import TRAINING_PRECISIONS
+from truncate_kit.core.hardware import TRAINING_PRECISIONS
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.methods.distill.learning import AgreementEvaluator, TaughtTexts, rows_of, student_run, teacher_vectors
 from truncate_kit.methods.distill.settings import Blocks, DistillSettings

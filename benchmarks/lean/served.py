@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
-from truncate_kit.core.wording import counted
+from truncate_kit.core.errors import counted
 from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx

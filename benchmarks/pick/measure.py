@@ -26,7 +26,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
-from truncate_kit.core.precisions import Precision
+from truncate_kit.core.hardware import Precision
 from truncate_kit.data.pairs import BUNDLED, PairSplits, TextPair, load_pairs
 from truncate_kit.methods.tmft.trials import rank as rank_layers
 from truncate_kit.models.encoder import Encoder

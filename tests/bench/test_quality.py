@@ -9,7 +9,7 @@ from scipy import stats
 
 from tests.support.made_results import a_bench
 from truncate_kit.core.errors import DataError
-from truncate_kit.core.statistics import draw_counts
+from truncate_kit.core.vectors import draw_counts
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import paired_difference
 from truncate_kit.report.measuring import quality_sentence

@@ -124,10 +124,10 @@ from truncate_kit_cli.entry import main
 try:
     main()
 finally:
-    from truncate_kit.core.workspace import DataSource
+    from truncate_kit.core.workspace import Source
     from truncate_kit_cli.console import print_json
     print("3 × 4")
-    print_json(DataSource(name="größer"))
+    print_json(Source(name="größer"))
 """
     surrounding = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-c", code, "--version"]

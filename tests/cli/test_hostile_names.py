@@ -45,11 +45,11 @@ def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path, drawn):
 
 
 def test_json_has_them_escaped_and_reads_the_same(capfd):
-    from truncate_kit.core.workspace import DataSource
+    from truncate_kit.core.workspace import Source
     from truncate_kit_cli.console import print_json
 
     name = "a\x1b[2J\u202eb\x9b\u2028größer \udcff"
-    print_json(DataSource(name=name))
+    print_json(Source(name=name))
     said = capfd.readouterr().out
     assert said.replace("\n", "").isprintable()
     assert "größer" in said

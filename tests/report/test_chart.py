@@ -9,7 +9,7 @@ from matplotlib import image
 
 from tests.support.made_results import a_bench, a_combination, a_contrast, a_distillation, a_sweep, some_heads
 from truncate_kit.bench.result import BACKENDS
-from truncate_kit.core.precisions import PRECISIONS
+from truncate_kit.core.hardware import PRECISIONS
 from truncate_kit.methods.contrast.settings import LayerWeights
 from truncate_kit.report.chart import inline_svg, write_figures, write_plots
 from truncate_kit.report.view import Plot, Series, view_of

@@ -22,7 +22,7 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.workspace import DataSource, Workspace
+from truncate_kit.core.workspace import Source, Workspace
 from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
@@ -186,7 +186,7 @@ def test_missing_parts_name_their_commands(lean, looked_at, tmp_path):
     commands = write_page(run).commands
     assert [command.split()[1] for command in commands] == ["bench", "analyze", "export"]
     assert "--data PAIRS.csv" in commands[0]
-    Workspace(run).remember_benched(DataSource("my.csv", ("a", "b", "c"), (0.0, 5.0)))
+    Workspace(run).remember_benched(Source("my.csv", columns=("a", "b", "c"), scale=(0.0, 5.0)))
     assert "--data my.csv --columns a,b,c --scale 0,5" in write_page(run).commands[0]
     whole = write_run(tmp_path / "whole", lean, profile=looked_at, bench=bench_of(a_quality(1, 3)))
     assert write_page(whole).commands == ()

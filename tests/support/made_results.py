@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bench.result import BenchedModel, BenchReport, Contestant, Key, Role, Scenario, Timing
-from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.core.results import Result
+from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.export.record import REPORT_FILE, ExportReport, record_with
 from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport

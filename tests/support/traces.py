@@ -20,7 +20,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from tests.support.exporters import spare_exporters
-from truncate_kit.core.precisions import Target
+from truncate_kit.core.hardware import Target
 from truncate_kit.export import exporting
 from truncate_kit.export import graph as tracing
 from truncate_kit.models.encoder import Encoder

@@ -21,11 +21,11 @@ from truncate_kit.analysis.cka import (
 )
 from truncate_kit.analysis.drop import DropPrediction, predict_drop
 from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, LayerProfile, called
-from truncate_kit.core.errors import DataError, UsageError, too_few_texts
-from truncate_kit.core.origin import default_reference
+from truncate_kit.core.errors import DataError, UsageError, counted, too_few_texts
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.settings import listed_texts
-from truncate_kit.core.wording import FEWEST_COMPARED, counted
+from truncate_kit.core.vectors import FEWEST_COMPARED
+from truncate_kit.core.workspace import default_reference
 from truncate_kit.data.pairs import PlacedPairs, TextPair, distinct_texts
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import correlate, pair_similarities

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from truncate_kit.core.errors import UsageError
-from truncate_kit.core.hardware import check_threads
-from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, Precision
+from truncate_kit.core.errors import UsageError, counted
+from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, check_threads
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
-from truncate_kit.core.wording import counted, place_in_words
+from truncate_kit.core.workspace import place_in_words
 
 if TYPE_CHECKING:
     import torch

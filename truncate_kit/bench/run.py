@@ -40,14 +40,21 @@ from truncate_kit.bench.runners import (
     time_shape,
     time_texts,
 )
-from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted
 from truncate_kit.core.files import digest_of
-from truncate_kit.core.hardware import OtherWork, bf16_instructions, installed_version, processor_name, select_device
-from truncate_kit.core.origin import read_origin, was_trained
-from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
+from truncate_kit.core.hardware import (
+    GRAPH_FILES,
+    Precision,
+    Target,
+    bf16_instructions,
+    installed_version,
+    processor_name,
+    select_device,
+    watch_processor,
+)
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.statistics import LEVEL, RESAMPLES, Array
-from truncate_kit.core.wording import counted
+from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array
+from truncate_kit.core.workspace import read_origin, was_trained
 from truncate_kit.data.pairs import PairSet, is_bundled, pairs_fingerprint
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
@@ -145,7 +152,7 @@ def _measure(
     largest = max(settings.batch_sizes), lengths[-1]
     contestants.start(largest, progress)
     scores = {} if pairs is None else score_all(contestants, pairs, settings.seed, progress)
-    others = OtherWork()
+    others = watch_processor()
     chosen, timings = spread(texts, settings.max_texts), list[Timing]()
 
     def time_set(singly: bool) -> list[Timing]:
@@ -165,7 +172,7 @@ def _measure(
     for done, (name, measure) in enumerate(scenarios.items(), start=1):
         timings += contestants.surviving(name, measure)
         progress("Timing", done, len(scenarios))
-    busy = others.share()
+    busy = others()
     if settings.memory:
         contestants.measure_memory(largest, progress)
     return BenchReport(

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from truncate_kit.bench.result import BACKENDS, Backend, Key, Role, Scenario, Timing
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
-from truncate_kit.core.hardware import check_precision, is_out_of_memory
-from truncate_kit.core.precisions import PRECISIONS
+from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, cuda_providers, open_session
 from truncate_kit.models.encoder import Encoder, length_batches, original_order, padded

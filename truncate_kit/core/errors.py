@@ -1,7 +1,8 @@
-"""Errors that users can mend, with a hint; any other exception is a defect of this package."""
+"""Errors that users can mend, with a hint, and words of messages; any other exception is a defect of this package."""
 
-import errno
+import copyreg
 import logging
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -9,10 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from truncate_kit.core.wording import harmless
-
 Name = TypeVar("Name", bound=str)
-NO_FOLDER = "A file stands where a folder is needed: name another place as `out`."
+# Terminal controls except line feeds, other line ends, direction marks, surrogates.
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class TruncateKitError(Exception):
@@ -23,24 +23,12 @@ class TruncateKitError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle message and hint: some constructors take other arguments.
-        return _arrived, (type(self), str(self), self.hint)
-
-
-def _arrived(kind: type[TruncateKitError], message: str, hint: str) -> TruncateKitError:
-    error = kind.__new__(kind)
-    error.args, error.hint = (message,), hint
-    return error
+        # Some constructors take other arguments, and a message and its hint are enough.
+        return copyreg.__newobj__, (type(self),), {"args": self.args, "hint": self.hint}  # type: ignore[attr-defined]
 
 
 class MissingExtraError(TruncateKitError, ImportError):
     """An optional dependency is not installed."""
-
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(
-            f"This needs the module {module!r}, which is not installed.",
-            hint=f"Install it with: pip install 'truncate-kit[{extra}]'",
-        )
 
 
 class UsageError(TruncateKitError, ValueError):
@@ -96,8 +84,6 @@ def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Return the error for a failed write."""
     hint = "Free some space or name another place as `out`; what was there before is unchanged."
-    if reason.errno in (errno.ENOTDIR, errno.EEXIST):
-        hint = NO_FOLDER
     return FileProblemError(f"Cannot write {path}: {reason.strerror or reason}.", hint=hint)
 
 
@@ -133,6 +119,52 @@ def failed_check(finding: str) -> ModelError:
     )
 
 
+# Words
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun: "1 list", "2,758 texts"."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def in_points(number: float) -> str:
+    """Write "1 point" or "2.5 points"."""
+    return f"{number:g} point{'' if number == 1 else 's'}"
+
+
+def capitalized(text: str) -> str:
+    """Capitalize the first letter only."""
+    return text[:1].upper() + text[1:]
+
+
+def lasting(seconds: float) -> str:
+    """Write a duration in its two largest units, at least "1 s"."""
+    if seconds < 59.5:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, hours = divmod(hours, 24)
+    units = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
+    return " ".join(units[:2])
+
+
+def harmless(text: str) -> str:
+    """Escape the control characters of a text, such as "\\x1b"."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def harmless_json(text: str) -> str:
+    """Escape the control characters of a JSON document."""
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
+    """Warn if texts are longer than the training texts; both 95th percentiles, in tokens."""
+    if long <= 1.25 * learned:
+        return ()
+    note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"
+    return (f"{note}, and up to {learned} there. Train on texts as long as those to be served.",)
+
+
 # Libraries
 
 
@@ -150,7 +182,8 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise  # installed but broken
-        raise MissingExtraError(module, extra) from error
+        message = f"This needs the module {module!r}, which is not installed."
+        raise MissingExtraError(message, hint=f"Install it with: pip install 'truncate-kit[{extra}]'") from error
 
 
 @contextmanager

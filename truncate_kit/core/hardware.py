@@ -1,4 +1,4 @@
-"""Look up instructions, cores, memory and load of the machine."""
+"""Look up instructions, precisions, cores, memory and load of the machine."""
 
 import contextlib
 import ctypes
@@ -8,13 +8,14 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from truncate_kit.core.errors import DeviceError, UsageError
+from truncate_kit.core.errors import DeviceError, UsageError, known_name
 from truncate_kit.core.settings import Bounds, check_number
 
 if TYPE_CHECKING:
@@ -52,12 +53,7 @@ def _instructions(override: str | None) -> frozenset[str]:
     if override is not None:
         return frozenset(override.replace(",", " ").split())
     fields = _cpuinfo()
-    flags = set(fields.get("flags", fields.get("features", "")).split())
-    with contextlib.suppress(Exception):  # torch older than 2.12, or broken
-        import torch
-
-        flags |= {name for name, able in torch.cpu.get_capabilities().items() if able}
-    return frozenset(flags)
+    return frozenset(fields.get("flags", fields.get("features", "")).split())
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
@@ -157,6 +153,79 @@ def _cpuinfo() -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in fields}
 
 
+# Precisions
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
+Target = Literal["cpu", "cuda"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRow:
+    """Uses of one precision."""
+
+    trains: bool = False
+    # Torch's type of weights and products, if it has fast ones.
+    weights: str | None = "float32"
+    products: Literal["highest", "high"] = "highest"  # of float32 matrices; `high` is TF32
+    cuda_only: bool = False
+    graph_file: str | None = None  # if exported
+    # Targets of its graph; the lowest number is the default.
+    preference: Mapping[Target, int] = field(default_factory=dict)
+    elsewhere: str = ""  # effect on the other target
+    runs_elsewhere: bool = True
+    # Largest difference of vectors from the encoder's; None if the score decides.
+    vector_limit: float | None = None
+    # Largest change of Spearman and Pearson in points; None only reports it.
+    score_limit: float | None = None
+    color: str  # in figures, from Okabe and Ito's colour-blind palette
+
+
+# Names of transformers.js and the hub.
+PRECISIONS: dict[Precision, PrecisionRow] = {
+    "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
+                         score_limit=0.01, color="#0072B2"),
+    "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
+    "bf16": PrecisionRow(trains=True, weights="bfloat16", color="#009E73"),
+    "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="model_fp16.onnx", preference={"cuda": 0},
+                         elsewhere="on the CPU its numbers are converted back and forth, which takes longer",
+                         vector_limit=2e-2, score_limit=0.1, color="#D55E00"),
+    "int8": PrecisionRow(weights=None, graph_file="model_int8.onnx", preference={"cpu": 1},
+                         elsewhere="ONNX Runtime has no kernels on CUDA for it, and its nodes would run on the CPU",
+                         runs_elsewhere=False, color="#CC79A7"),
+}  # fmt: skip
+TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
+GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
+EXPORT_RECORD = "export.json"
+"""Record beside the graphs."""
+
+
+def precisions_for(device: str) -> list[Precision]:
+    """Return the precisions for graphs on `cpu` or `cuda`, the default first."""
+    places = {name: row.preference[target] for name, row in PRECISIONS.items() for target in row.preference
+              if target == device}  # fmt: skip
+    return sorted(places, key=places.__getitem__)
+
+
+def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
+    """Return a hint for a graph that is not made for `device`."""
+    own = next(iter(PRECISIONS[precision].preference))
+    return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
+
+
+def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
+    """Return a graph's precision and target (default: its first). Raises `UsageError`."""
+    precision = known_name("export precision", name, GRAPH_FILES)
+    row = PRECISIONS[precision]
+    known = next(iter(row.preference)) if target is None else known_name("export target", target, TARGETS)
+    if known not in row.preference:
+        raise UsageError(
+            f"A graph in {precision} is not made for {known}: {row.elsewhere}.",
+            hint=other_graph(precision, known, "target"),
+        )
+    return precision, known
+
+
 # Memory
 
 
@@ -172,21 +241,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
     """Yield the results for a batch, halved as far as memory requires."""
-    waiting = [batch]
-    while waiting:
-        part = waiting.pop()
-        try:
-            made = compute(part)
-        except Exception as error:
-            if len(part) < 2 or not is_out_of_memory(error):
-                raise
-        else:
-            yield made
-            continue
-        half = (len(part) + 1) // 2
-        give_back()  # memory is free only behind the `except`
-        say_halved(len(part), half)
-        waiting += [part[half:], part[:half]]
+    try:
+        made = compute(batch)
+    except Exception as error:
+        if len(batch) < 2 or not is_out_of_memory(error):
+            raise
+    else:
+        yield made
+        return
+    half = (len(batch) + 1) // 2
+    give_back()  # memory is free only behind the `except`
+    say_halved(len(batch), half)
+    for part in (batch[:half], batch[half:]):
+        yield from in_halves(compute, part)
 
 
 def give_back() -> None:
@@ -204,30 +271,29 @@ def say_halved(size: int, half: int) -> None:
 # Others
 
 
-class OtherWork:
-    """Measures the share of the processor that others take; Linux only."""
+def watch_processor() -> Callable[[], float | None]:
+    """Return a function for the share of the processor, 0 … 1, that others have taken since; None unless on Linux."""
+    start = _processor_seconds()
 
-    def __init__(self) -> None:
-        self._start = self._read()
-
-    def share(self) -> float | None:
-        """Return others' share since the start, 0 … 1, if known."""
-        now = self._read()
-        if self._start is None or now is None:
+    def others() -> float | None:
+        now = _processor_seconds()
+        if start is None or now is None:
             return None
-        wall, own, busy = (end - start for end, start in zip(now, self._start, strict=True))
+        wall, own, busy = (end - begin for end, begin in zip(now, start, strict=True))
         return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
 
-    @staticmethod
-    def _read() -> tuple[float, float, float] | None:
-        """Return seconds of wall clock, this process, all busy cores."""
-        try:
-            fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-        except OSError:
-            return None
-        ticks = [int(field) for field in fields]
-        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-        return time.perf_counter(), time.process_time(), busy
+    return others
+
+
+def _processor_seconds() -> tuple[float, float, float] | None:
+    """Return seconds of wall clock, this process, all busy cores."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return None
+    ticks = [int(field) for field in fields]
+    busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter(), time.process_time(), busy
 
 
 @contextlib.contextmanager
@@ -235,10 +301,7 @@ def without_autocast() -> Iterator[None]:
     """Turn autocast off in the block."""
     import torch
 
-    with contextlib.ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         yield
 
 

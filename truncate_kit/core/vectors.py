@@ -1,13 +1,13 @@
-"""Store and compare sentence vectors. Imports no torch."""
+"""Store and compare sentence vectors; correlations and intervals of their scores. Imports no torch or numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.errors import ModelError, UsageError, counted
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import Bounds, check_settings, setting
-from truncate_kit.core.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,10 @@ _TYPES: dict[VectorPrecision, str] = {
 }
 PRECISIONS = tuple(_TYPES)
 _INT8_MOST = 127
+
+
+Array: TypeAlias = "NDArray[np.float64]"
+Counts: TypeAlias = "NDArray[np.int64]"
 
 
 class TextEncoder(Protocol):
@@ -165,3 +169,102 @@ class StoredVectors:
     def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
         """Compare by the encoder's measure."""
         return similarities(self.encoder, first, second)
+
+
+# Statistics
+
+LEVEL = 0.95
+FEWEST_COMPARED = 20
+"""Fewest pairs for a bootstrap interval."""
+FEWEST_COMPARED_QUERIES = 50
+"""Fewest queries; two models answer most alike."""
+RESAMPLES = 2_000  # of scored pairs or queries
+TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked anew
+DRAWS = 200  # of a trial's dev pairs, kept in its record
+
+
+def tied(cosines: Sequence[float]) -> list[float]:
+    """Round to 12 digits, so that pairs of identical texts tie."""
+    return [round(value, 12) for value in cosines]
+
+
+def rank_correlations(
+    first: Sequence[float], second: Sequence[float], counts: "Counts | None" = None, *, cells: int = 4_000_000
+) -> Array:
+    """Return the Spearman correlation of each resample, (resamples,); NaN for a constant one.
+
+    Pearson's correlation of the ranks within the resample, ties at their mean rank (Spearman 1904). Only equal values
+    tie: see `tied`. Exact up to 100,000 pairs.
+
+    Args:
+        first: One value of each pair.
+        second: The other.
+        counts: Occurrences of each pair, (resamples, pairs); by default once in a single one.
+        cells: Counts processed at once.
+    """
+    import numpy as np
+
+    counts = np.ones((1, len(first)), np.int64) if counts is None else counts
+    correlations: list[Array] = []
+    for block in np.array_split(counts, max(1, counts.size // cells)):
+        centre = (block.sum(axis=1, keepdims=True) + 1) / 2
+        x, y = _ranks(first, block) - centre, _ranks(second, block) - centre
+        with np.errstate(invalid="ignore", divide="ignore"):
+            norms = np.sqrt((block * x * x).sum(axis=1) * (block * y * y).sum(axis=1))
+            correlations.append((block * x * y).sum(axis=1) / norms)
+    return np.concatenate(correlations)
+
+
+def _ranks(values: Sequence[float], counts: Counts) -> Array:
+    """Return mean ranks within each resample, (resamples, pairs)."""
+    import numpy as np
+
+    group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks: Array = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
+    return ranks[:, group]
+
+
+def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
+    """Yield the drawn places (number,) of each bootstrap resample."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    return (generator.integers(number, size=number) for _ in range(resamples))
+
+
+def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
+    """Count each place in each of the `draws`, (resamples, number)."""
+    import numpy as np
+
+    return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
+
+
+def interval(values: "Sequence[float] | Array", level: float = LEVEL) -> tuple[float, float]:
+    """Return the percentile interval of (resamples,) values (Efron and Tibshirani 1993, ch. 13)."""
+    import numpy as np
+
+    low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span(Result):
+    """A score in points over seeds or splits."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> "Span":
+        """Summarise one or more scores."""
+        return cls(mean=fmean(scores), std=stdev(scores) if len(scores) > 1 else None)
+
+
+def too_few(number: int | None, one: str, many: str) -> str | None:
+    """Return a remark if `number` pairs or queries cannot tell two models apart."""
+    if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
+        return None
+    return f"{number:,} {many} are too few for an interval to say which is better"

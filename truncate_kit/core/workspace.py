@@ -1,17 +1,201 @@
-"""Places and contents of a workspace, the folder of all results."""
+"""Saved models' `origin.json`, and places and contents of a workspace, the folder of all results. Imports no torch."""
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.files import is_unfinished, local_path, model_folder_above, remove_leftovers, run_lock
-from truncate_kit.core.origin import RESULT_FILES, miniature_path, read_origin
-from truncate_kit.core.results import RECORDS_FILE, Result, read_or_pass_over, read_records
+from truncate_kit.core.files import (
+    digest_of,
+    is_there,
+    is_unfinished,
+    local_path,
+    read_json,
+    real_path,
+    remove_leftovers,
+    run_lock,
+)
+from truncate_kit.core.results import RECORDS_FILE, Result, digest_of_values, read_or_pass_over, read_records
+
+DEFAULT_MINIATURE = "mini-electra-discriminator"
+DEFAULT_REFERENCE = "mini-bert"
+_MINIATURES = Path(__file__).parents[1] / "models/miniatures"
+CONFIG, MODULES = "config.json", "modules.json"
+_WEIGHTS = (".safetensors", ".bin")
+# Configuration fields that affect neither vectors nor training.
+_BOOKKEEPING = {
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
+    "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
+    "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
+    "dtype", "torch_dtype",  # of the file, not of the weights
+}  # fmt: skip
+_HEADS = ("classifier_", "summary_")
+
+Method = Literal["cut", "finetune", "distill", "contrast", "freeze", "combine", "copy"]
+ORIGIN_FILE = "origin.json"
+RESULT_FILES: dict[Method, str] = {
+    "cut": "lean/cut.json",
+    "distill": "lean/distill.json",
+    "finetune": "sweep.json",
+    "contrast": "contrastive.json",
+    "freeze": "frozen-heads/frozen.json",
+    "combine": "combination/combination.json",
+}
+"""Result of each method in a workspace."""
+_WORDS: dict[Method, str] = {
+    "cut": "{place}{pieces}, not trained",
+    "distill": "{place}, distilled from raw text",
+    "finetune": "{place}, fine-tuned on {data}",
+    "contrast": "{place}, by contrast",
+    "freeze": "heads on {layer} of {depth} frozen blocks",
+    "combine": "{layers} combined",
+    "copy": "as it was",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin(Result):
+    """Method, source, data and settings of a saved model."""
+
+    method: Method
+    model: str  # source, as it was named
+    source_digest: str  # of the source, by `encoder_digest`
+    layer: int  # blocks kept
+    depth: int  # blocks of the full model
+    blocks: tuple[int, ...] | None = None  # kept, if not the first ones
+    parameters: int  # kept, pooler excluded
+    trained: bool | None  # if known, including its source
+    data: str = ""  # name of the pairs that taught or chose it
+    fingerprint: str = ""  # of these pairs
+    seed: int | None = None  # of the split, if drawn for every seed
+    pieces: tuple[int, int] | None = None  # word pieces kept and total, if cut
+    long: int | None = None  # 95th percentile of training text lengths, in tokens
+    settings: dict[str, Any]
+    versions: dict[str, str]
+
+    @property
+    def place(self) -> str:
+        """Name the blocks: `layer 3 of 4`, or `blocks 1, 3 of 4`."""
+        return f"{place_in_words(self.layer, self.blocks)} of {self.depth}"
+
+    @property
+    def words(self) -> str:
+        """Describe the model for a list."""
+        pieces = "" if self.pieces is None else ", {:,} of {:,} word pieces".format(*self.pieces)
+        layers = layers_in_words(self.settings.get("layers", ())) if self.method == "combine" else ""
+        values = {"place": self.place, "layer": self.layer, "depth": self.depth, "data": self.data}
+        return f"{self.model}, {_WORDS[self.method].format(**values, pieces=pieces, layers=layers)}"
+
+    def has_budget_of(self, other: "Origin") -> bool:
+        """Tell if both were fine-tuned from one model with the same data and settings."""
+        ours, theirs = ((one.method, one.model, one.fingerprint, one.settings) for one in (self, other))
+        return self.method == "finetune" and ours == theirs
+
+
+def miniature_names() -> tuple[str, ...]:
+    """Return the names of the bundled encoders."""
+    return tuple(sorted(path.parent.name for path in _MINIATURES.glob("*/config.json")))
+
+
+def miniature_path(name: str) -> Path | None:
+    """Return the folder of the bundled encoder `name`, if any."""
+    return _MINIATURES / name if name in miniature_names() else None
+
+
+def default_reference(name: str) -> str | None:
+    """Return the bundled encoder to compare a bundled one with."""
+    return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of packages that models depend on."""
+    return {name: version(name) for name in ("truncate-kit", "torch", "transformers")}
+
+
+def model_folder(model: str | Path) -> Path | None:
+    """Return the folder of a model or graph, if the name is a path."""
+    place = real_path(local_path(model))
+    return place if place.is_dir() else place.parent if place.is_file() else None
+
+
+def read_origin(model: str | Path) -> Origin | None:
+    """Return the recorded origin of a model, if any."""
+    folder = model_folder(model)
+    return None if folder is None else read_or_pass_over(Origin.read, folder / ORIGIN_FILE)
+
+
+def was_trained(folder: Path) -> bool | None:
+    """Tell if a model was fine-tuned: sentence-transformers yes, a plain transformer no."""
+    origin = read_origin(folder)
+    if origin is not None:
+        return origin.trained
+    return (folder / MODULES).is_file() or (False if (folder / CONFIG).is_file() else None)
+
+
+def settings_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration values that vectors depend on."""
+    return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files that graphs depend on (no tokenizer, prompts, casing), by name."""
+    places = [folder]
+    if (folder / MODULES).is_file():
+        places += [folder / module["path"] for module in read_json(folder / MODULES)]
+    files = [folder / CONFIG, folder / MODULES]
+    for place in places:
+        safe = sorted(place.glob("*.safetensors"))
+        files += [place / CONFIG, *(safe or sorted(place.glob("*.bin")))]
+    return {str(file.relative_to(folder)): digest_in(folder, file) for file in dict.fromkeys(files) if file.is_file()}
+
+
+def model_digest(folder: Path) -> str:
+    """Return one SHA-256 over `model_digests`."""
+    return digest_of_values(model_digests(folder))
+
+
+def digest_in(folder: Path, file: Path) -> str:
+    """Return the SHA-256 of a file, of the configuration without its bookkeeping."""
+    if file != folder / CONFIG:
+        return digest_of(file)
+    return digest_of_values(settings_of(read_json(file)))
+
+
+def is_weights(name: str) -> bool:
+    """Tell if a file name is that of weights."""
+    return name.endswith(_WEIGHTS)
+
+
+# Words for places
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Join numbers by commas."""
+    return ", ".join(map(str, numbers))
+
+
+def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
+    """Write `blocks 1, 4, 6`, or with a depth `blocks 1, 4, 6 of 6`."""
+    of = "" if depth is None else f" of {depth}"
+    return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
+
+
+def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
+    """Write `layer 3`, or `blocks 1, 4, 6` for chosen blocks."""
+    return blocks_in_words(blocks[:layer]) if blocks and layer else f"layer {layer}"
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """Write "layer 1" or "layers 1, 2"."""
+    return f"layer{'s' * (len(layers) != 1)} {listed(layers)}"
+
+
+# Workspaces
 
 _OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every workspace
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
@@ -20,19 +204,12 @@ _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetu
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource(Result):
-    """A model by name, and options for reading texts."""
+class Source(Result):
+    """A model or pairs by name (by default the bundled pairs), and options for reading them."""
 
-    name: str
+    name: str = ""
     pooling: str | None = None
     max_length: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DataSource(Result):
-    """Pairs by name, by default the bundled set, and options for reading them."""
-
-    name: str | None = None
     columns: tuple[str, ...] | None = None
     scale: tuple[float, ...] | None = None
 
@@ -46,18 +223,17 @@ class Sources(Result):
         benched: Pairs or retrieval set of the last bench.
     """
 
-    model: ModelSource | None = None
-    data: DataSource = field(default_factory=DataSource)
+    model: Source | None = None
+    data: Source = field(default_factory=Source)
     queries: str | None = None
-    benched: DataSource | None = None
+    benched: Source | None = None
 
 
-Source = TypeVar("Source", ModelSource, DataSource)
 Kind = TypeVar("Kind", bound=Result)
 
 
 def _absolute(source: Source) -> Source:
-    if source.name not in (None, "bundled") and Path(source.name).exists():
+    if source.name not in ("", "bundled") and is_there(source.name):
         return replace(source, name=str(Path(source.name).resolve()))
     return source
 
@@ -88,7 +264,8 @@ class Workspace:
         """Resolve a model name in a result, relative to a folder above this workspace."""
         if local_path(name).is_absolute() or miniature_path(name) is not None:
             return name
-        return str(model_folder_above(name, self.folder) or name)
+        above = (str(place / name) for place in self.folder.absolute().parents)
+        return next((one for one in above if is_there(f"{one}/{CONFIG}") or is_there(f"{one}/{MODULES}")), name)
 
     def holds(self, model: str | Path) -> bool:
         """Tell if a model lies in the workspace."""
@@ -107,16 +284,16 @@ class Workspace:
         """Return what the last commands worked on."""
         return read_or_pass_over(Sources.read, self._sources) or Sources()
 
-    def remember(self, model: ModelSource | None, data: DataSource | None, queries: str | None = None) -> None:
+    def remember(self, model: Source | None, data: Source | None, queries: str | None = None) -> None:
         """Note the model, data and retrieval folder for the next command, except unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
-        if data is not None and data != DataSource():
+        if data is not None and data != Source():
             changes |= {"data": _absolute(data), "queries": None}
         if queries is not None:
             changes["queries"] = str(Path(queries).resolve())
         replace(self.remembered(), **changes).write(self._sources)
 
-    def remember_benched(self, data: DataSource | None) -> None:
+    def remember_benched(self, data: Source | None) -> None:
         """Note the data of a bench for the page."""
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
@@ -188,15 +365,10 @@ class Contents(Result):
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """List the contents; a nested workspace counts as other files."""
-    below, runs = _below(workspace), _runs(workspace)
+    runs = _runs(workspace)
     models = sorted({path.parent for path in workspace.folder.glob("*/config.json")})
     kept = {folder: size for folder in (workspace.graphs, workspace.distillation) if (size := _size(folder))}
     inside = {*models, *runs, *kept}
-    reports = [
-        path.relative_to(workspace.folder)
-        for path in below
-        if path.suffix in (".json", ".md", ".csv", ".png", ".html") and inside.isdisjoint(path.parents)
-    ]
     return Contents(
         folder=str(workspace.folder),
         models=tuple(
@@ -216,12 +388,18 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
                     "name" in record and record.get("store") == run.name
                     for record in read_records(run.parent / RECORDS_FILE)[0]
                 ),
-                waiting=len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run)),
+                waiting=_waits(run),
                 spare_bytes=sum(map(_size, _spare_of_run(run))),
             )
             for run in runs
         ),
-        reports=tuple(str(path) for path in reports if not any(part.endswith(".tmp") for part in path.parts)),
+        reports=tuple(
+            str(path.relative_to(workspace.folder))
+            for path in _below(workspace)
+            if path.suffix in (".json", ".md", ".csv", ".png", ".html")
+            and inside.isdisjoint(path.parents)
+            and ".tmp/" not in str(path)
+        ),
         kept={str(folder): size for folder, size in kept.items()},
         file_bytes=_size(workspace.folder),
         spare_bytes=sum(map(_size, _spare(workspace))),
@@ -274,14 +452,14 @@ def _runs(workspace: Workspace) -> list[Path]:
     return [path for path in folders if path.parent in beside or (_DIGEST.fullmatch(path.name) and _waits(path))]
 
 
-def _waits(run: Path) -> bool:
-    return any(run.glob("*.checkpoint")) or is_unfinished(run)
+def _waits(run: Path) -> int:
+    """Count what a run would continue."""
+    return len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run))
 
 
 def _spare(workspace: Workspace) -> Iterator[Path]:
-    if _is_own_folder(workspace.graphs):
-        yield from (path for path in workspace.graphs.iterdir()
-                    if _is_own_folder(path) and _DIGEST.fullmatch(path.name))  # fmt: skip
+    graphs = workspace.graphs.iterdir() if _is_own_folder(workspace.graphs) else ()
+    yield from (path for path in graphs if _is_own_folder(path) and _DIGEST.fullmatch(path.name))
     learning = any((workspace.folder / "trials").glob("*/blocks*.checkpoint")) or is_unfinished(workspace.distillation)
     if workspace.distillation.is_dir() and (workspace.folder / RESULT_FILES["distill"]).is_file() and not learning:
         yield workspace.distillation

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.files import name_without_folders, replacing
-from truncate_kit.core.origin import model_folder, read_origin
+from truncate_kit.core.workspace import model_folder, read_origin
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, splits_for
 
 if TYPE_CHECKING:

@@ -14,8 +14,17 @@ from torch import Tensor
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import Result
-from truncate_kit.core.statistics import LEVEL, RESAMPLES, draw_counts, interval, rank_correlations, tied
-from truncate_kit.core.vectors import TextEncoder, one_row_each, similarities
+from truncate_kit.core.vectors import (
+    LEVEL,
+    RESAMPLES,
+    TextEncoder,
+    draw_counts,
+    interval,
+    one_row_each,
+    rank_correlations,
+    similarities,
+    tied,
+)
 from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize

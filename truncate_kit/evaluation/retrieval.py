@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from truncate_kit.core.errors import UsageError, require
+from truncate_kit.core.errors import UsageError, counted, longer_texts, require
 from truncate_kit.core.hardware import check_threads
-from truncate_kit.core.origin import read_origin
 from truncate_kit.core.progress import ProgressOption, reporter, silent
 from truncate_kit.core.settings import Bounds, check_number
-from truncate_kit.core.vectors import TextEncoder, VectorFormat, VectorPrecision
-from truncate_kit.core.wording import counted, longer_texts, too_few
+from truncate_kit.core.vectors import TextEncoder, VectorFormat, VectorPrecision, too_few
+from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric, read_retrieval
 from truncate_kit.data.seen import seen_among
 from truncate_kit.evaluation.searching import (

@@ -11,8 +11,7 @@ from torch import Tensor
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.settings import Bounds, check_number
-from truncate_kit.core.statistics import RESAMPLES, draws, interval
-from truncate_kit.core.vectors import TextEncoder, VectorFormat
+from truncate_kit.core.vectors import RESAMPLES, TextEncoder, VectorFormat, draws, interval
 from truncate_kit.data.retrieval import RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt

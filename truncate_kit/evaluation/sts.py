@@ -3,9 +3,9 @@
 from collections.abc import Container, Sequence
 
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.core.origin import read_origin
 from truncate_kit.core.progress import ProgressOption, reporter
 from truncate_kit.core.vectors import StoredVectors, TextEncoder, VectorFormat
+from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks, distinct_texts
 from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import StsSet, find_sts, read_trained_pairs

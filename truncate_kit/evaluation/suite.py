@@ -16,7 +16,7 @@ Values = dict[str, int | float | None]
 
 def measured_digest(model: str) -> str | None:
     """Return the SHA-256 of a model folder's weights, configuration and modules."""
-    from truncate_kit.core.origin import model_digest
+    from truncate_kit.core.workspace import model_digest
 
     folder = local_path(model)
     return model_digest(folder) if folder.is_dir() else None

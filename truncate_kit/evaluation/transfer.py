@@ -23,12 +23,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_test_split
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.errors import DataError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
-from truncate_kit.core.wording import counted, listed
+from truncate_kit.core.workspace import listed
 from truncate_kit.data.seen import pair_key, seen_pairs
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct

@@ -11,13 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, failed_check, first_line, require
+from truncate_kit.core.errors import (
+    ModelError,
+    TruncateKitError,
+    UsageError,
+    counted,
+    failed_check,
+    first_line,
+    require,
+)
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
-from truncate_kit.core.hardware import usable_cores, without_autocast
-from truncate_kit.core.origin import model_digests, versions
-from truncate_kit.core.precisions import GRAPH_FILES, PRECISIONS, Precision, Target
+from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, Target, usable_cores, without_autocast
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.wording import counted
+from truncate_kit.core.workspace import model_digests, versions
 from truncate_kit.data.pairs import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import (

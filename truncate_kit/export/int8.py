@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import DataError, failed_check, require
+from truncate_kit.core.errors import DataError, failed_check, in_points, require
 from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.wording import in_points
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Feeds, save_graph, watching

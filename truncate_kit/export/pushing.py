@@ -9,8 +9,8 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from yaml import YAMLError
 
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, first_line
-from truncate_kit.core.origin import ORIGIN_FILE, RESULT_FILES
-from truncate_kit.core.precisions import GRAPH_FILES
+from truncate_kit.core.hardware import GRAPH_FILES
+from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES
 from truncate_kit.data.seen import SEEN_FILE
 
 # Locks, half-written files, records with local paths, and keys of training pairs.

@@ -4,23 +4,22 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError
+from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError, known_name
 from truncate_kit.core.files import digest_of
-from truncate_kit.core.hardware import multiplies_narrow
-from truncate_kit.core.origin import is_weights, model_digests
-from truncate_kit.core.precisions import (
+from truncate_kit.core.hardware import (
     EXPORT_RECORD,
     GRAPH_FILES,
     PRECISIONS,
     Precision,
     Target,
-    check_graph_precision,
     check_target,
+    multiplies_narrow,
     other_graph,
     precisions_for,
 )
 from truncate_kit.core.results import Result, sealed, unsealed
 from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
+from truncate_kit.core.workspace import is_weights, model_digests
 
 EMBED_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB
 REPORT_FILE = EXPORT_RECORD
@@ -241,7 +240,7 @@ def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
     """Find a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
     usual = suited_precision(folder, device) or precisions_for(device)[0]
-    chosen = usual if precision is None else check_graph_precision(precision)
+    chosen = usual if precision is None else known_name("export precision", precision, GRAPH_FILES)
     graph = folder / GRAPH_FILES[chosen]
     if not graph.is_file():
         hint = f"Make one with {export_call(chosen)}, and name the folder that it writes."

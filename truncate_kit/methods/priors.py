@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.errors import DataError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import listed_texts
-from truncate_kit.core.wording import counted
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches

@@ -24,7 +24,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from truncate_kit.core.errors import ModelError, UsageError, first_line, known_name
 from truncate_kit.core.files import is_there, local_path, read_json
 from truncate_kit.core.hardware import select_device
-from truncate_kit.core.origin import miniature_names, miniature_path, was_trained
+from truncate_kit.core.workspace import miniature_names, miniature_path, was_trained
 from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of

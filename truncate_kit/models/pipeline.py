@@ -18,8 +18,8 @@ from transformers.utils import logging
 
 from truncate_kit.core.errors import ModelError, TruncateKitError, first_line
 from truncate_kit.core.files import local_path, read_json, real_path, replacing, write_json
-from truncate_kit.core.origin import ORIGIN_FILE, Origin, model_digests
-from truncate_kit.core.precisions import EXPORT_RECORD, GRAPH_FILES
+from truncate_kit.core.hardware import EXPORT_RECORD, GRAPH_FILES
+from truncate_kit.core.workspace import ORIGIN_FILE, Origin, model_digests
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
 from truncate_kit.models.encoder import POOLING_MODES, BlockNetworks, Encoder, LayerHeads, Pooler

@@ -28,8 +28,8 @@ from truncate_kit.core.files import (
     unfinished,
     write_text,
 )
-from truncate_kit.core.origin import Method, Origin, settings_of, versions
 from truncate_kit.core.results import FORMAT, RECORDS_FILE, Result, append_records, check_format, read_records
+from truncate_kit.core.workspace import Method, Origin, settings_of, versions
 from truncate_kit.models.encoder import Encoder, TextReader
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import read_weights, save_encoder, write_module

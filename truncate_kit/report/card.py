@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
+from truncate_kit.core.errors import capitalized, harmless
 from truncate_kit.core.files import is_there, replacing, write_text
-from truncate_kit.core.origin import Origin, miniature_path
 from truncate_kit.core.results import VERSION
-from truncate_kit.core.wording import capitalized, harmless, in_markdown, listed, place_in_words, points
-from truncate_kit.report.view import Table, overlap_warning, view_of
+from truncate_kit.core.workspace import Origin, listed, miniature_path, place_in_words
+from truncate_kit.report.view import Table, in_markdown, overlap_warning, points, view_of
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits

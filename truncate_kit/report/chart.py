@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from truncate_kit.core.errors import harmless
 from truncate_kit.core.files import replacing
-from truncate_kit.core.wording import harmless
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
 
 ABREAST = 3  # panels

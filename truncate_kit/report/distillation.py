@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.core.precisions import PRECISIONS
-from truncate_kit.core.wording import blocks_in_words, counted, in_points, listed, longer_texts, with_interval
+from truncate_kit.core.errors import counted, in_points, longer_texts
+from truncate_kit.core.hardware import PRECISIONS
+from truncate_kit.core.workspace import blocks_in_words, listed
 from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def texts_in_words(texts: dict[str, int]) -> str:
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:
     """Write the correlation with its interval."""
-    return None if agreement is None else with_interval(agreement.correlation, (agreement.low, agreement.high))
+    return None if agreement is None else _with_interval(agreement.correlation, (agreement.low, agreement.high))
 
 
 def choice(result: DistillResult) -> str:
@@ -125,7 +126,7 @@ def choice(result: DistillResult) -> str:
     within = in_points(result.budget.within or 0)
     said = (
         f"Chosen: {counted(len(result.chosen), 'block')} of {result.depth} ({listed(result.chosen)}), "
-        f"{with_interval(result.speedup, student.speedup_interval)} times the texts a second"
+        f"{_with_interval(result.speedup, student.speedup_interval)} times the texts a second"
     )
     if agreement is not None:
         chance = 100 * NEAR / (agreement.num_texts - 1)
@@ -160,8 +161,10 @@ def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
         "speedup": f"The best graph that is {budget.speedup} times as fast as the full float32 one",
         "megabytes": f"The best graph of at most {budget.megabytes} MB",
     }[budget.kind]
-    speedup = with_interval(taken.texts_per_second / result.frontier[0].texts_per_second, taken.speedup_interval)
-    said = f"{asked}: {_named(taken)}; {speedup} × the speed, score {with_interval(taken.score, taken.interval, '.2f')}"
+    speedup = _with_interval(taken.texts_per_second / result.frontier[0].texts_per_second, taken.speedup_interval)
+    said = (
+        f"{asked}: {_named(taken)}; {speedup} × the speed, score {_with_interval(taken.score, taken.interval, '.2f')}"
+    )
     if taken.agreement is not None:
         said += f", agreement {agreement_in_words(taken.agreement)} on held-out texts"
     other = f" Saved: {blocks_in_words(result.chosen)}; `blocks` saves others."
@@ -180,7 +183,7 @@ def sizes_table(result: DistillResult) -> Table:
         result.candidates,
         {
             "blocks": lambda row: listed(row.blocks) + " (full model)" * (row is full),
-            "without training": lambda row: with_interval(row.untrained or 0.0, row.interval, ".2f"),
+            "without training": lambda row: _with_interval(row.untrained or 0.0, row.interval, ".2f"),
             "after learning": lambda row: row.score if row.scores else None,
             "agreement": lambda row: agreement_in_words(row.agreement),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.0f} %",
@@ -283,3 +286,8 @@ def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
 
 def _named(row: LeanModel) -> str:
     return f"{counted(len(row.blocks), 'block')} in {row.precision}, {row.dims} dimensions, {row.words:,} words"
+
+
+def _with_interval(value: float, ends: tuple[float, float] | None, form: str = ".1f") -> str:
+    """Write a number with its interval: "97.0 [96.5, 97.5]"."""
+    return format(value, form) + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")

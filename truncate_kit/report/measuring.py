@@ -5,12 +5,25 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bench.result import BACKENDS, BASE, GRAPH, BenchedModel, BenchReport, percentile
-from truncate_kit.core.precisions import PRECISIONS
+from truncate_kit.core.errors import counted
+from truncate_kit.core.hardware import PRECISIONS
+from truncate_kit.core.vectors import FEWEST_COMPARED, VectorFormat, too_few
 from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
-from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.wording import FEWEST_COMPARED, counted, number, too_few
 from truncate_kit.export.record import ExportReport
-from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Cell, Column, Plot, Series, Table, View, rough_speeds
+from truncate_kit.report.view import (
+    BLUE,
+    GREY,
+    INK,
+    VERMILION,
+    Cell,
+    Column,
+    Plot,
+    Series,
+    Table,
+    View,
+    number,
+    rough_speeds,
+)
 
 if TYPE_CHECKING:
     from truncate_kit.evaluation.suite import Score, SuiteReport

@@ -16,12 +16,20 @@ from markupsafe import Markup, escape
 
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BASE, BenchReport
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
-from truncate_kit.core.origin import RESULT_FILES, Method, Origin, miniature_path, read_origin
 from truncate_kit.core.results import VERSION, Result, files_at
-from truncate_kit.core.wording import capitalized, counted, harmless, too_few
-from truncate_kit.core.workspace import DataSource, Workspace, read_result
+from truncate_kit.core.vectors import too_few
+from truncate_kit.core.workspace import (
+    RESULT_FILES,
+    Method,
+    Origin,
+    Source,
+    Workspace,
+    miniature_path,
+    read_origin,
+    read_result,
+)
 from truncate_kit.evaluation import SUITES
 from truncate_kit.evaluation.suite import SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
@@ -101,7 +109,7 @@ class Run:
     def bench_command(self) -> str:
         """Return the bench command with the last data, or a placeholder for pairs."""
         last = self.workspace.remembered()
-        data, alone = last.benched or DataSource(), self.made and self.made.method not in ("cut", "finetune", "distill")
+        data, alone = last.benched or Source(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
         if last.queries is None and self.says_little((last.benched or last.data).name or "bundled"):
             return self.command("bench", *words, "--data", PAIRS)

@@ -7,8 +7,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.core.errors import counted
 from truncate_kit.core.files import write_text
-from truncate_kit.core.wording import counted, in_markdown, points
 from truncate_kit.methods.study.result import (
     CKARow,
     StudyResult,
@@ -33,6 +33,8 @@ from truncate_kit.report.view import (
     Series,
     Table,
     View,
+    in_markdown,
+    points,
 )
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"

@@ -8,23 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.core.wording import (
-    NONE,
-    blocks_in_words,
-    capitalized,
-    counted,
-    layers_in_words,
-    listed,
-    number,
-    place_in_words,
-    points,
-)
+from truncate_kit.core.errors import capitalized, counted
+from truncate_kit.core.workspace import blocks_in_words, layers_in_words, listed, place_in_words
 from truncate_kit.report.view import (
     BLUE,
     GREEN,
     GREY,
     INK,
     LAYERS,
+    NONE,
     ORANGE,
     PURPLE,
     SKY,
@@ -34,13 +26,15 @@ from truncate_kit.report.view import (
     Series,
     Table,
     View,
+    number,
     overlap_warning,
+    points,
     ring,
 )
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import LayerProfile
-    from truncate_kit.core.statistics import Span
+    from truncate_kit.core.vectors import Span
     from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
     from truncate_kit.methods.frozen.settings import FrozenReport

@@ -8,9 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from truncate_kit.core.hardware import QUIET
-from truncate_kit.core.precisions import GRAPH_FILES
-from truncate_kit.core.wording import NONE, counted, in_markdown, number, points
+from truncate_kit.core.errors import counted, harmless
+from truncate_kit.core.hardware import GRAPH_FILES, QUIET
 
 if TYPE_CHECKING:
     from truncate_kit.core.workspace import Contents
@@ -24,6 +23,23 @@ Column = str | Callable[[Any], Cell]
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY, INK = "#777777", "#000000"
 LAYERS = "layer (0 = embeddings)"
+NONE = "–"
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """Write a number, or a dash."""
+    return NONE if value is None else format(value, form)
+
+
+def points(mean: float | None, deviation: float | None = None) -> str:
+    """Write a score in points with its standard deviation, or a dash."""
+    return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
+def in_markdown(text: str) -> str:
+    """Escape text for one line of Markdown: no cell, link or HTML."""
+    plain = harmless(" ".join(text.split()))
+    return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
 
 @dataclass(frozen=True, slots=True)

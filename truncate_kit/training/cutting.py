@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.results import Result
+from truncate_kit.core.workspace import RESULT_FILES
 
 if TYPE_CHECKING:
     from truncate_kit.models.encoder import Encoder

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from truncate_kit.core.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
+from truncate_kit.core.vectors import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PlacedPairs
 from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of_lengths, pair_similarities
 from truncate_kit.models.encoder import Batch, Encoder, length_batches, original_order

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import DataError
-from truncate_kit.core.wording import counted
+from truncate_kit.core.errors import DataError, counted
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.retrieval import (
     FEWEST_QUERIES,

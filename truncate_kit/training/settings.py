@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError
-from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
 from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED

@@ -14,7 +14,6 @@ from tests.support.files import pairs_file
 from tests.support.killing import killed
 from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import DataError, ModelError, UsageError
-from truncate_kit.core.wording import points
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.plan import read_study
@@ -26,7 +25,7 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
-from truncate_kit.report.view import view_of
+from truncate_kit.report.view import points, view_of
 from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit_cli.app import main
 

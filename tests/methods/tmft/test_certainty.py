@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
-from truncate_kit.core.statistics import DRAWS
+from truncate_kit.core.vectors import DRAWS
 from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.result import (

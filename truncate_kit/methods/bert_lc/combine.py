@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError, counted
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.wording import FEWEST_COMPARED, counted
+from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, split_pairs
 from truncate_kit.methods.bert_lc.search import (
     BestSubsets,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import DATA, LAYERS, Bounds, check_settings, setting
-from truncate_kit.core.statistics import Span
+from truncate_kit.core.vectors import Span
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")

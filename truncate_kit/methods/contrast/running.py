@@ -9,9 +9,9 @@ from typing import Any
 
 from truncate_kit.core.errors import DataError, DivergedError
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.statistics import Span
+from truncate_kit.core.vectors import Span
+from truncate_kit.core.workspace import RESULT_FILES
 from truncate_kit.data.pairs import PairSet, PairSplits
 from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.data.triplets import TripletSet

@@ -5,7 +5,7 @@ from operator import not_
 from typing import Literal, get_args
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
     BATCH,

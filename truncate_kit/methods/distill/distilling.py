@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.errors import DataError, ModelError, TruncateKitError, UsageError
+from truncate_kit.core.errors import DataError, ModelError, TruncateKitError, UsageError, counted
 from truncate_kit.core.files import local_path, unfinished
-from truncate_kit.core.origin import RESULT_FILES
+from truncate_kit.core.hardware import precisions_for
 from truncate_kit.core.parallel import Engine
-from truncate_kit.core.precisions import precisions_for
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.statistics import RESAMPLES, Array, draws, interval
-from truncate_kit.core.wording import counted, listed
+from truncate_kit.core.vectors import RESAMPLES, Array, draws, interval
+from truncate_kit.core.workspace import RESULT_FILES, listed
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen

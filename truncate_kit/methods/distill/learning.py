@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.core.errors import MissingExtraError, ModelError, UsageError, too_few_texts
+from truncate_kit.core.hardware import GRAPH_FILES
 from truncate_kit.core.parallel import Engine, Send
-from truncate_kit.core.precisions import GRAPH_FILES
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
-from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of

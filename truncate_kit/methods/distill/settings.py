@@ -8,7 +8,7 @@ from operator import ge
 from typing import Literal
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
     BATCH,
@@ -26,7 +26,7 @@ from truncate_kit.core.settings import (
     check_settings,
     setting,
 )
-from truncate_kit.core.wording import too_few
+from truncate_kit.core.vectors import too_few
 from truncate_kit.training.cutting import VocabularyCut
 from truncate_kit.training.settings import PRECISION_HELP
 

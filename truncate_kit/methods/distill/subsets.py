@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.core.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted, lasting
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
-from truncate_kit.core.wording import counted, lasting
 from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config

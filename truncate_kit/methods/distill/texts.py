@@ -15,12 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from truncate_kit.core.errors import DataError, LayerOutOfRangeError, TruncateKitError
+from truncate_kit.core.errors import DataError, LayerOutOfRangeError, TruncateKitError, counted
 from truncate_kit.core.files import replacing
-from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.wording import counted
-from truncate_kit.core.workspace import Workspace, read_result
+from truncate_kit.core.workspace import RESULT_FILES, Workspace, read_result
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from truncate_kit.core.errors import DataError, DivergedError, ModelError, UsageError
+from truncate_kit.core.errors import DataError, DivergedError, ModelError, UsageError, counted
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.wording import counted
+from truncate_kit.core.workspace import RESULT_FILES
 from truncate_kit.data.pairs import PairSet, PairSplits, PlacedPairs, distinct_texts, splits_for
 from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.evaluation.graded import spearman

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
     BATCH,
@@ -24,7 +24,7 @@ from truncate_kit.core.settings import (
     setting,
     whole_numbers,
 )
-from truncate_kit.core.statistics import Span
+from truncate_kit.core.vectors import Span
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, capitalized
 from truncate_kit.core.files import local_path
-from truncate_kit.core.origin import RESULT_FILES
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import TrialWatcher, WatchOption, watcher_of
-from truncate_kit.core.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized, place_in_words
+from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES
+from truncate_kit.core.workspace import RESULT_FILES, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
 from truncate_kit.methods.tmft.result import Certainty, SweepResult, certainty

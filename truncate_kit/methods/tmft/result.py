@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.results import Result
-from truncate_kit.core.statistics import interval
-from truncate_kit.core.wording import place_in_words
+from truncate_kit.core.vectors import interval
+from truncate_kit.core.workspace import place_in_words
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.settings import TrainingSettings, Trial
 

@@ -7,7 +7,7 @@ significantly better than the paper's, the best dev score (`benchmarks/pick`).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, in_points
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
     LAYERS,
@@ -19,7 +19,6 @@ from truncate_kit.core.settings import (
     seeds_setting,
     setting,
 )
-from truncate_kit.core.wording import in_points
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
 DEFAULT_RULE = "best-dev"

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DivergedError, UsageError
+from truncate_kit.core.errors import DivergedError, UsageError, counted
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
-from truncate_kit.core.statistics import Span
-from truncate_kit.core.wording import counted
+from truncate_kit.core.vectors import Span
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
