@@ -33,7 +33,7 @@ from truncate_kit.evaluation.searching import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.store import Digest, encoder_digest
+from truncate_kit.models.store import encoder_digest, sha256_of
 from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
@@ -109,8 +109,6 @@ def profile(
     if retrieval is not None:
         measured["searched"] = _search(encoder, read, retrieval, held, states)
         measured["num_queries"] = len(retrieval.queries)
-    texts_digest = Digest()
-    texts_digest.add(*sorted(distinct))
     return LayerProfile(
         model=encoder.name,
         reference=None if reference is None else reference.name,
@@ -135,7 +133,7 @@ def profile(
         labels=labels,
         full_depth=full_depth,
         encoder_digest=digest,
-        texts_digest=texts_digest.hexdigest(),
+        texts_digest=sha256_of(sorted(distinct)),
         **measured,
     )
 

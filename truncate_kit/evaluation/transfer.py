@@ -36,7 +36,7 @@ from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, 
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense
-from truncate_kit.models.store import Digest, RunStore
+from truncate_kit.models.store import RunStore, in_order, sha256_of, weight_parts
 from truncate_kit.models.truncation import iter_states, layer_states
 
 Rows = NDArray[np.int64]
@@ -367,10 +367,8 @@ def _key(task: Task, settings: TransferSettings) -> str:
     """Return the SHA-256 of all else that a division's scores depend on."""
     tensors = {name: getattr(task, name) for name in ("as_is", "states", "cls", "first", "second")}
     kept = {name: value for name, value in tensors.items() if value is not None}
-    digest = Digest()
-    digest.add_weights({"labels": torch.from_numpy(task.labels), **kept})
-    digest.add_values(replace(settings, fractions=(1.0,), splits=1).to_dict())
-    return digest.hexdigest()
+    values = in_order(replace(settings, fractions=(1.0,), splits=1).to_dict())
+    return sha256_of((*weight_parts({"labels": torch.from_numpy(task.labels), **kept}), values))
 
 
 def _score(

@@ -1,5 +1,6 @@
 """Encode a file of texts to vectors in flat memory; a killed run can be resumed."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -27,7 +28,7 @@ from truncate_kit.export.record import check_bits
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, read_pipeline
-from truncate_kit.models.store import Digest, StoredRows, encoder_digest
+from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
 CHUNK = 4096  # rows: fill all cores, and take seconds to do again
 _STEP = 100_000  # texts between two reports of progress
@@ -102,7 +103,7 @@ def encode_file(
         with run_lock(work):
             stored = _rows_of(work, job, form)
             resumed = count - sum(min(chunk, count - start) for start in stored.missing)
-            texts, seen = iter_rows(source, column=column), Digest()
+            texts, seen = iter_rows(source, column=column), hashlib.sha256()
             missing, cut, done = set(stored.missing), 0, resumed
             chunks = (part for part in _chunks(texts, job, seen) if part.start in missing)
             for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, lambda _: None):
@@ -143,9 +144,9 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
 
 
 def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
-    count, digest = 0, Digest()
+    count, digest = 0, hashlib.sha256()
     for count, text in enumerate(texts, start=1):
-        digest.add(text)
+        add_parts(digest, text)
         if count % _STEP == 0:
             progress("Counting texts", count, count + 1)  # the total is unknown yet
     progress("Counting texts", count, count)
@@ -192,12 +193,12 @@ class Chunk:
         return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
 
 
-def _chunks(texts: Iterator[str], job: dict[str, Any], digest: Digest) -> Iterator[Chunk]:
+def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") -> Iterator[Chunk]:
     """Yield whole chunks, and add their texts to `digest`."""
     for start in range(0, job["num_texts"], job["chunk"]):
         wanted = min(job["chunk"], job["num_texts"] - start)
         chunk = Chunk(start, list(islice(texts, wanted)))
-        digest.add(*chunk.texts)
+        add_parts(digest, *chunk.texts)
         if len(chunk.texts) == wanted:
             yield chunk
 

@@ -21,7 +21,7 @@ from truncate_kit.core.errors import (
     known_name,
     require,
 )
-from truncate_kit.core.files import local_path
+from truncate_kit.core.files import digest_of, local_path
 from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
 from truncate_kit.core.settings import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, paired_rows
@@ -30,7 +30,7 @@ from truncate_kit.export.record import ExportReport, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
 from truncate_kit.models.loading import check_unreplaced, load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import read_pipeline
-from truncate_kit.models.store import Digest
+from truncate_kit.models.store import reader_parts, sha256_of
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -285,12 +285,8 @@ class OnnxEncoder:
     def digest(self) -> str:
         """Return the SHA-256 of graph and tokenizer. Raises as `check_unreplaced`."""
         self.check_unreplaced()
-        digest = Digest()
-        for file in graph_files(self._place):
-            digest.add_file(file)
-        if self.reader is not None:
-            digest.add_reader(self.reader)
-        return digest.hexdigest()
+        reading = () if self.reader is None else reader_parts(self.reader)
+        return sha256_of((*map(digest_of, graph_files(self._place)), *reading))
 
     def _opened(self, threads: int) -> Any:
         return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)

@@ -20,7 +20,7 @@ from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.models.loading import resolve
 from truncate_kit.models.pipeline import quiet_transformers, read_pipeline
-from truncate_kit.models.store import Digest, RunStore, run_key
+from truncate_kit.models.store import RunStore, run_key, sha256_of, weight_parts
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Ids, TextRows
@@ -74,9 +74,7 @@ def masked_head_digest(encoder: Encoder) -> str:
     """Return the SHA-256 of the checkpoint's head; a new one follows from encoder and seed."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
-    digest = Digest()
-    digest.add_weights(head.model.state_dict() if head.pretrained else {})
-    return digest.hexdigest()
+    return sha256_of(weight_parts(head.model.state_dict() if head.pretrained else {}))
 
 
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:

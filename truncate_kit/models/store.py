@@ -1,14 +1,12 @@
 """Store runs, so that killed work continues to the same result."""
 
-import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import UsageError, cannot_write
 from truncate_kit.core.files import (
+    digest_of,
     local_path,
     real_path,
     remove_leftovers,
@@ -39,6 +38,7 @@ _logger = logging.getLogger(__name__)
 _DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of files outside models
 Record = TypeVar("Record", bound=Result)
 Weights = TypeVar("Weights")
+Part = str | bytes | memoryview
 
 
 def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
@@ -66,87 +66,68 @@ _TOKENIZER_BOOKKEEPING = {
 }  # fmt: skip
 
 
-class Digest:
-    """Hash parts with SHA-256, each after its size."""
-
-    def __init__(self) -> None:
-        self._sha = hashlib.sha256()
-
-    def add(self, *parts: str | bytes | memoryview) -> None:
-        """Add texts or bytes."""
-        for part in parts:
-            data = part.encode() if isinstance(part, str) else part
-            self._sha.update(f"{len(data)} ".encode())
-            self._sha.update(data)
-
-    def add_values(self, values: Any) -> None:
-        """Add JSON values without key order and kind of sequence."""
-        self.add(_in_order(values))
-
-    def add_file(self, file: Path) -> None:
-        """Add a file's content."""
-        with file.open("rb") as stream:
-            self.add(hashlib.file_digest(stream, "sha256").digest())
-
-    def add_weights(self, weights: dict[str, Tensor]) -> None:
-        """Add names, types, shapes and bytes, by name."""
-        for name, weight in sorted(weights.items()):
-            self.add(name, str(weight.dtype), repr(tuple(weight.shape)))
-            self.add(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    def add_reader(self, reader: TextReader) -> None:
-        """Add all that token ids depend on, and prompts."""
-        self.add_values([reader.max_length, reader.lower_case])
-        prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
-        default = reader.settings.get("default_prompt_name")
-        self.add_values([prompts, default if default in prompts else None])
-        tokenizer = reader.tokenizer
-        self.add_values([tokenizer.special_tokens_map, tokenizer.truncation_side])
-        self.add_values(bool(getattr(tokenizer, "split_special_tokens", False)))
-        if tokenizer.is_fast:
-            self.add(_serialised(cast(Any, tokenizer).backend_tokenizer.to_str()))
-            return
-        settings = {
-            name: value
-            for name, value in tokenizer.init_kwargs.items()
-            if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
-        }
-        self.add_values([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
-        with tempfile.TemporaryDirectory() as folder:  # writes every kind of vocabulary
-            for file in sorted(tokenizer.save_vocabulary(folder)):
-                self.add_file(Path(file))
-
-    def hexdigest(self) -> str:
-        """Return 64 hexadecimal digits."""
-        return self._sha.hexdigest()
+def add_parts(sha: "hashlib._Hash", *parts: Part) -> None:
+    """Hash parts, each after its size."""
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        sha.update(f"{len(data)} ".encode())
+        sha.update(data)
 
 
-def _in_order(values: Any) -> str:
+def sha256_of(parts: Iterable[Part]) -> str:
+    """Return the SHA-256 of parts and their sizes, 64 hexadecimal digits."""
+    sha = hashlib.sha256()
+    for part in parts:
+        add_parts(sha, part)
+    return sha.hexdigest()
+
+
+def in_order(values: Any) -> str:
+    """Return JSON without key order and kind of sequence."""
     return json.dumps(values, sort_keys=True, default=repr)
 
 
-# Vocabularies take longer than small weights.
-@functools.lru_cache(maxsize=8)
-def _serialised(tokenizer: str) -> bytes:
-    state = json.loads(tokenizer)
-    kept = {name: part for name, part in state.items() if name not in ("truncation", "padding")}  # set by each call
-    return _in_order(kept).encode()
+def weight_parts(weights: dict[str, Tensor]) -> Iterator[Part]:
+    """Yield names, types, shapes and bytes, by name."""
+    for name, weight in sorted(weights.items()):
+        yield from (name, str(weight.dtype), repr(tuple(weight.shape)))
+        yield weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def reader_parts(reader: TextReader) -> Iterator[Part]:
+    """Yield all that token ids depend on, and prompts."""
+    prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
+    default, tokenizer = reader.settings.get("default_prompt_name"), cast(Any, reader.tokenizer)
+    yield in_order([reader.max_length, reader.lower_case, prompts, default if default in prompts else None])
+    yield in_order([tokenizer.special_tokens_map, tokenizer.truncation_side])
+    yield in_order(bool(getattr(tokenizer, "split_special_tokens", False)))
+    if tokenizer.is_fast:
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        each_call = ("truncation", "padding")
+        yield in_order({name: part for name, part in state.items() if name not in each_call})
+        return
+    settings = {
+        name: value
+        for name, value in tokenizer.init_kwargs.items()
+        if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
+    }
+    yield in_order([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder, tokenizer.get_vocab()])
 
 
 def encoder_digest(encoder: Encoder) -> str:
     """Return the SHA-256 over all that vectors and training depend on, also after a reload."""
-    digest = Digest()
-    digest.add_values(settings_of(encoder.backbone.config.to_dict()))
-    digest.add_values([encoder.pooling, encoder.combination])
+    return sha256_of(_encoder_parts(encoder))
+
+
+def _encoder_parts(encoder: Encoder) -> Iterator[Part]:
+    yield in_order(settings_of(encoder.backbone.config.to_dict()))
+    yield in_order([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
-        # Kinds and plain public values of all modules.
         inside = [] if part is None else part.named_modules()
-        kinds = [(name, type(inner).__name__, _public(inner)) for name, inner in inside]
-        digest.add_values(None if part is None else kinds)
-    digest.add_weights(encoder.state_dict())
+        yield in_order([(name, type(module).__name__, _public(module)) for name, module in inside])
+    yield from weight_parts(encoder.state_dict())
     if encoder.tokenizer is not None:
-        digest.add_reader(encoder.reader)
-    return digest.hexdigest()
+        yield from reader_parts(encoder.reader)
 
 
 def _public(module: nn.Module) -> dict[str, Any]:
@@ -155,18 +136,13 @@ def _public(module: nn.Module) -> dict[str, Any]:
 
 def folder_digest(folder: Path) -> str:
     """Return the SHA-256 of all files in a folder, with their names."""
-    digest = Digest()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.add(str(file.relative_to(folder)))
-        digest.add_file(file)
-    return digest.hexdigest()
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return sha256_of(part for file in files for part in (str(file.relative_to(folder)), digest_of(file)))
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:
     """Return the SHA-256 of all that runs depend on."""
-    digest = Digest()
-    digest.add(encoder_digest(encoder), *parts)
-    return digest.hexdigest()
+    return sha256_of((encoder_digest(encoder), *parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +252,7 @@ class RunStore:
         return name in self._whole
 
     def _digest(self, name: str) -> str:
-        digest = Digest()
-        digest.add(self.key, name, folder_digest(self.weights(name)))
-        return digest.hexdigest()
+        return sha256_of((self.key, name, folder_digest(self.weights(name))))
 
     def _seal(self, name: str) -> Path:
         return self.folder / f"{name}.sha256"

@@ -23,7 +23,7 @@ from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.store import Digest, encoder_digest
+from truncate_kit.models.store import add_parts, encoder_digest
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.examples import Ids
 
@@ -123,8 +123,8 @@ def store_texts(
     Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
     """
     exclude, number = {_compared(text) for text in raw.exclude}, Counter[str]()
-    lengths, digest, longest, seen = list[int](), Digest(), encoder.max_length, set[bytes]()
-    digest.add(encoder_digest(encoder))
+    lengths, digest, longest, seen = list[int](), hashlib.sha256(), encoder.max_length, set[bytes]()
+    add_parts(digest, encoder_digest(encoder))
 
     def distinct(texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
@@ -150,7 +150,7 @@ def store_texts(
                         lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                         np.asarray(ids, dtype=np.int32).tofile(tokens)
                         lengths.append(len(ids))
-                        digest.add(names[0], text)
+                        add_parts(digest, names[0], text)
                     progress("Reading texts", len(lengths), len(lengths) + 1)
         count = len(lengths)
         if count < FEWEST_TEXTS or count == number["queries"]:

@@ -16,7 +16,7 @@ from truncate_kit.evaluation.graded import Evaluation, correlate
 from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, LayerHeads, ScoreKind
 from truncate_kit.models.pipeline import WEIGHTS_FILE, write_module
-from truncate_kit.models.store import Digest, StoredRows, encoder_digest
+from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
 from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import TrainingRun
 
@@ -43,10 +43,8 @@ def cached_states(
     States (n, L, d) are float32, read-only and memory-mapped. A killed run continues, with the same bytes. Raises
     `FileProblemError` if `folder` is not writable or in use, `UsageError` if the disk is too small.
     """
-    digest = Digest()
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
-    digest.add("states", encoder_digest(encoder), str(chunk), *(["raw"] if raw else []), *texts)
-    key = digest.hexdigest()
+    key = sha256_of(("states", encoder_digest(encoder), str(chunk), str(raw), *texts))
     entry, shape = folder / key[:16], (len(texts), encoder.depth, encoder.width)
     with run_lock(entry):
         row_bytes = 4 * shape[1] * shape[2]
