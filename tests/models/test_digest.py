@@ -14,9 +14,9 @@ from transformers import BertJapaneseTokenizer
 from tests.support.families import SPECIAL, TINY_CONFIGS, WORDS
 from tests.support.heads import make_heads
 from tests.support.word_pieces import make_splitting, sentences
-from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
+from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Dense, LayerNorm, Normalize, save_encoder
+from truncate_kit.models.pipeline import Dense, Normalize, save_encoder
 from truncate_kit.models.store import encoder_digest
 
 # All fields of a configuration that may differ between two models of the same vectors and the same training.
@@ -99,14 +99,14 @@ CHANGES = {
     "combination": lambda encoder: encoder.combine_layers((1, 3)),
     "another combination": lambda encoder: encoder.combine_layers((0, 3)),
     "attention": lambda encoder: encoder.pool_with(_seeded(LayerAttentionPooling, 16)),
-    "concatenated": lambda encoder: encoder.pool_with(ConcatPooling()),
+    "concatenated": _set(pooling="concat"),
     "maximum over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3))),
     "other layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(2, 3))),
     "mean over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), over="mean")),
     "first tokens": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), tokens="cls")),
     "unit length": _set(tail=nn.ModuleList([Normalize()])),
     "dense": lambda encoder: setattr(encoder, "tail", _tail()),
-    "norm": _set(tail=nn.ModuleList([LayerNorm(16)])),
+    "norm": _set(tail=nn.ModuleList([nn.LayerNorm(16)])),
     "heads": _set(heads=make_heads()),
     "other codes": _set(heads=make_heads(codes=(3, 5, 3))),
     "truncation side": _truncate_left,
@@ -141,7 +141,7 @@ def _seeded(kind, *arguments, **options):
 
 def _tail(**options):
     settings = {"bias": True, "activation": "Tanh"} | options
-    return nn.ModuleList([_seeded(Dense, 16, 8, **settings), LayerNorm(8), Normalize()])
+    return nn.ModuleList([_seeded(Dense, 16, 8, **settings), nn.LayerNorm(8), Normalize()])
 
 
 POOLERS = [
@@ -154,7 +154,7 @@ POOLERS = [
 
 def test_settings_of_modules_count_where_the_weights_are_the_same(tiny_folder):
     encoder, loose, raw = load_encoder(tiny_folder("bert")), _tail(), make_heads()
-    loose[1].norm.eps, raw.raw = 0.1, True
+    loose[1].eps, raw.raw = 0.1, True
     poolers = [_seeded(LayerPooling if "layers" in one else LayerAttentionPooling, 16, **one) for one in POOLERS]
     tails = [_tail(), _tail(activation="GELU"), _tail(bias=False), loose, _tail()[:2]]
     heads = [make_heads(kind="exp"), make_heads(kind="sigmoid"), raw]

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.families import plain_states
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling
+from truncate_kit.models.layer_pooling import LayerAttentionPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, save_encoder
 from truncate_kit.models.truncation import truncate
@@ -136,7 +136,7 @@ def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tm
 def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     encoder, other = (truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 1) for pooling in ("cls", "mean"))
     cls, mean = encoder.vectors(TEXTS), other.vectors(TEXTS)
-    encoder.pool_with(ConcatPooling())
+    encoder.pooling = "concat"
     torch.testing.assert_close(encoder.vectors(TEXTS), torch.cat([cls, mean], dim=1))
     encoder.tail.append(Dense(32, 16, bias=True, activation="Tanh"))
     expected = encoder.vectors(TEXTS)

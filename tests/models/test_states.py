@@ -70,28 +70,27 @@ def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
     heard = []
     batches = list(iter_states(encoder, TEXTS, batch_size=2, progress=lambda *step: heard.append(step)))
     assert encoder.training
-    assert [batch.places for batch in batches] == [[1, 2], [0, 4], [3]]  # longest first
+    assert [places for places, _, _, _ in batches] == [[1, 2], [0, 4], [3]]  # longest first
     assert [done for _, done, _ in heard] == [2, 4, 5]
     assert {total for _, _, total in heard} == {5}
     whole = layer_states(encoder, TEXTS)
-    for batch in batches:
-        assert len(batch.hidden_states) == 4
-        assert batch.hidden_states[0].shape == (*batch.attention_mask.shape, 16)
-        lengths = [len(encoder.token_ids([TEXTS[place]])[0]) for place in batch.places]
-        assert batch.attention_mask.sum(1).tolist() == lengths
-        torch.testing.assert_close(batch.states, whole[:, batch.places], atol=2e-5, rtol=1e-4)
-        batch.states.mul_(2)  # an ordinary tensor
+    for places, pooled, hidden, mask in batches:
+        assert len(hidden) == 4
+        assert hidden[0].shape == (*mask.shape, 16)
+        assert mask.sum(1).tolist() == [len(encoder.token_ids([TEXTS[place]])[0]) for place in places]
+        torch.testing.assert_close(pooled, whole[:, places], atol=2e-5, rtol=1e-4)
+        pooled.mul_(2)  # an ordinary tensor
 
 
 def test_many_texts_come_in_windows_and_long_texts_in_small_batches(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     texts = ["dog"] * WINDOW_TEXTS + [TEXTS[1]] * (BATCH_TOKENS // 15 + 1)  # of 15 tokens
     batches = list(iter_states(encoder, texts, batch_size=len(texts)))
-    assert sorted(place for batch in batches for place in batch.places) == list(range(len(texts)))
-    assert max(batch.attention_mask.numel() for batch in batches) <= BATCH_TOKENS
-    sizes = [len(batch.places) for batch in batches]
+    assert sorted(place for places, _, _, _ in batches for place in places) == list(range(len(texts)))
+    assert max(mask.numel() for _, _, _, mask in batches) <= BATCH_TOKENS
+    sizes = [len(places) for places, _, _, _ in batches]
     assert sizes[-2:] == [BATCH_TOKENS // 15, 1]  # the second window comes after the first
-    assert {batch.attention_mask.shape[1] for batch in batches[:-2]} == {3}
+    assert {mask.shape[1] for _, _, _, mask in batches[:-2]} == {3}
 
 
 def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_path):
@@ -105,8 +104,8 @@ def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_p
     expected = [layer_states(first, TEXTS), layer_states(second, TEXTS)]
     seen = 0
     for batches in iter_states_together([first, second], TEXTS, batch_size=2):
-        assert batches[0].places == batches[1].places
-        seen += len(batches[0].places)
-        for batch, states in zip(batches, expected, strict=True):
-            torch.testing.assert_close(batch.states, states[:, batch.places], atol=2e-5, rtol=1e-4)
+        assert batches[0][0] == batches[1][0]
+        seen += len(batches[0][0])
+        for (places, pooled, _, _), states in zip(batches, expected, strict=True):
+            torch.testing.assert_close(pooled, states[:, places], atol=2e-5, rtol=1e-4)
     assert seen == 5

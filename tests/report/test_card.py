@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
+from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, save_encoder
 from truncate_kit.report.card import onnxruntime_lines, write_card
@@ -73,7 +73,7 @@ def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_fold
 
 
 @pytest.mark.parametrize("change", [
-    lambda encoder: encoder.pool_with(ConcatPooling()),
+    lambda encoder: setattr(encoder, "pooling", "concat"),
     lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True)),
     lambda encoder: encoder.pool_with(LayerAttentionPooling(16)),
     lambda encoder: encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh")),

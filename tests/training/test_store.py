@@ -98,12 +98,12 @@ def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):
 def test_checkpoints_go_with_their_trial_and_with_what_a_killed_process_left(tmp_path):
     store = RunStore(tmp_path, KEY)
     name, other = trial_name(1, 0, 3), trial_name(1, 0, 30)
-    assert store.checkpoints.of(name) is None  # another machine, which does not see the folder
+    assert store.checkpoint(name) is None  # another machine, which does not see the folder
 
     def leave(*runs):
         for run in runs:
             for stage in ("", "prior"):
-                file = store.checkpoints.of(run, stage)
+                file = store.checkpoint(run, stage)
                 file.write_bytes(b"state")
                 (file.parent / f".{file.name}.abc12345.tmp").mkdir(exist_ok=True)
 

@@ -31,7 +31,6 @@ from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetr
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.searching import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
-from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest, sha256_of
 from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
@@ -115,7 +114,7 @@ def profile(
         depth=encoder.depth,
         reference_depth=None if reference is None else reference.depth,
         width=encoder.width,
-        pooling=settings.pooling or encoder.pooling,
+        pooling=settings.pooling or encoder.state_pooling,
         raw=settings.raw,
         parameters=_parameters(encoder),
         outliers=settings.outliers,
@@ -229,8 +228,8 @@ def _in_memory(
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
     for batches in iter_states_together(models, texts, progress=progress, **_reading(settings)):
         _score(scores, models[0], batches[0], raw=settings.raw)
-        for held, batch in zip(states, batches, strict=True):
-            held[:, batch.places] = batch.states
+        for held, (places, pooled, _, _) in zip(states, batches, strict=True):
+            held[:, places] = pooled
     same: dict[str, Any] = {name: getattr(settings, name) for name in ("estimator", "kernel", "level", "seed")}
     curve, matrix = compare_layers(*states, layers=layers, blocks=blocks, **same)
     if settings.outliers:
@@ -256,7 +255,7 @@ def _streamed(
         block = fresh()
         for batches in iter_states_together(models, texts[start:stop], progress=said, **_reading(settings)):
             _score(scores, models[0], batches[0], raw=settings.raw)
-            states = [batch.states for batch in batches]
+            states = [pooled for _, pooled, _, _ in batches]
             whole.update(*states)
             block.update(*states)
             if masks:
@@ -273,18 +272,16 @@ def _streamed(
 
 @torch.inference_mode()
 def _score(scores: LabelFreeScores, encoder: Encoder, batch: StateBatch, *, raw: bool) -> None:
-    hidden = batch.hidden_states
+    _, pooled, hidden, mask = batch
     # The last layer always has the final norm; compared with raw ones, every token would seem to change.
     if raw and encoder.final_norm is not None:
         hidden = (*map(encoder.final_norm, hidden[:-1]), hidden[-1])
-    scores.update(batch.states, hidden, batch.attention_mask)
+    scores.update(pooled, hidden, mask)
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
     """Count the model cut at each layer; only the whole one has heads and poolers over layers."""
-    pooler = None if isinstance(encoder.pooler, LayerPooler) else encoder.pooler
-    above = [encoder.tail, *([] if pooler is None else [pooler])]
-    others = sum(parameter.numel() for module in above for parameter in module.parameters())
+    others = sum(parameter.numel() for parameter in encoder.tail.parameters())
     cut = parameters_kept(encoder.backbone.config)[:-1]
     return (*(None if count is None else count + others for count in cut), encoder.num_parameters)
 

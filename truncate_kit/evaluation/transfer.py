@@ -434,7 +434,7 @@ def text_features(
         return encode_distinct(encoder, texts, progress), None
     states = layer_states(encoder, texts, progress=progress)
     other_heads = encoder.heads is not None and encoder.heads.raw
-    if encoder.combination is not None or encoder.pooler is not None or other_heads:
+    if encoder.pools_over_layers or encoder.pooling == "concat" or other_heads:
         return encode_distinct(encoder, texts, progress), states
     with torch.inference_mode():
         vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
@@ -446,6 +446,6 @@ def text_features(
 def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
     """Return the states (n, d) of the first token in the last layer."""
     states = torch.empty(len(texts), encoder.width, dtype=torch.float32)
-    for batch in iter_states(encoder, texts, pooling="cls"):
-        states[batch.places] = batch.states[-1]
+    for places, pooled, _, _ in iter_states(encoder, texts, pooling="cls"):
+        states[places] = pooled[-1]
     return states

@@ -344,7 +344,7 @@ def adapted(
             model = store.encoder(_NAME, encoder.device)
             model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
             return model, result
-        checkpoint = store.checkpoints.of(_NAME, str(group.size))  # has random numbers of every process
+        checkpoint = store.checkpoint(_NAME, str(group.size))  # has random numbers of every process
         model, result = adapt(
             encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
         )

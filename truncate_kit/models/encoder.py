@@ -19,7 +19,7 @@ from truncate_kit.core.settings import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
-from truncate_kit.models.layer_pooling import ConcatPooling, LayerPooler, PoolingMode, pool
+from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 
 ScoreKind = Literal["exp", "sigmoid"]
 _MOST_SPECIAL = 8  # around a text, at most
@@ -242,9 +242,8 @@ class LayerHeads(nn.Module):
         return self.score(self.distances(first, second).to(self.weight.dtype))
 
 
-Pooler = LayerPooler | ConcatPooling
 RawStates = bool | Literal["all"]
-POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+POOLING_MODES: tuple[PoolingMode, ...] = ("mean", "cls", "max", "last")  # to choose from
 
 
 def check_pooling(mode: str) -> PoolingMode:
@@ -279,7 +278,7 @@ class Encoder(nn.Module):
         max_length: int = 512,
         lower_case: bool = False,
         settings: dict[str, Any] | None = None,
-        pooler: Pooler | None = None,
+        pooler: LayerPooler | None = None,
         heads: LayerHeads | None = None,
     ) -> None:
         super().__init__()
@@ -289,7 +288,6 @@ class Encoder(nn.Module):
         if self.family.quicken is not None:
             self.family.quicken(backbone)
         self.tokenizer = tokenizer
-        self.pooling: PoolingMode = check_pooling(pooling)
         self.tail = nn.ModuleList(tail)
         self.max_length = max_length
         self.lower_case = lower_case
@@ -297,21 +295,24 @@ class Encoder(nn.Module):
         self.heads = heads
         self.seen: Keys = NO_KEYS  # pairs that taught or chose it
         self.trained: bool | None = None  # None if unknown
-        self.pooler: Pooler | None
+        self.pooling = pooling
+        self.pooler: LayerPooler | None
         self.pool_with(pooler)
+        if pooler is None:
+            self.pooling = pooling
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the picklable attributes."""
         forget_capturing(self.backbone)
         return self.__dict__
 
-    def pool_with(self, pooler: Pooler | None) -> None:
+    def pool_with(self, pooler: LayerPooler | None) -> None:
         """Make sentence vectors by this module, or by `pooling` of the last layer."""
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
             self.pooling = pooler.state_pooling  # as after a reload
-        self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
+            self.backbone.config.output_hidden_states = True
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
         """Pool the mean over these layers, or the last alone. Raises `ModelError` if the family ends in a norm."""
@@ -322,7 +323,7 @@ class Encoder(nn.Module):
                 hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
         self.combination: tuple[int, ...] | None = None if layers is None else tuple(layers)
-        self.pooler = None
+        self.pooler, self.pooling = None, self.state_pooling
         # else sentence-transformers does not read lower layers
         self.backbone.config.output_hidden_states = layers is not None
 
@@ -339,7 +340,8 @@ class Encoder(nn.Module):
     @property
     def vector_width(self) -> int:
         """Return the size of a sentence vector."""
-        width = 2 * self.width if self.pooler is not None and self.pooler.doubled else self.width
+        doubled = self.pooling == "concat" if self.pooler is None else self.pooler.doubled
+        width = 2 * self.width if doubled else self.width
         for module in (self.heads, *self.tail):
             width = getattr(module, "out_features", width)
         return width
@@ -350,14 +352,19 @@ class Encoder(nn.Module):
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
+    def state_pooling(self) -> PoolingMode:
+        """Return the pooling of a layer's tokens to d numbers."""
+        return "cls" if self.pooling == "concat" else self.pooling
+
+    @property
     def pools_over_layers(self) -> bool:
         """Return whether vectors need several layers."""
-        return self.combination is not None or isinstance(self.pooler, LayerPooler)
+        return self.combination is not None or self.pooler is not None
 
     @property
     def pools_tokens(self) -> bool:
         """Return whether vectors need `token_states` only."""
-        return self.heads is None and not isinstance(self.pooler, LayerPooler)
+        return self.heads is None and self.pooler is None
 
     @property
     def device(self) -> torch.device:
@@ -448,21 +455,15 @@ class Encoder(nn.Module):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.heads is not None:
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
-            pooled = torch.stack([pool(state, attention_mask, self.pooling) for state in states])
+            pooled = torch.stack([pool(state, attention_mask, self.state_pooling) for state in states])
             return self._through_tail(self.heads(pooled))
-        if isinstance(self.pooler, LayerPooler):  # as after a reload
+        if self.pooler is not None:  # as after a reload
             return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
 
     def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return sentence vectors (b, out) from `token_states` (b, t, d)."""
-        return self._through_tail(self.pooled(states, attention_mask))
-
-    def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Pool one layer's tokens (b, t, d) for the tail: (b, d), or (b, 2d) for `ConcatPooling`."""
-        if isinstance(self.pooler, ConcatPooling):
-            return cast(Tensor, self.pooler(state, mask))
-        return pool(state, mask, self.pooling)
+        return self._through_tail(pool(states, attention_mask, self.pooling))
 
     def _through_tail(self, vectors: Tensor) -> Tensor:
         for module in self.tail:

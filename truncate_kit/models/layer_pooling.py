@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-PoolingMode = Literal["mean", "cls", "max", "last"]
+PoolingMode = Literal["mean", "cls", "max", "last", "concat"]  # the last: CLS beside mean, 2d wide
 Over = Literal["max", "mean"]
 NormKind = Literal["layer", "rms"]
 AttentionOver = Literal["both", "cls", "mean"]
@@ -21,56 +21,34 @@ LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0
 
 
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
-    """Pool token states (b, t, d) under a 0/1 mask (b, t), padded on either side, into (b, d)."""
+    """Pool token states (b, t, d) under a 0/1 mask (b, t), padded on either side, into (b, d or 2d)."""
+    if mode == "concat":
+        return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
     if mode == "mean":
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
     if mode == "max":
         lowest = torch.finfo(hidden.dtype).min
         return hidden.masked_fill(mask.unsqueeze(-1) == 0, lowest).amax(dim=1)
-    rows = torch.arange(hidden.shape[0], device=hidden.device)
-    return hidden[rows, _token_place(mask, last=mode == "last")]
-
-
-def _token_place(mask: Tensor, *, last: bool) -> Tensor:
-    # Unlike argmax, running counts export to ONNX.
-    real = mask.to(torch.long)
-    return (real.cumsum(dim=1) * real).argmax(dim=1) if last else real.argmax(dim=1)
-
-
-class ConcatPooling(nn.Module):
-    """Concatenate CLS and mean states."""
-
-    word = "concat"
-    state_pooling: PoolingMode = "cls"
-    doubled = True
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Pool (b, t, d) under a mask (b, t) to (b, 2d)."""
-        return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
+    rows, real = torch.arange(hidden.shape[0], device=hidden.device), mask.to(torch.long)
+    # Unlike argmax alone, running counts export to ONNX.
+    return hidden[rows, (real.cumsum(dim=1) * real).argmax(dim=1) if mode == "last" else real.argmax(dim=1)]
 
 
 class LayerPooler(nn.Module):
-    """Pool over layers, for sentence-transformers, with saved files."""
+    """Pool over layers, for sentence-transformers, with saved files.
+
+    Attributes:
+        settings: Arguments of the class.
+        word: Names the pooling.
+        state_pooling: Pooling of a single layer.
+        doubled: Whether vectors are 2d wide, last layer first.
+    """
 
     settings: dict[str, Any]
-
-    @property
-    def word(self) -> str:
-        """Name the pooling in a word."""
-        raise NotImplementedError
-
-    @property
-    def state_pooling(self) -> PoolingMode:
-        """Return the pooling of a single layer."""
-        mode: PoolingMode = self.settings.get("tokens") or self.settings["token"]
-        return mode
-
-    @property
-    def doubled(self) -> bool:
-        """Return whether vectors are 2d wide, last layer first."""
-        first = self.settings.get("last_cls") and not self.settings.get("mlp", True)
-        return bool(self.settings.get("last") or first)
+    word: str
+    state_pooling: PoolingMode
+    doubled: bool
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into (b, out).
@@ -147,18 +125,13 @@ class LayerPooling(LayerPooler):
         super().__init__()
         self.layers = list(layers)
         self.over, self.tokens = over, tokens
-        self.settings = {"width": width, "layers": self.layers, "over": over, "tokens": tokens}
-        if last:  # named only if set: other digests stay
-            self.settings["last"] = True
+        self.settings = {"width": width, "layers": self.layers, "over": over, "tokens": tokens, "last": last}
+        self.word = f"last-layer-{over}" if last else f"layer-{over}"
+        self.state_pooling, self.doubled = tokens, last
         self.norm: nn.Module | None = None
         if norm is not None:
             self.settings |= {"norm": norm, "eps": eps, "bias": bias}
             self.norm = nn.LayerNorm(width, eps=eps, bias=bias) if norm == "layer" else nn.RMSNorm(width, eps=eps)
-
-    @property
-    def word(self) -> str:
-        """See the base class."""
-        return f"last-layer-{self.over}" if self.doubled else f"layer-{self.over}"
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """See the base class."""
@@ -208,9 +181,9 @@ class LayerAttentionPooling(LayerPooler):
     ) -> None:
         super().__init__()
         self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
-        if not mlp:  # named only if left out: other digests stay
-            self.settings["mlp"] = False
-        self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
+        self.settings["mlp"] = mlp
+        self.over, self.last_cls, self.literal = over, last_cls, literal
+        self.state_pooling, self.doubled = token, last_cls and not mlp
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
@@ -223,14 +196,9 @@ class LayerAttentionPooling(LayerPooler):
 
     def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the CLS (or last-token) and mean states of all layers, (b, N, d) each."""
-        place = _token_place(mask, last=self.token == "last")
-        rows = torch.arange(mask.shape[0], device=mask.device)
-        weights = mask.unsqueeze(-1).to(states[0].dtype)
-        count = weights.sum(dim=1)
-        return (
-            torch.stack([state[rows, place] for state in states], dim=1),
-            torch.stack([(state * weights).sum(dim=1) / count for state in states], dim=1),
-        )
+        modes: tuple[PoolingMode, PoolingMode] = self.state_pooling, "mean"
+        summaries, means = (torch.stack([pool(state, mask, mode) for state in states], dim=1) for mode in modes)
+        return summaries, means
 
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
         """Return each layer's weight from these states: (b, N), rows sum to 1."""

@@ -28,7 +28,6 @@ from truncate_kit.core.workspace import miniature_names, miniature_path, was_tra
 from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of
-from truncate_kit.models.layer_pooling import LayerPooler
 from truncate_kit.models.pipeline import Dense, Pipeline, check_finite, quiet_transformers, read_pipeline, unreadable
 
 # Settings of the call, not of the model.
@@ -177,7 +176,7 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
     # else sentence-transformers does not read lower layers
     if pipeline.combination is not None:
         fits = pipeline.combined_depth == depth and config.output_hidden_states
-    elif isinstance(pooler, LayerPooler):
+    elif pooler is not None:
         fits = pooler.fits(width, depth) and config.output_hidden_states
     if not fits:
         raise ModelError(

@@ -22,9 +22,8 @@ from truncate_kit.core.hardware import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.core.workspace import ORIGIN_FILE, Origin, model_digests
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
-from truncate_kit.models.encoder import POOLING_MODES, BlockNetworks, Encoder, LayerHeads, Pooler
+from truncate_kit.models.encoder import POOLING_MODES, BlockNetworks, Encoder, LayerHeads
 from truncate_kit.models.layer_pooling import (
-    ConcatPooling,
     LayerAttentionPooling,
     LayerPooler,
     LayerPooling,
@@ -189,24 +188,6 @@ class Normalize(nn.Module):
         return nn.functional.normalize(vectors, dim=-1)
 
 
-class LayerNorm(nn.Module):
-    """Normalize sentence vectors as torch's layer norm."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(dimension)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the values of its config.json."""
-        return {"dimension": self.norm.normalized_shape[0]}
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Normalize vectors (b, d)."""
-        out: Tensor = self.norm(vectors)
-        return out
-
-
 @dataclass(slots=True)
 class Pipeline:
     """The settings and modules around a transformer."""
@@ -220,7 +201,7 @@ class Pipeline:
     settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json
     combination: tuple[int, ...] | None = None  # layers averaged before pooling
     combined_depth: int | None = None  # depth they were stated for
-    pooler: Pooler | None = None  # replaces `pooling`
+    pooler: LayerPooler | None = None  # replaces `pooling`
     heads: LayerHeads | None = None  # over all blocks
     unkept: ModelError | None = None  # why its own pooling has to be replaced
 
@@ -290,7 +271,8 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
         case "Dense":
             pipeline.tail.append(read_module(place, lambda values: _dense(path, values)))
         case "LayerNorm":
-            pipeline.tail.append(read_module(place, lambda values: LayerNorm(values["dimension"])))
+            held = read_module(place, lambda values: nn.ModuleDict({"norm": nn.LayerNorm(values["dimension"])}))
+            pipeline.tail.append(held["norm"])
         case "Normalize":
             pipeline.tail.append(Normalize())
         case "Dropout":  # acts in training only
@@ -338,7 +320,7 @@ def _read_pooling(pipeline: Pipeline, path: Path) -> None:
         hint = f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it."
         pipeline.unkept = _unkept(f"{path} pools by {' + '.join(modes)}", hint)
     else:
-        pipeline.pooling, pipeline.pooler = _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
+        pipeline.pooling = "concat" if len(modes) > 1 else _POOLING_NAMES[modes[0]]
     _check_kept(path, values, include_prompt=(True,))
 
 
@@ -385,17 +367,20 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
         weights[[layer - start for layer in encoder.combination]] = 1
         values = {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth}
         add("WeightedLayerPooling", values, {"layer_weights": weights})
-    if isinstance(pooler, LayerPooler):
+    if pooler is not None:
         add(type(pooler).__name__, pooler.settings, pooler.state_dict(), _POOLER_SOURCE.stem)
         (folder / _POOLER_SOURCE.name).write_text(_POOLER_SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
     else:
-        modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (encoder.pooling,)
+        modes = ("cls", "mean") if encoder.pooling == "concat" else (encoder.pooling,)
         flags = {flag: _POOLING_NAMES.get(mode) in modes for mode, flag in _POOLING_FLAGS.items()}
         add("Pooling", {"word_embedding_dimension": encoder.width} | flags, {})
     if encoder.heads is not None:
         add("LayerHeads", encoder.heads.settings, encoder.heads.state_dict(), LayerHeads.__module__)
     for module in encoder.tail:
-        add(type(module).__name__, getattr(module, "settings", None), module.state_dict())
+        if isinstance(module, nn.LayerNorm):
+            add("LayerNorm", {"dimension": module.normalized_shape[0]}, module.state_dict(prefix="norm."))
+        else:
+            add(type(module).__name__, getattr(module, "settings", None), module.state_dict())
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
@@ -414,7 +399,7 @@ def load_by_any_runtime(folder: Path) -> None:
 
 def loading_words(pooler: nn.Module | None) -> str:
     """Return the model card's sentence on loading."""
-    if not isinstance(pooler, LayerPooler):
+    if pooler is None:
         return "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
     return (
         "Load it with `SentenceTransformer(path, trust_remote_code=True)`: sentence-transformers has no such pooling\n"

@@ -8,7 +8,6 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -145,27 +144,12 @@ def run_key(encoder: Encoder, *parts: str) -> str:
     return sha256_of((encoder_digest(encoder), *parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """State of unfinished runs by name (without dots) and stage."""
+def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
+    """Return the file for the state of an unfinished run (a name without dots) or its stage.
 
-    folder: Path
-
-    def of(self, name: str, stage: str = "") -> Path | None:
-        """Return the file of a run or stage; None on machines without the folder."""
-        return self.folder / f"{name}.{stage and stage + '.'}checkpoint" if self.folder.is_dir() else None
-
-    def remove(self, name: str) -> None:
-        """Remove all files of a run."""
-        for file in self.folder.glob(f"{name}.*checkpoint"):
-            file.unlink(missing_ok=True)
-        remove_leftovers(self.folder, name)  # of a lost worker
-
-    def tidy(self, finished: Callable[[str], bool]) -> None:
-        """Remove the files of finished runs after a kill."""
-        for name in {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}:
-            if finished(name):
-                self.remove(name)
+    None on machines without the store's folder.
+    """
+    return folder / f"{name}.{stage and stage + '.'}checkpoint" if folder.is_dir() else None
 
 
 class RunStore:
@@ -177,7 +161,6 @@ class RunStore:
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
         self.key = key[:16]
         self.folder = local_path(folder).absolute() / self.key  # workers may run elsewhere
-        self.checkpoints = Checkpoints(self.folder)
         self._journal = self.folder.parent / RECORDS_FILE
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
@@ -190,10 +173,25 @@ class RunStore:
             self._loaded = None
             remove_leftovers(self.folder)
             # A recorded run may be repeated for its weights.
-            self.checkpoints.tidy(lambda name: name in self._records and self.has_weights(name))
+            self._tidy(lambda name: name in self._records and self.has_weights(name))
             with unfinished(self.folder):
                 yield
-            self.checkpoints.tidy(self._records.__contains__)
+            self._tidy(self._records.__contains__)
+
+    def _tidy(self, finished: Callable[[str], bool]) -> None:
+        for name in {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}:
+            if finished(name):
+                self.remove_checkpoints(name)
+
+    def checkpoint(self, name: str, stage: str = "") -> Path | None:
+        """See `checkpoint_of`."""
+        return checkpoint_of(self.folder, name, stage)
+
+    def remove_checkpoints(self, name: str) -> None:
+        """Remove all state of an unfinished run."""
+        for file in self.folder.glob(f"{name}.*checkpoint"):
+            file.unlink(missing_ok=True)
+        remove_leftovers(self.folder, name)  # of a lost worker
 
     @property
     def _records(self) -> dict[str, dict[str, Any]]:
@@ -229,7 +227,7 @@ class RunStore:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
             append_records(self._journal, *([] if self._records else [self._settings]), values)
             self._records[name] = values
-        self.checkpoints.remove(name)
+        self.remove_checkpoints(name)
         return first or record
 
     def weights(self, name: str) -> Path:

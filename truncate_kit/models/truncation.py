@@ -8,7 +8,7 @@ import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -392,14 +392,9 @@ WINDOW_TEXTS = 16_384
 BATCH_TOKENS = 8_192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBatch:
-    """The states from one forward pass."""
-
-    places: list[int]  # of its texts among all
-    states: Tensor  # pooled, (L', b, d) float32 on the CPU
-    hidden_states: tuple[Tensor, ...]  # of tokens, L' tensors (b, t, d) on the device
-    attention_mask: Tensor  # (b, t), on the device
+StateBatch = tuple[list[int], Tensor, tuple[Tensor, ...], Tensor]
+"""Places of some texts among all, their pooled states (L', b, d) float32 on the CPU, and on the device their L' token
+states (b, t, d) and mask (b, t)."""
 
 
 def iter_states(encoder: Encoder, texts: Sequence[str], **options: Any) -> Iterator[StateBatch]:
@@ -442,10 +437,8 @@ def iter_states_together(
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
                         mask, hidden = batch["attention_mask"], encoder.hidden_states(batch, raw=raw)
-                        pooled = [pool(layer, mask, pooling or encoder.pooling).float().cpu() for layer in hidden]
-                    # callers may change it in place
-                    states = torch.stack(pooled)
-                    results.append(StateBatch(places=places, states=states, hidden_states=hidden, attention_mask=mask))
+                        pooled = [pool(layer, mask, pooling or encoder.state_pooling).float().cpu() for layer in hidden]
+                    results.append((places, torch.stack(pooled), hidden, mask))  # callers may change the states
                 return tuple(results)
 
             yield from in_halves(read, chunk)
@@ -488,10 +481,9 @@ def layer_states(
         if raw and up_to < full.depth and encoder.family.final_norm is not None:
             encoder.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
-    for batch in iter_states(
-        encoder, texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
-    ):
-        states[:, batch.places] = batch.states
+    options: dict[str, Any] = {"pooling": pooling, "raw": raw, "prompt": prompt, "batch_size": batch_size}
+    for places, pooled, _, _ in iter_states(encoder, texts, progress=progress, **options):
+        states[:, places] = pooled
     return states
 
 

@@ -136,11 +136,10 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 def _usage(encoder: "Encoder") -> list[str]:
     """Return lines that load the folder; the graph only if texts need no preparation."""
-    from truncate_kit.models.layer_pooling import LayerPooler
     from truncate_kit.models.pipeline import loading_words
 
     code = "```python\n{}\n```".format
-    own = isinstance(encoder.pooler, LayerPooler)
+    own = encoder.pooler is not None
     parts = [
         f"{loading_words(encoder.pooler)} FOLDER is where this file lies.",
         code(sentence_transformers_lines("FOLDER", own_pooling=own)),

@@ -133,7 +133,7 @@ def combine(
         model=encoder.name,
         data=pairs.name,
         settings=settings,
-        pooling=encoder.pooling,
+        pooling=encoder.state_pooling,
         depth=encoder.depth,
         method=method,
         up_to=up_to,
@@ -175,9 +175,9 @@ def _read(
         texts, first, second = PlacedPairs.of(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
-        for batch in iter_states(encoder, texts, progress=progress):
-            states[:, batch.places] = batch.states
-            cls[batch.places] = pool(batch.hidden_states[-1], batch.attention_mask, "cls").float().cpu()
+        for places, pooled, hidden, mask in iter_states(encoder, texts, progress=progress):
+            states[:, places] = pooled
+            cls[places] = pool(hidden[-1], mask, "cls").float().cpu()
         with torch.no_grad():
             every = [cls] if head is None else [cls, head.cpu()(cls)]
         cosines = [row_cosines(rows[first].double().numpy(), rows[second].double().numpy()) for rows in every]
@@ -311,7 +311,7 @@ def combined_encoder(
     elif over == "mean" and cut.pooling != "max" and norm is None:
         cut.combine_layers(chosen)
     else:
-        pooling = LayerPooling(cut.width, layers=chosen, over=over, tokens=cut.pooling, **norm_settings(norm))
+        pooling = LayerPooling(cut.width, layers=chosen, over=over, tokens=cut.state_pooling, **norm_settings(norm))
         if norm is not None and pooling.norm is not None:
             pooling.norm.load_state_dict(norm.state_dict())
         cut.pool_with(pooling.to(cut.device).train(cut.training))

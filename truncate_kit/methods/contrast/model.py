@@ -11,7 +11,7 @@ from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
 from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head
 from truncate_kit.models.encoder import Batch, Encoder, evaluating
-from truncate_kit.models.layer_pooling import ConcatPooling, LayerAttentionPooling, LayerPooling
+from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.distributed import ALONE, Group
@@ -35,7 +35,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     elif settings.pooling == "first-last":
         cut.combine_layers((0, cut.depth))
     elif settings.pooling == "concat":
-        cut.pool_with(ConcatPooling())
+        cut.pooling = "concat"
     elif settings.pooling == "mean-first-last":
         cut.pool_with(LayerPooling(width, layers=(0, cut.depth), over="mean", last=True))
     # Only a final Normalize fits the new vectors.
@@ -90,7 +90,7 @@ def remove_pooler(encoder: Encoder) -> Encoder:
 
     Attention and concatenations leave their first state: the top CLS (a decoder's last token), or the top mean.
     """
-    if encoder.pooler is not None:
+    if encoder.pooler is not None or encoder.pooling == "concat":
         encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
     encoder.tail = nn.ModuleList(_normalize(encoder))
     return encoder
@@ -108,13 +108,14 @@ class BareEvaluator:
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return the scores of the encoder without its pooler."""
-        pooler, tail = encoder.pooler, encoder.tail
+        pooler, pooling, tail = encoder.pooler, encoder.pooling, encoder.tail
         try:
             return self._evaluator.score(remove_pooler(encoder))
         finally:
             encoder.tail = tail
             if pooler is not None:
                 encoder.pool_with(pooler)
+            encoder.pooling = pooling
 
 
 _BATCH = 32

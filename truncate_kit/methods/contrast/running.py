@@ -169,7 +169,7 @@ class _Run:
         in_training, every = on_dev if settings.keep_pooler else BareEvaluator(on_dev), settings.evaluate_every
         run = TrainingRun(encoder, examples, in_training, training, seed=seed, evaluate_every=every, group=group)
         state = run.train(
-            checkpoint=self.store.checkpoints.of(name),
+            checkpoint=self.store.checkpoint(name),
             progress=self.progress,
             stage_done=self.stage_done,
             task=f"{settings.objective}, {settings.pooling}, layer {encoder.depth}, seed {seed}",

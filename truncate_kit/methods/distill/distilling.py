@@ -505,7 +505,7 @@ class Distillation:
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)
         taught: Taught = self.texts, self.learned_from, self.vectors
         settings = replace(self.settings, learning_rate=self._rate(blocks))
-        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(run_name(blocks))
+        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoint(run_name(blocks))
         if few and self._few is not None:
             settings = replace(self.settings, epochs=1)  # few steps need the usual rate
             evaluations, checkpoint, taught = 1, None, self._few

@@ -109,7 +109,7 @@ def finetune_frozen(
             data=data.name,
             data_fingerprint=data.fingerprint(),
             settings=settings,
-            pooling=run.base.pooling,
+            pooling=run.base.state_pooling,
             depth=encoder.depth,
             width=encoder.width,
             states=_block_correlations(plain, run.pairs["test"]),
@@ -290,7 +290,7 @@ class _Run:
             settings,
             seed=settings.seeds[0],
             device=self.base.device,
-            checkpoint=store.checkpoints.of(_AUTOENCODERS),
+            checkpoint=store.checkpoint(_AUTOENCODERS),
             progress=self.progress,
         )
         record = Reconstruction(
@@ -324,7 +324,7 @@ class _Run:
                 stage = "nli" if part == "nli" else ""
                 training = settings.training(epochs)
                 done = TrainingRun(cast(Encoder, heads), pairs[part], pairs["dev"], training, seed=seed).train(
-                    checkpoint=self.store.checkpoints.of(name, stage),
+                    checkpoint=self.store.checkpoint(name, stage),
                     progress=self.progress,
                     task=f"{step}, {counted(layer, 'block')}, seed {seed}{', NLI' if stage else ''}",
                 )

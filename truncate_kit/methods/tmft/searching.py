@@ -81,7 +81,7 @@ def ranked(
     chosen = (picker if stop_after is None else early).pick({trial.layer: trial.dev for trial in trials})
     if stop_after is not None:  # the winner goes on
         for layer in contending - {chosen}:
-            runner.store.checkpoints.remove(trial_name(layer, seed, budget))
+            runner.store.remove_checkpoints(trial_name(layer, seed, budget))
     stopped = () if stop_after is None else trials
     return Search(chosen, stopped, cost + _cost(trials, chosen), rankings=rankings)
 

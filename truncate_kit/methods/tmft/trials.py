@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,7 @@ from truncate_kit.core.vectors import Span
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.layer_pooling import ConcatPooling
-from truncate_kit.models.store import Checkpoints, RunStore
+from truncate_kit.models.store import RunStore, checkpoint_of
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
 from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
@@ -201,9 +201,9 @@ class TrialWork:
     """Shared state of trials and rankings, sent to workers."""
 
     def __init__(
-        self, full: Encoder, task: Task, settings: TrainingSettings, prior: "WordPrior | None", checkpoints: Checkpoints
+        self, full: Encoder, task: Task, settings: TrainingSettings, prior: "WordPrior | None", folder: Path
     ) -> None:
-        self.full, self.task, self.settings, self.prior, self.checkpoints = full, task, settings, prior, checkpoints
+        self.full, self.task, self.settings, self.prior, self.folder = full, task, settings, prior, folder
 
     def move(self, device: str) -> None:
         """Move the model; task and prior hold no tensors on a device."""
@@ -237,10 +237,12 @@ class TrialWork:
     def _run(self, encoder: Encoder, order: TrialOrder, send: Send, progress: Progress) -> Trial:
         layer, seed, budget, stop_after = order.layer, order.seed, order.epochs, order.stop_after
         if self.prior is not None:
-            self.prior.train(encoder, seed, checkpoint=self.checkpoints.of(order.name, "prior"), progress=progress)
+            self.prior.train(
+                encoder, seed, checkpoint=checkpoint_of(self.folder, order.name, "prior"), progress=progress
+            )
         examples, dev, test = self.task.trial(encoder, seed)
         state = TrainingRun(encoder, examples, dev, replace(self.settings, epochs=budget), seed=seed).train(
-            checkpoint=self.checkpoints.of(order.name),
+            checkpoint=checkpoint_of(self.folder, order.name),
             stop_after=stop_after,
             progress=progress,
             task=order.task,
@@ -285,7 +287,7 @@ class TrialRunner:
             engine or Engine(),
             keeps_weights,
         )
-        self._work = TrialWork(full, task, settings, prior, store.checkpoints)
+        self._work = TrialWork(full, task, settings, prior, store.folder)
 
     def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
         """Return one trial, see `as_finished`."""
@@ -332,7 +334,7 @@ class TrialRunner:
         for order, (trial, weights) in self._engine.run(self._work, orders, self._pass_on):
             if isinstance(trial, DivergedError):
                 diverged.append((f"Layer {order.layer}, seed {order.seed}", trial))
-                self.store.checkpoints.remove(order.name)
+                self.store.remove_checkpoints(order.name)
                 continue
             encoder = None
             if weights is not None:
@@ -463,7 +465,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 def _alike_at_0(encoder: Encoder) -> bool:
     """Return whether every text has the same state at layer 0: the first token, or an end without a position."""
     if encoder.pooling == "cls":
-        return not isinstance(encoder.pooler, ConcatPooling)
+        return True
     if encoder.pooling != "last" or encoder.tokenizer is None:
         return False
     config = encoder.backbone.config
