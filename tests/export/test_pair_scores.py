@@ -14,7 +14,7 @@ from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import check_graph, export_onnx
 from truncate_kit.export.graph import build_graph
-from truncate_kit.export.int8 import Trials
+from truncate_kit.export.int8 import open_trial
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import padded
@@ -61,13 +61,13 @@ def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
     graph = build_graph(encoder, "cpu")
     without = copy.deepcopy(encoder)
     without.heads = None
-    by_heads, by_cosine = (Trials(graph, one, GRADED, tmp_path, narrow=False) for one in (encoder, without))
-    assert by_heads.base == pytest.approx(evaluate(encoder, PAIRS).spearman)
+    by_heads, by_cosine = (evaluate(open_trial(graph, one, tmp_path), PAIRS).spearman for one in (encoder, without))
+    assert by_heads == pytest.approx(evaluate(encoder, PAIRS).spearman)
     first, second = encoder.vectors(FIRST), encoder.vectors(SECOND)
     cosines = torch.nn.functional.cosine_similarity(first, second)
-    assert by_cosine.base == pytest.approx(100 * stats.spearmanr(cosines, SCORES).statistic)
+    assert by_cosine == pytest.approx(100 * stats.spearmanr(cosines, SCORES).statistic)
     if encoder.heads.kind == "exp":  # with so few pairs the other one ranks them alike
-        assert by_cosine.base != pytest.approx(by_heads.base)
+        assert by_cosine != pytest.approx(by_heads)
 
 
 @pytest.mark.parametrize(("precision", "target", "limit"), [("fp16", "cuda", 2e-2), ("int8", "cpu", 1)])

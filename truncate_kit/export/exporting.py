@@ -41,7 +41,9 @@ from truncate_kit.export.graph import (
     fuse_embeddings,
     save_graph,
     set_mask,
+    store_half,
     strip_notes,
+    to_half,
     with_normalization,
 )
 from truncate_kit.export.record import (
@@ -199,7 +201,6 @@ def _make(
     if settings.precision == "fp32":
         strip_notes(graph)
         return graph, facts
-    from truncate_kit.export.half import store_half, to_half
     from truncate_kit.export.int8 import search_layers
 
     computed = fold_constants(graph)

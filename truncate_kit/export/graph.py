@@ -1,4 +1,4 @@
-"""Trace an encoder into one ONNX graph, fit it to ONNX Runtime's own operators, and write it."""
+"""Trace an encoder into one ONNX graph, fit it to ONNX Runtime's own operators or float16, and write it."""
 
 import copy
 import hashlib
@@ -6,7 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, first_line, require
 from truncate_kit.core.hardware import GRAPH_FILES, Precision, Target
+from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
+from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
 from truncate_kit.export.record import EMBED_LIMIT
 from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.families import Family
 from truncate_kit.models.pipeline import Normalize
 
+Array = NDArray[np.float32]
 Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]
 INPUTS = ("input_ids", "attention_mask")
@@ -35,6 +38,21 @@ LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
+_SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
+_LARGE = 1024  # size of a constant worth storing in half
+# The others only move or mask values.
+_VALUES = frozenset(
+    ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
+     "SkipLayerNormalization", "EmbedLayerNormalization", "MultiHeadAttention", "RMSNormalization",
+     "SimplifiedLayerNormalization")
+)  # fmt: skip
+_MASKED = -1e30  # scores below it are masked
+# Squares and sums, as in unfused norms, and operators without a float16 kernel.
+_WIDE_OPERATORS = frozenset(
+    ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
+)
+# Pooling without sums: only its readers are wide.
+_CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 # Tracing
@@ -92,6 +110,8 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
                     _split_skip_norms(model)
             # Else some weights are transposed in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
+            for value in (made for node in model.graph for made in node.outputs):
+                value.dtype = value.dtype or require("onnx_ir", extra="cpu").DataType.FLOAT  # fused norms have none
     except Exception as error:  # the tracer raises anything
         raise ModelError(
             f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
@@ -258,6 +278,7 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
         inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
         kept = [norm.attributes["epsilon"]]
         made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
+        made[-1].outputs[1].dtype = ir.DataType.INT32
     ir.convenience.replace_nodes_and_values(model.graph, norm, [norm], made, norm.outputs[:1], made[-1].outputs[:1])
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
     return True
@@ -283,6 +304,215 @@ def _as_int32(ir: Any, value: Any, name: str) -> Any:
 def count_fused_nodes(model: Any) -> dict[str, int]:
     """Count ONNX Runtime's own operators by name."""
     return dict(Counter(str(node.op_type) for node in model.graph if node.domain == MICROSOFT))
+
+
+def constant_weight(node: Any) -> Array | None:
+    """Return the constant matrix that can be in int8."""
+    match node.domain, node.op_type:
+        case ("com.microsoft", "Attention"):
+            sizes = node.attributes.get("qkv_hidden_sizes")
+            equal = sizes is None or len(set(sizes.as_ints())) == 1
+            constant_bias = node.inputs[2] is None or node.inputs[2].const_value is not None
+            return _weights(node.inputs[1]) if equal and constant_bias else None
+        case ("", "MatMul"):
+            return _matrix(node.inputs[1])
+        case (_, "Gemm"):
+            array, turned = _matrix(node.inputs[1]), node.attributes.get("transB")
+            return array.T if array is not None and turned is not None and turned.as_int() else array
+        case (_, "Gather") if node.inputs[1] is not None and node.inputs[1].name == "input_ids":
+            return _matrix(node.inputs[0])
+    return None
+
+
+def _matrix(value: Any) -> Array | None:
+    array = _weights(value)
+    return array if array is not None and array.ndim == 2 and array.dtype == np.float32 else None
+
+
+def _weights(value: Any) -> Array | None:
+    """Return the array of an initializer, or of a Concat of initializers (query, key and value)."""
+    if value is None or value.const_value is not None:
+        return None if value is None else value.const_value.numpy()
+    producer = value.producer()
+    if producer is None or producer.op_type != "Concat":
+        return None
+    parts = [part for part in map(_weights, producer.inputs) if part is not None]
+    whole = len(parts) == len(producer.inputs)
+    return np.concatenate(parts, axis=producer.attributes["axis"].as_int()) if whole else None
+
+
+# float16
+
+
+def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
+    """Copy an `onnx_ir.Model` in float16 with the same inputs and outputs, sums and scores in float32.
+
+    ONNX Runtime's own converter narrows between neighbouring float32 nodes, so that masked scores become infinite.
+    Also return the float32 operators by number, and the largest other value on `odd_inputs`. Raises `ModelError` if
+    that exceeds float16.
+    """
+    wide = _wide_nodes(model)
+    if family.float32_scores:
+        wide |= _score_nodes(model)
+    largest, where = _largest_value(model, wide, odd_inputs)
+    if largest > _LARGEST:
+        raise failed_check(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
+    half = model.clone()
+    _narrow(half, wide)
+    kept = (node for node in model.graph if node.name in wide and any(map(_is_float, node.outputs)))
+    return half, dict(Counter(str(node.op_type) for node in kept)), largest
+
+
+def _wide_nodes(model: Any) -> set[str]:
+    """Name the float32 nodes of every family: squares, sums, and all after pooling."""
+    nodes = list(model.graph)
+    pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
+    for node in nodes:
+        pooling += _readers(node) if node.op_type in _CHOOSING and _is_float(node.inputs[0]) else []
+    wide = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _reached(pooling, _readers)
+    for node in nodes:
+        above = {str(maker.name) for maker in _makers(node)}
+        below = {str(reader.name) for reader in _readers(node)}
+        if above & wide and below and below <= wide:  # between two, such as an epsilon before a root
+            wide.add(str(node.name))
+    return wide
+
+
+def _is_float(value: Any) -> bool:
+    return str(value.dtype) == "FLOAT"
+
+
+def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[str]:
+    waiting, names = list(nodes), set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node.name not in names:
+            names.add(str(node.name))
+            waiting.extend(step(node))
+    return names
+
+
+def _readers(node: Any) -> list[Any]:
+    return [reader for value in node.outputs for reader, _ in value.uses()]
+
+
+def _makers(node: Any) -> list[Any]:
+    return [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
+
+
+def _score_nodes(model: Any) -> set[str]:
+    """Name the nodes from the projections to each Softmax, included."""
+
+    def scoring(node: Any) -> list[Any]:
+        makers = [maker for maker in _makers(node) if maker.op_type != "LayerNormalization"]
+        return [maker for maker in makers if constant_weight(maker) is None]
+
+    return _reached([node for node in model.graph if node.op_type == "Softmax"], scoring)
+
+
+def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
+    """Find the largest magnitude outside the islands, and its node."""
+    shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
+    for node in model.graph:
+        if node.name not in islands and node.op_type in _VALUES:
+            shown |= dict.fromkeys(str(value.name) for value in node.outputs[:1])
+    largest, where = 0.0, ""
+    with watching(model, list(shown)) as watch:
+        for name, array in (item for feeds in inputs for item in watch(feeds).items()):
+            if array.dtype == np.float32:
+                peak = float(np.abs(array[~(array < _MASKED)]).max(initial=0.0))  # NaN stays
+                if not peak <= largest:
+                    largest, where = peak if np.isfinite(peak) else float("inf"), name
+    return largest, where
+
+
+def _narrow(model: Any, wide: set[str]) -> None:
+    """Narrow all but the nodes in `wide`, inputs and outputs, in place."""
+    ir = require("onnx_ir", extra="cpu")
+    full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
+    nodes = list(model.graph)
+    for value in model.graph.initializers.values():
+        value.dtype = value.const_value.dtype
+    sources = (*model.graph.inputs, *model.graph.initializers.values())
+    floats = {value for value in (*sources, *(made for node in nodes for made in node.outputs)) if value.dtype == full}
+    small = {
+        value
+        for node in nodes
+        if node.name not in wide
+        for place, value in enumerate(node.outputs)
+        # A norm's mean and spread are float32 always.
+        if value in floats and not (place in (1, 2) and "LayerNorm" in node.op_type)
+    }
+    crossed: dict[tuple[Any, Any], Any] = {}
+
+    def as_type(value: Any, kind: Any, before: Any) -> Any:
+        """Convert an initializer, else share one Cast between readers."""
+        if (value, kind) not in crossed:
+            name = f"{value.name}_{kind.name.lower()}"
+            if value.const_value is not None and value.producer() is None:
+                made = ir.Value(name=name, const_value=ir.tensor(_cut(value.const_value.numpy()), name=name))
+                model.graph.register_initializer(made)
+            else:
+                cast = _cast(ir, value, kind, f"{name}_cast", value.shape)
+                made = cast.outputs[0]
+                made.name = name
+                model.graph.insert_before(before, cast)
+            crossed[value, kind] = made
+        return crossed[value, kind]
+
+    for node in nodes:
+        for place, value in enumerate(node.inputs):
+            if value in floats and (node.name in wide) == (value in small):
+                node.replace_input_with(place, as_type(value, full if node.name in wide else half, node))
+        if node.name not in wide:
+            _narrow_attributes(ir, node)
+    for value in small:
+        value.dtype = half
+    for place, value in enumerate(model.graph.outputs):
+        if value in small:
+            cast = _cast(ir, value, full, f"{value.name}_cast", value.shape)
+            cast.outputs[0].name, value.name = value.name, f"{value.name}_{half.name.lower()}"
+            model.graph.append(cast)
+            model.graph.outputs[place] = cast.outputs[0]
+    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
+        del model.graph.initializers[name]
+
+
+def store_half(model: Any, names: Collection[str]) -> None:
+    """Store large float32 constants as float16, in place; a session widens them at load."""
+    ir = require("onnx_ir", extra="cpu")
+    for name in sorted(names):  # for the same file each time
+        value = model.graph.initializers.get(name)
+        if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
+            continue
+        stored = ir.Value(name=f"{name}_stored", const_value=ir.tensor(_cut(value.const_value.numpy())))
+        cast = _cast(ir, stored, ir.DataType.FLOAT, f"{name}_cast", value.shape)
+        value.replace_all_uses_with(cast.outputs[0])
+        del model.graph.initializers[name]
+        cast.outputs[0].name = name
+        model.graph.register_initializer(stored)
+        model.graph.insert_before(next(iter(model.graph)), cast)
+
+
+def _cast(ir: Any, value: Any, kind: Any, name: str, shape: Any) -> Any:
+    cast = ir.node("Cast", [value], attributes={"to": kind.value}, name=name)
+    cast.outputs[0].shape, cast.outputs[0].dtype = shape, kind
+    return cast
+
+
+def _narrow_attributes(ir: Any, node: Any) -> None:
+    if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT.value:
+        node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16.value)
+    if node.op_type in ("Constant", "ConstantOfShape") and "value" in node.attributes:
+        tensor = node.attributes["value"].as_tensor()
+        if tensor.dtype == ir.DataType.FLOAT:
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(_cut(tensor.numpy())))
+
+
+def _cut(array: Any) -> Any:
+    """Convert to float16, clipped to its range; only 0 becomes 0."""
+    small = (np.abs(array) < _SMALLEST) & (array != 0)
+    return np.where(small, np.copysign(_SMALLEST, array), np.clip(array, -_LARGEST, _LARGEST)).astype(np.float16)
 
 
 # Files
@@ -333,13 +563,10 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
     """Yield a function from inputs to the named values, computed on the CPU."""
-    ir = require("onnx_ir", extra="cpu")
     runtime = require("onnxruntime", extra="cpu")
     watched = model.clone()
     values = {value.name: value for node in watched.graph for value in node.outputs}
     watched.graph.outputs[:] = [values[name] for name in names]
-    for value in watched.graph.outputs:
-        value.dtype = value.dtype or ir.DataType.FLOAT  # fusing drops some
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     # Through a file: protobuf ends at 2 GiB.

@@ -5,6 +5,7 @@ one range, so vectors depend on neighbours and padding; a scale per token costs 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,15 @@ from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.graph import MICROSOFT, Feeds, save_graph, watching
+from truncate_kit.export.graph import MICROSOFT, Array, Feeds, constant_weight, save_graph, watching
 from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
-Array = NDArray[np.float32]
 # Zero point, 1 … 254, and divisors of channels, (in,), by which rows of weights are multiplied.
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 _KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 _ZEROS = np.arange(1, 255)
 _OUTLYING = 3.0  # times the median channel
@@ -41,7 +40,7 @@ _HARM_TEXTS = 128
 
 def quantizable(model: Any) -> dict[str, tuple[str, int]]:
     """Map products with constant weights, fused attentions and word embeddings to module and number of weights."""
-    weights = ((node, _weight(node)) for node in model.graph)
+    weights = ((node, constant_weight(node)) for node in model.graph)
     return {str(node.name): (_module_of(node), int(weight.size)) for node, weight in weights if weight is not None}
 
 
@@ -59,7 +58,7 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
     readers: dict[str, list[Array]] = {}
     tied = set()
     for node in model.graph:
-        weight = _weight(node)
+        weight = constant_weight(node)
         if node.op_type != "Gather" and weight is not None:
             readers.setdefault(str(node.inputs[0].name), []).append(weight)
             if _shared(node.inputs[1]):
@@ -71,44 +70,6 @@ def _shared(value: Any) -> bool:
     """Check whether a weight, or a part of it, has several readers."""
     parts = () if value.const_value is not None or value.producer() is None else value.producer().inputs
     return len(value.uses()) > 1 or any(map(_shared, parts))
-
-
-def _weight(node: Any) -> Array | None:
-    """Return the constant matrix that can be in int8."""
-    match node.domain, node.op_type:
-        case ("com.microsoft", "Attention"):
-            sizes = node.attributes.get("qkv_hidden_sizes")
-            equal = sizes is None or len(set(sizes.as_ints())) == 1
-            constant_bias = node.inputs[2] is None or node.inputs[2].const_value is not None
-            return _constant(node.inputs[1]) if equal and constant_bias else None
-        case ("", "MatMul"):
-            return _matrix(node.inputs[1])
-        case (_, "Gemm"):
-            options = {name: attribute.value for name, attribute in node.attributes.items()}
-            if any(options.get(name, usual) != usual for name, usual in _PLAIN_GEMM.items()):
-                return None
-            array = _matrix(node.inputs[1])
-            return np.ascontiguousarray(array.T) if array is not None and options.get("transB") else array
-        case (_, "Gather") if node.inputs[1] is not None and node.inputs[1].name == "input_ids":
-            return _matrix(node.inputs[0])
-    return None
-
-
-def _matrix(value: Any) -> Array | None:
-    array = _constant(value)
-    return array if array is not None and array.ndim == 2 and array.dtype == np.float32 else None
-
-
-def _constant(value: Any) -> Array | None:
-    """Return the array of an initializer, or of a Concat of initializers (query, key and value)."""
-    if value is None or value.const_value is not None:
-        return None if value is None else value.const_value.numpy()
-    producer = value.producer()
-    if producer is None or producer.op_type != "Concat":
-        return None
-    parts = [part for part in map(_constant, producer.inputs) if part is not None]
-    whole = len(parts) == len(producer.inputs)
-    return np.concatenate(parts, axis=producer.attributes["axis"].as_int()) if whole else None
 
 
 # Rounding
@@ -130,7 +91,7 @@ def quantize(
     copy.opset_imports.setdefault(MICROSOFT, 1)
     writer = _Writer(ir, copy.graph, 63 if reduce_range else 127, roundings or {})
     for node in list(copy.graph):
-        weight = _weight(node)
+        weight = constant_weight(node)
         if weight is not None and node.name not in keep:
             write = {"Attention": writer.attention, "Gather": writer.embedding}.get(node.op_type, writer.product)
             made = write(node, weight)
@@ -298,79 +259,61 @@ def best_zero(high: Array, low: Array) -> int:
 # The search
 
 
-class Trials:
-    """Scores of a float graph with some layers in int8."""
-
-    def __init__(self, model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, narrow: bool) -> None:
-        self.model, self.encoder, self.pairs, self.scratch, self.narrow = model, encoder, pairs, scratch, narrow
-        self.layers = quantizable(model)
-        self.base = evaluate(self._open(model), pairs.pairs).spearman
-        texts, reader = pairs.texts(), encoder.reader
-        self._texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
-        self._expected = self._vectors(model)
-        ids = reader.token_ids(self._texts)
-        self._roundings = calibrate(model, [padded([row], reader.padding_id) for row in ids])
-
-    def quantized(self, keep: Collection[str]) -> Any:
-        """Quantise all nodes except `keep`."""
-        return quantize(self.model, keep=keep, reduce_range=self.narrow, roundings=self._roundings)
-
-    def drop(self, keep: Collection[str]) -> float:
-        """Return the Spearman points lost; infinite if undefined."""
-        try:
-            return self.base - evaluate(self._open(self.quantized(keep)), self.pairs.pairs).spearman
-        except DataError:
-            return math.inf
-
-    def harm(self, node: str) -> float:
-        """Return unit vectors' mean squared distance with this node alone in int8."""
-        vectors = self._vectors(self.quantized(self.layers.keys() - {node}))
-        harm = float((vectors - self._expected).square().sum(dim=1).mean())
-        return harm if math.isfinite(harm) else math.inf
-
-    def _open(self, model: Any) -> OnnxEncoder:
-        for old in self.scratch.glob("trial.onnx*"):
-            old.unlink()
-        save_graph(model, self.scratch / "trial.onnx")
-        return OnnxEncoder(self.scratch / "trial.onnx", self.encoder.reader, heads=self.encoder.heads)
-
-    def _vectors(self, model: Any) -> Tensor:
-        return torch.nn.functional.normalize(self._open(model).vectors(self._texts), dim=1)
+def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
+    """Write the graph in place of the last trial, and open it with the encoder's tokenizer and heads."""
+    for old in scratch.glob("trial.onnx*"):
+        old.unlink()
+    save_graph(model, scratch / "trial.onnx")
+    return OnnxEncoder(scratch / "trial.onnx", encoder.reader, heads=encoder.heads)
 
 
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
 ) -> tuple[Any, Quantization]:
     """Put as many layers into int8 as cost at most `budget` Spearman points. Raises `ModelError` if no layer can be."""
-    narrow = multiplies_narrow()
-    trials = Trials(model, encoder, pairs, scratch, narrow=narrow)
-    everything = trials.drop(())
-    harms, kept, drop = dict[str, float](), list[str](), everything
-    if everything > budget:  # the most harmful per weight go back to float, as few as suffice
-        for done, node in enumerate(trials.layers, start=1):
-            harms[node] = trials.harm(node)
-            progress("Trying each layer in int8", done, len(trials.layers))
-        ranked = sorted(harms, key=lambda node: -harms[node] / trials.layers[node][1])
-        # Bisect their number: 0 lose too much, all lose 0 points.
-        low, high, drop = 0, len(ranked), 0.0
-        while high - low > 1:
-            middle = (low + high) // 2
-            lost = trials.drop(ranked[:middle])
-            if lost <= budget:
-                high, drop = middle, lost
-            else:
-                low = middle
-        kept = ranked[:high]
-    if len(kept) == len(trials.layers):
+    narrow, layers, texts, reader = multiplies_narrow(), quantizable(model), pairs.texts(), encoder.reader
+    texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
+    roundings = calibrate(model, [padded([row], reader.padding_id) for row in reader.token_ids(texts)])
+
+    def quantized(keep: Collection[str]) -> Any:
+        return quantize(model, keep=keep, reduce_range=narrow, roundings=roundings)
+
+    def score(graph: Any) -> float:
+        return evaluate(open_trial(graph, encoder, scratch), pairs.pairs).spearman
+
+    def unit_vectors(graph: Any) -> Tensor:
+        return torch.nn.functional.normalize(open_trial(graph, encoder, scratch).vectors(texts), dim=1)
+
+    base, drops = score(model), dict[int, float]()
+    harms, ranked = dict[str, float](), list[str]()
+
+    def fits(number: int) -> bool:
+        """Check the drop with the most harmful layers in float."""
+        try:
+            drops[number] = base - score(quantized(ranked[:number]))
+        except DataError:  # the score is undefined
+            drops[number] = math.inf
+        return drops[number] <= budget
+
+    number = 0
+    if not fits(0):
+        expected = unit_vectors(model)
+        for done, node in enumerate(layers, start=1):
+            distance = unit_vectors(quantized(layers.keys() - {node})).sub(expected).square().sum(dim=1).mean()
+            harms[node] = float(distance.nan_to_num(nan=4.0))  # the largest of unit vectors
+            progress("Trying each layer in int8", done, len(layers))
+        ranked = sorted(harms, key=lambda node: -harms[node] / layers[node][1])  # per weight
+        number = bisect_left(range(len(layers)), True, lo=1, key=fits)
+    if number == len(layers):
         raise failed_check(f"no layer can be in int8 within {in_points(budget)} on {pairs.name}")
-    return trials.quantized(kept), Quantization(
-        layers=len(trials.layers),
-        in_float={trials.layers[node][0]: harms[node] if math.isfinite(harms[node]) else None for node in kept},
+    return quantized(ranked[:number]), Quantization(
+        layers=len(layers),
+        in_float={layers[node][0]: harms[node] for node in ranked[:number]},
         weight_bits=7 if narrow else 8,
         instructions=int8_instructions(),
         budget=budget,
         searched_on=pairs.name,
         num_pairs=len(pairs),
-        drop_all_int8=None if math.isinf(everything) else everything,
-        drop=drop,
+        drop_all_int8=None if math.isinf(drops[0]) else drops[0],
+        drop=drops[number],
     )

@@ -61,7 +61,7 @@ class Quantization(Result):
     """Layers in int8, and their search; losses are Spearman points against the float graph."""
 
     layers: int  # that could be in int8
-    in_float: dict[str, float | None]  # layers in float32, with the squared distance for each alone in int8
+    in_float: dict[str, float]  # layers in float32, with the squared distance for each alone in int8
     weight_bits: int  # 7 if the processor needs it
     instructions: str | None  # of the processor
     budget: float
