@@ -16,10 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import ModelError, cannot_write, errors_only, first_line, require
-from truncate_kit.core.hardware import GRAPH_FILES, Precision, Target
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
-from truncate_kit.core.precisions import GRAPH_FILES, Precision, Target
+from truncate_kit.core.hardware import GRAPH_FILES, Precision, Target
 from truncate_kit.export.record import EMBED_LIMIT
 from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.families import Family
