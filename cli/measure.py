@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from truncate_kit.bench.result import BenchSettings
     from truncate_kit.data.pairs import PairSet
     from truncate_kit.data.retrieval import RetrievalSet
-    from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
+    from truncate_kit.evaluation import SuiteReport, SuiteRun
     from truncate_kit.models.encoder import Encoder
 
     TimedModel = Path | Encoder
@@ -116,7 +116,7 @@ def analyze(
 @command(
     "truncate-kit evaluate MODEL --data pairs.csv",
     "truncate-kit evaluate exported/lean --data FOLDER --graph int8",
-    result="evaluation.suite:SuiteReport",
+    result="evaluation:SuiteReport",
 )
 def evaluate(
     model: options.Finished = None,
@@ -151,17 +151,18 @@ def evaluate(
     if suite is not None:
         known_name("suite", suite, SUITES)
         if pairs.data is None:
-            raise UsageError(f"--suite {suite} needs its data.", hint=f"Name {SUITES[suite].data} with --data.")
-    for name, other in SUITES.items():
+            hint = "Name the folder of its sets, or for retrieval a file of queries and answers, with --data."
+            raise UsageError(f"--suite {suite} needs its data.", hint=hint)
+    for name, (_, others) in SUITES.items():
         if name != suite:
-            refuse(f"--suite {name}", **{option: own[option] for option in other.options})
+            refuse(f"--suite {name}", **{option: own[option] for option in others})
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     if suite is not None or mteb:
         pairs.refuse_unless("graded pairs")
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
-    from truncate_kit.evaluation.suite import SuiteRun, measured_digest
+    from truncate_kit.evaluation import SuiteRun, measured_digest, run_suite
     from truncate_kit.export.record import graph_sentence  # slow: after all checks
     from truncate_kit.export.runtime import OnnxEncoder
 
@@ -185,13 +186,13 @@ def evaluate(
         if tasks:
             report = _mteb(tasks, run, against, max_length, hardware.device)
         elif suite is not None:
-            report = SUITES[suite].run(run)
+            report = run_suite(suite, run)
         else:
             report = _scored(run, pairs, split, form, workspace) if queries is None else _searched(run, split, form)
         report = replace(report, sha256=measured_digest(source.name)) if stored else report
         saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
     show(report, *saved, figures=workspace.folder if stored else None)
-    if encoder.heads is not None and (queries or tasks or (suite and SUITES[suite].by_cosine)):
+    if encoder.heads is not None and (queries or tasks or suite == "retrieval"):
         say(CODES)
 
 
@@ -210,7 +211,7 @@ def _scored(
     run: "SuiteRun", pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
 ) -> "SuiteReport":
     from truncate_kit.data.seen import seen_among
-    from truncate_kit.evaluation.sts import score_pairs
+    from truncate_kit.evaluation.graded import score_pairs
 
     splits, _ = workspace.data(pairs)
     if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole
@@ -242,7 +243,7 @@ def _mteb(
     return compare_mteb(evaluate_mteb(full, tasks, model=against, progress=run.progress), lean)
 
 
-@command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation.suite:SuiteReport")
+@command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation:SuiteReport")
 def compare(
     full: str = argument(..., "FULL", "The model whose index there is: folder, hub name or .onnx file."),
     lean: str = argument(..., "LEAN", "The lean model, best one that distill made of it."),

@@ -256,7 +256,6 @@ def _labelled(
 
     queries = read_retrieval(retrieval, chooses=True, **without_none(metric=metric))
     check_queries(queries)
-    note(queries.note)
     return splits, queries, data_source
 
 
@@ -352,9 +351,7 @@ def _held_out(
         return None, None
     if is_retrieval_folder(pairs.data):
         pairs.refuse_unless("graded pairs")
-        searched = read_retrieval(pairs.data, chooses=True, **without_none(metric=metric))
-        note(searched.note)
-        return searched, None
+        return read_retrieval(pairs.data, chooses=True, **without_none(metric=metric)), None
     refuse("a retrieval folder", search_metric=metric)
     splits, data_source = workspace.data(pairs)
     return splits if splits.dev is not None else workspace.divided(splits), data_source  # no train pairs needed

@@ -18,7 +18,7 @@ from benchmarks.common import new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.hardware import usable_cores
 from truncate_kit.data.pairs import PairSet
-from truncate_kit.data.suites import StsSet, find_sts
+from truncate_kit.data.suites import find_sts
 from truncate_kit.methods.bert_lc.combine import combine
 from truncate_kit.methods.bert_lc.settings import BASELINES, CombinationReport
 from truncate_kit.report.view import points
@@ -27,20 +27,6 @@ HERE = Path(__file__).parent
 SETS = 7  # in the paper
 FEW = 3  # with fewer sets than that a mean over sets says little
 PAPER = published("bert_lc")
-
-
-def as_pairs(one: StsSet, folder: Path) -> PairSet:
-    """Return the set as pairs; their scale is the range of the scores."""
-    scores = [pair.target for pair in one.pairs]
-    columns = ("sentence1", "sentence2", "score")
-    return PairSet(
-        name=one.name,
-        pairs=one.pairs,
-        scale=(min(scores), max(scores)),
-        scale_source="inferred",
-        path=str(folder),
-        columns=columns,
-    )
 
 
 def mean_cell(reports: Sequence[CombinationReport], name: str | None) -> str:
@@ -74,15 +60,14 @@ def table(reports: Sequence[CombinationReport], model: str | None) -> tuple[list
     return columns, rows
 
 
-def search_sets(model: str, sets: Sequence[StsSet], options: argparse.Namespace) -> list[CombinationReport]:
+def search_sets(model: str, sets: Sequence[PairSet], options: argparse.Namespace) -> list[CombinationReport]:
     """Return the report of each set, searching the missing ones."""
     encoder, head, name = asked_model(model, options)
     records, found = Records(HERE / "sets.jsonl"), []
     for one in sets:
         record = f"{name}{'_joined' if options.joined else ''}_{one.name}"
         if record not in records:
-            pairs, settings = as_pairs(one, options.data), asked_settings(options)
-            report = combine(encoder, pairs, settings=settings, head=head, threads=usable_cores())
+            report = combine(encoder, one, settings=asked_settings(options), head=head, threads=usable_cores())
             records.add(record, report.to_dict())
             print(f"done: {record}", flush=True)
         found.append(CombinationReport.from_dict(records[record]))

@@ -28,8 +28,7 @@ from benchmarks.common import (
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of, training_rows
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.suites import find_sts
-from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.model import layer_weights
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, LayerWeights

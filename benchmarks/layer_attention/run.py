@@ -31,11 +31,10 @@ from scipy import sparse
 from benchmarks.common import named_model, names, new_parser, print_table
 from benchmarks.records import Records, published
 from truncate_kit.core.results import Result
-from truncate_kit.data.pairs import PairSplits, load_pairs
-from truncate_kit.data.suites import StsSet, find_sts
-from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.data.pairs import PairSet, PairSplits, load_pairs
+from truncate_kit.data.suites import find_sts
+from truncate_kit.data.triplets import TripletSet, load_triplets, raw_texts
+from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
@@ -96,7 +95,7 @@ def measure(
     settings: ContrastiveSettings,
     rows: TripletSet,
     data: PairSplits,
-    sets: Sequence[StsSet] = (),
+    sets: Sequence[PairSet] = (),
 ) -> Cell:
     """Train one seed and keep its scores, its losses, and what the model has on these sets."""
     losses: list[float] = []
@@ -299,17 +298,14 @@ def training_rows(data: Path) -> TripletSet:
     graded = load_pairs(data / "stsb/en").train
     sick = load_triplets(data / "sick")
     known: dict[str, set[str]] = {}
-    for first, second in [*((p.first, p.second) for p in graded), *((r.anchor, r.positive) for r in sick.rows)]:
+    for first, second in [*((p.first, p.second) for p in graded), *(row[:2] for row in sick.rows)]:
         known.setdefault(first, set()).add(second)
         known.setdefault(second, set()).add(first)
-    rows = [*sick.rows, *(Triplet(pair.first, pair.second) for pair in graded if pair.target >= ALIKE)]
-    rows = [row for row in rows if row.anchor != row.positive]
-    texts = list(dict.fromkeys([*graded.texts(), *(text for row in sick.rows for text in (row.anchor, row.positive))]))
-    mined = _mined([row.anchor for row in rows], texts, known)
-    full = tuple(
-        row if row.negative else Triplet(row.anchor, row.positive, negative)
-        for row, negative in zip(rows, mined, strict=True)
-    )
+    rows = [*sick.rows, *((pair.first, pair.second) for pair in graded if pair.target >= ALIKE)]
+    rows = [row for row in rows if row[0] != row[1]]
+    texts = list(dict.fromkeys([*graded.texts(), *(text for row in sick.rows for text in row[:2])]))
+    mined = _mined([row[0] for row in rows], texts, known)
+    full = tuple(row if len(row) == 3 else (*row, negative) for row, negative in zip(rows, mined, strict=True))
     return TripletSet(name="sick + stsb", rows=full, note=f"Training: SICK and STSB positives ({len(full):,} rows).")
 
 

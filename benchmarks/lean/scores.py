@@ -7,8 +7,8 @@ from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.data.suites import find_sts
+from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.evaluation.retrieval import compare
-from truncate_kit.evaluation.sts import score_sts
 
 MEAN_OF = ("STS12", "STS14", "STS15", "SICK-R")
 SEARCHED = {"trecqa": "trecqa-test", "cranfield": "cranfield"}

@@ -19,7 +19,7 @@ import transformers
 from benchmarks.common import new_parser, numbers, print_table
 from truncate_kit.core.results import Result
 from truncate_kit.data.suites import find_sts
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 

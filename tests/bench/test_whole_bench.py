@@ -38,7 +38,7 @@ def _text(start, step, count):
 
 
 def named(name, pairs):
-    return PairSet(name=name, pairs=tuple(pairs), scale=(0, 5), path="somewhere/test.csv", columns=("a", "b", "c"))
+    return PairSet(name=name, pairs=tuple(pairs), scale=(0, 5))
 
 
 PAIRS = named("tiny", (TextPair(_text(3 * i, 1, 2 + i % 5), _text(5 * i, 1, 3), i % 6) for i in range(18)))

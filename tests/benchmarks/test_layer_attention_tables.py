@@ -15,7 +15,7 @@ from benchmarks.layer_attention import figures, retrieval, run
 from benchmarks.records import Records
 from tests.support.pairs import SENTENCES, make_pairs
 from tests.support.readme_commands import PAGES, commands
-from truncate_kit.data.triplets import Triplet, TripletSet
+from truncate_kit.data.triplets import TripletSet
 from truncate_kit.methods.contrast.settings import TABLE_2
 
 SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
@@ -101,7 +101,7 @@ def test_the_commands_of_the_pages_ask_for_what_is_kept():
             if words[:3] != ["python", "-m", "benchmarks.layer_attention.run"]:
                 continue
             options = run.PARSER.parse_args(words[3:])
-            rows = (Triplet("a", "b"),) * ROWS[options.objective]
+            rows = (("a", "b"),) * ROWS[options.objective]
             run.check_kept(options, records, TripletSet(name="rows", rows=rows, note=""))
             for model in options.model:
                 for row, seed in product(run.asked_rows(options), range(options.seeds)):

@@ -20,7 +20,7 @@ def files(tmp_path_factory):
     for seed, split in enumerate(("train", "dev", "test")):
         lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
         (home / f"pairs/{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
-    lines = [f"{row.anchor},{row.positive},{row.negative}" for row in word_triplets().rows]
+    lines = [",".join(row) for row in word_triplets().rows]
     (home / "triplets.csv").write_text("anchor,positive,negative\n" + "\n".join(lines) + "\n")
     (home / "raw.txt").write_text("a red dog\nthe big tree\na cat sat\nnot a mat\n")
     return home

@@ -46,6 +46,4 @@ def _set(*pairs: tuple[str, str]) -> PairSet:
         pairs=tuple(TextPair(first, second, 1.0) for first, second in pairs),
         scale=(0, 1),
         scale_source="given",
-        path="x.csv",
-        columns=("a", "b", "c"),
     )

@@ -30,7 +30,6 @@ def write(path: Path, rows=ROWS, names=NAMES) -> Path:
 def test_every_format_gives_the_same_pairs(tmp_path, name):
     read = read_pairs(write(tmp_path / name))
     assert read.pairs == PAIRS
-    assert read.columns == NAMES
     assert load_pairs(tmp_path / name, divide=False).train == read
 
 
@@ -59,9 +58,7 @@ def test_folder_of_splits(tmp_path, dev):
     ],
 )
 def test_columns_are_found_by_name(tmp_path, names):
-    read = read_pairs(write(tmp_path / "p.csv", names=names))
-    assert read.pairs == PAIRS
-    assert read.columns == names
+    assert read_pairs(write(tmp_path / "p.csv", names=names)).pairs == PAIRS
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ PAIRS = PairSet(
     pairs=tuple(TextPair(f"a{i % 300}", f"b{i % 300}", float(i % 6)) for i in range(400)),  # a hundred pairs twice
     scale=(0, 5),
     scale_source="inferred",
-    path="mine.csv",
-    columns=("a", "b", "c"),
 )
 
 

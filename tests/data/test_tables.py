@@ -12,7 +12,7 @@ import pytest
 from tests.support.files import write_table
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import load_pairs, read_pairs
-from truncate_kit.data.tables import iter_rows, iter_texts, read_texts
+from truncate_kit.data.tables import iter_texts, read_texts
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"
@@ -24,8 +24,8 @@ BAD = [
     ("empty.csv", "", " is empty"),
     ("empty.jsonl", "\n\n", " is empty"),
     ("header.csv", HEAD, " .*has a header but no rows"),
-    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), ", line 3: the text is not UTF-8"),
-    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), ", line 1: the text is not UTF-8"),
+    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), ": the text is not UTF-8"),
+    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), ": the text is not UTF-8"),
     ("headless.csv", GOOD + GOOD, ": two columns|: no column name says"),
     ("few.csv", HEAD + GOOD + "a,b\n", ", line 3: 2 fields where the header names 3"),
     ("many.tsv", "sentence1\tsentence2\tscore\na\tb\tc\t1\n", ", line 2: 4 fields"),
@@ -47,8 +47,9 @@ BAD = [
     ("text.parquet", HEAD + GOOD, " is not a whole Parquet file"),
     ("pairs.xlsx", "PK", ": cannot read files that end in '.xlsx'"),
     ("pairs", HEAD + GOOD, ": cannot read files"),
-    ("plain.csv.gz", HEAD + GOOD, ": the packed data is broken"),
-    ("cut.csv.gz", CUT, ": the packed data is broken"),
+    ("semicolons.csv", "sentence1;sentence2;score\na;b;3\n", ": no column name says.*'sentence1;sentence2;score'"),
+    ("plain.csv.gz", HEAD + GOOD, ": cannot be read"),
+    ("cut.csv.gz", CUT, ": cannot be read"),
     ("twice.csv", "score,score\n1,2\n", ": two columns have the same name"),
 ]
 
@@ -70,25 +71,6 @@ def test_a_missing_file_or_a_folder_in_its_place(tmp_path, name):
         read_texts(tmp_path / name)
     with pytest.raises(DataError, match="is a folder"):
         read_texts(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "word"),
-    [
-        ("semicolons.csv", "sentence1;sentence2;score\na;b;3\n", "semicolons"),
-        ("decimals.csv", "sentence1;sentence2;score\na, or so;b;3,5\n", "semicolons"),
-        ("tabs.csv", "sentence1\tsentence2\tscore\na\tb\t3\n", "tabs"),
-        ("commas.tsv", "sentence1,sentence2,score\na,b,3\n", "commas"),
-        ("rows.csv", "A plane takes off.,An air plane takes off.,5.0\nA man plays.,Someone plays.,4\n", "no header"),
-        ("rows.tsv", "Yes, we do.\tNo, we do not.\nWhy?\tBecause.\n", "no header"),
-    ],
-)
-def test_a_header_that_names_no_columns_is_hinted_at(tmp_path, name, content, word):
-    (tmp_path / name).write_text(content)
-    for columns in (None, ("sentence1", "sentence2", "score")):
-        with pytest.raises(DataError) as caught:
-            read_pairs(tmp_path / name, columns=columns)
-        assert word in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -151,7 +133,7 @@ def test_a_text_file_is_streamed(tmp_path):
     path.write_bytes(b"good\n" * 100_000 + b"\xff\n")
     texts = iter_texts(path)
     assert [next(texts) for _ in range(3)] == ["good"] * 3  # the bad last line is not reached
-    with pytest.raises(DataError, match="line 100001: the text"):
+    with pytest.raises(DataError, match="not UTF-8"):
         list(texts)
 
 
@@ -183,9 +165,9 @@ def write_rows(path, texts):
 def test_rows_stream_in_order_and_a_blank_one_far_down_is_named(tmp_path, kind):
     texts = [f"text {n % 900}, ä" for n in range(3000)]
     path = write_rows(tmp_path / f"t{kind}", texts)
-    assert list(iter_rows(path)) == list(iter_texts(path)) == texts
+    assert list(iter_texts(path, by_row=True)) == list(iter_texts(path)) == texts
     texts[2100] = " "
-    rows = iter_rows(write_rows(path, texts))
+    rows = iter_texts(write_rows(path, texts), by_row=True)
     assert [next(rows) for _ in range(2000)] == texts[:2000]
     place = {".csv": "line 2102", ".tsv": "line 2102", ".parquet": "row 2101"}.get(kind, "line 2101")
     with pytest.raises(DataError, match=f"{place}: .*empty"):
@@ -194,15 +176,14 @@ def test_rows_stream_in_order_and_a_blank_one_far_down_is_named(tmp_path, kind):
 
 @pytest.mark.parametrize(("kind", "blank"), [(".csv", ""), (".csv", '""'), (".tsv", ""), (".tsv", '""')])
 def test_a_blank_line_of_a_single_column(tmp_path, kind, blank):
-    """Passed over, it would move the vectors of all that follows up a row; raw texts are not counted."""
+    """Passed over, it would move the vectors of all that follows up a row."""
     path = tmp_path / f"t{kind}"
     path.write_text(f"text\na\n{blank}\nb\n")
     with pytest.raises(DataError, match=r"line 3: .*empty"):
-        list(iter_rows(path))
-    assert list(iter_texts(path)) == ["a", "b"]
+        list(iter_texts(path))
     between = "," if kind == ".csv" else "\t"
     path.write_text(f"id{between}text\n1{between}a\n\n2{between}b\n")
-    assert list(iter_rows(path)) == ["a", "b"]  # nothing else can be meant where rows have two fields
+    assert list(iter_texts(path)) == ["a", "b"]  # nothing else can be meant where rows have two fields
 
 
 def test_rows_need_one_column_of_texts(tmp_path):
@@ -210,17 +191,16 @@ def test_rows_need_one_column_of_texts(tmp_path):
     path.write_text("sentence1,sentence2\na,b\n")
     for column in (None, "body"):
         with pytest.raises(DataError, match="'sentence1', 'sentence2'"):
-            list(iter_rows(path, column=column))
-    assert list(iter_rows(path, column="sentence2")) == ["b"]
+            list(iter_texts(path, column=column, by_row=True))
+    assert list(iter_texts(path, column="sentence2", by_row=True)) == ["b"]
     with pytest.raises(DataError, match="no column 'body'"):
-        list(iter_rows(write_rows(tmp_path / "t.txt", ["a"]), column="body"))
+        list(iter_texts(write_rows(tmp_path / "t.txt", ["a"]), column="body"))
     (tmp_path / "t.jsonl").write_text('{"text": "a"}\n' * 1024 + '{"other": "a"}\n')
     with pytest.raises(DataError, match="line 1025: the text in column 'text' is empty"):
-        list(iter_rows(tmp_path / "t.jsonl"))
-    for read in (iter_rows, iter_texts):
-        (tmp_path / "empty.txt").write_text("")
-        with pytest.raises(DataError, match="is empty"):
-            list(read(tmp_path / "empty.txt"))
+        list(iter_texts(tmp_path / "t.jsonl"))
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(DataError, match="is empty"):
+        list(iter_texts(tmp_path / "empty.txt"))
 
 
 def test_empty_texts_of_a_real_set_are_found(shared_data):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.files import write_table as write
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.triplets import Triplet, load_triplets, raw_texts
+from truncate_kit.data.triplets import load_triplets, raw_texts
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
 NLI = [
@@ -23,16 +23,16 @@ NLI = [
 @pytest.mark.parametrize("columns", [("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg")])
 def test_three_texts_a_row(tmp_path, suffix, columns):
     found = load_triplets(write(tmp_path / f"rows{suffix}", columns, ROWS), negatives=True)
-    assert found.rows == tuple(Triplet(*row) for row in ROWS)
+    assert found.rows == tuple(ROWS)
     assert f"3 rows of {', '.join(columns)}" in found.note
 
 
 def test_two_texts_a_row_and_told_columns(tmp_path):
     path = write(tmp_path / "rows.csv", ("anchor", "positive"), [row[:2] for row in ROWS])
-    assert load_triplets(path).rows == tuple(Triplet(*row[:2]) for row in ROWS)
+    assert load_triplets(path).rows == tuple(row[:2] for row in ROWS)
     path = write(tmp_path / "odd.csv", ("x", "y", "z"), ROWS)
-    assert load_triplets(path, columns=("z", "x")).rows[0] == Triplet("no cat", "a cat")
-    assert load_triplets(path, columns=("x", "y", "z"), negatives=True).rows[0].negative == "no cat"
+    assert load_triplets(path, columns=("z", "x")).rows[0] == ("no cat", "a cat")
+    assert load_triplets(path, columns=("x", "y", "z"), negatives=True).rows[0][2] == "no cat"
 
 
 @pytest.mark.parametrize("values", [(0, 2), (0, 1), ("yes", "no")])
@@ -43,7 +43,7 @@ def test_labels_that_are_no_nli_classes_are_not_taken_for_texts(tmp_path, values
         with pytest.raises(DataError, match="'label'"):
             load_triplets(path, columns=columns, negatives=True)
     path = write(tmp_path / "texts.csv", ("premise", "entailment"), [row[:2] for row in ROWS])
-    assert load_triplets(path, columns=("premise", "entailment")).rows == tuple(Triplet(*row[:2]) for row in ROWS)
+    assert load_triplets(path, columns=("premise", "entailment")).rows == tuple(row[:2] for row in ROWS)
 
 
 @pytest.mark.parametrize("numbers", [False, True])
@@ -54,24 +54,24 @@ def test_built_from_nli(tmp_path, numbers):
     path = write(tmp_path / "nli.jsonl", ("premise", "hypothesis", "label"), rows)
     found = load_triplets(path, negatives=True)
     assert found.rows == (
-        Triplet("p1", "p1 entails a", "p1 against a"),
-        Triplet("p1", "p1 entails b", "p1 against b"),
-        Triplet("p1", "p1 entails c", "p1 against a"),
+        ("p1", "p1 entails a", "p1 against a"),
+        ("p1", "p1 entails b", "p1 against b"),
+        ("p1", "p1 entails c", "p1 against a"),
     )
     assert "3 rows built from 9 NLI pairs; 1 premises without a contradiction are left out" in found.note
     both = load_triplets(path)
-    assert both.rows[-1] == Triplet("p3", "p3 entails", None)
+    assert both.rows[-1] == ("p3", "p3 entails")
     assert both.fingerprint() != found.fingerprint()
 
 
 def test_a_real_nli_set(shared_data):
     found = load_triplets(shared_data / "sick")  # the train split, with a score column beside the labels
     assert len(found) == 1299  # the entailments of SICK's train split
-    assert all(row.negative for row in load_triplets(shared_data / "sick", negatives=True).rows)
+    assert all(len(row) == 3 for row in load_triplets(shared_data / "sick", negatives=True).rows)
 
 
 def test_texts_are_their_own_positives_once_each():
-    assert raw_texts("mine", ["a", "b", "a"]).rows == (Triplet("a", "a"), Triplet("b", "b"))
+    assert raw_texts("mine", ["a", "b", "a"]).rows == (("a", "a"), ("b", "b"))
 
 
 PLAIN = ("anchor", "positive")

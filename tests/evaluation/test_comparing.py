@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
+from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.retrieval import WAYS, compare
-from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 

@@ -12,11 +12,9 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.evaluation import searching
+from truncate_kit.evaluation import SuiteReport, retrieval
 from truncate_kit.evaluation.graded import MEASURES
-from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.evaluation.searching import SearchVectors, search
-from truncate_kit.evaluation.suite import SuiteReport
+from truncate_kit.evaluation.retrieval import SearchVectors, evaluate_retrieval, search
 from truncate_kit.models.loading import load_encoder
 
 
@@ -73,8 +71,8 @@ def test_blocks_change_nothing(monkeypatch, measure):
     vectors = SearchVectors(**sides, measure=measure)
     plain = np.argsort(-MEASURES[measure](**sides).numpy(), axis=1, kind="stable")
     np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
-    monkeypatch.setattr(searching, "QUERY_BLOCK", 4)
-    monkeypatch.setattr(searching, "DOCUMENT_BLOCK", 9)
+    monkeypatch.setattr(retrieval, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(retrieval, "DOCUMENT_BLOCK", 9)
     np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
     np.testing.assert_array_equal(search(vectors, top=100)[:, :70], plain)
     assert (search(vectors, top=100)[:, 70:] == -1).all()

@@ -12,10 +12,8 @@ from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.vectors import StoredVectors, VectorFormat
-from truncate_kit.data.pairs import PlacedPairs, TextPair
-from truncate_kit.data.suites import StsSet
-from truncate_kit.evaluation.graded import evaluate, pair_similarities, spearman
-from truncate_kit.evaluation.sts import score_sts
+from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair
+from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import PairEvaluator
 
@@ -45,9 +43,7 @@ def test_identical_texts_share_a_rank(tiny_folder, pairs):
 
 def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, pairs):
     encoder, expected = load_encoder(tiny_folder("bert")), pytest.approx(tied(load_encoder(tiny_folder("bert")), pairs))
-    (sts,) = score_sts(
-        encoder, [StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))], model="bert"
-    ).rows
+    (sts,) = score_sts(encoder, [pairs], model="bert").rows
     assert sts.values["Spearman"] == expected
     assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
     places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
@@ -85,7 +81,7 @@ def test_too_few_pairs_are_refused_in_words(tiny_folder, pairs, count):
 def test_an_encoder_gives_one_vector_for_each_text(shape):
     pairs = [TextPair(f"first {number}", f"second {number}", number) for number in range(40)]
     encoder = SimpleNamespace(encode=lambda texts: np.ones(shape))
-    sets = [StsSet(name="words", pairs=tuple(pairs), published_pairs=40)]
+    sets = [PairSet(name="words", pairs=tuple(pairs), scale=(0, 39))]
     for use in (
         lambda: evaluate(encoder, pairs),
         lambda: evaluate(StoredVectors(encoder, VectorFormat()), pairs),

@@ -7,7 +7,7 @@ import pytest
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.data.retrieval import SEARCH_METRICS
-from truncate_kit.evaluation import searching
+from truncate_kit.evaluation import retrieval
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
@@ -31,7 +31,7 @@ def at_each_layer(encoder, data, metric="nDCG@10", first=0):
 @pytest.mark.parametrize("how", [{}, {"max_texts": 20}, {"streamed": True}, {"pooling": "max"}], ids=str)
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_it_is_that_of_the_model_cut_there(tiny_folder, some_empty, family, how, monkeypatch):
-    monkeypatch.setattr(searching, "DOCUMENTS_AT_A_TIME", 17)
+    monkeypatch.setattr(retrieval, "DOCUMENTS_AT_A_TIME", 17)
     encoder = load_encoder(tiny_folder(family))
     found = profile(encoder, retrieval=some_empty, settings=AnalysisSettings(**how))
     encoder.pooling = how.get("pooling", encoder.pooling)

@@ -12,10 +12,10 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.core.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.graded import MEASURES, evaluate
 from truncate_kit.evaluation.mteb import MtebEncoder, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.evaluation.suite import SuiteReport
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
-from truncate_kit.evaluation.searching import estimated, overlaps, score_queries, without_own
+from truncate_kit.evaluation.retrieval import estimated, overlaps, score_queries, without_own
 
 
 def test_ndcg_is_that_of_scikit_learn():

@@ -7,11 +7,11 @@ from scipy import stats
 
 from tests.support.heads import with_heads
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.pairs import TextPair
-from truncate_kit.data.seen import pair_key
-from truncate_kit.data.suites import StsSet, find_sts
-from truncate_kit.evaluation.sts import score_sts
-from truncate_kit.evaluation.suite import SuiteReport
+from truncate_kit.data.pairs import PairSet, TextPair
+from truncate_kit.data.seen import text_keys
+from truncate_kit.data.suites import find_sts
+from truncate_kit.evaluation import SuiteReport
+from truncate_kit.evaluation.graded import score_sts
 from truncate_kit.evaluation.transfer import text_features
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
@@ -37,8 +37,8 @@ def two_sets():
     texts = [f"text {number}" for number in range(40)]
     pairs = [TextPair(texts[i], texts[(3 * i + 1) % 40], float((7 * i) % 6)) for i in range(40)]
     sets = [
-        StsSet(name="STS12", pairs=tuple(pairs[:25]), published_pairs=25),
-        StsSet(name="STS13", pairs=tuple(pairs[15:]), published_pairs=1500),
+        PairSet(name="STS12", pairs=tuple(pairs[:25]), scale=(0, 5)),
+        PairSet(name="STS13", pairs=tuple(pairs[15:]), scale=(0, 5)),
     ]
     return texts, sets
 
@@ -62,7 +62,7 @@ def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
 def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
     texts, sets = two_sets
     encoder = Table(texts)
-    seen = {pair_key(pair.second, pair.first) for pair in sets[0].pairs[:9]}
+    seen = text_keys((pair.second, pair.first) for pair in sets[0].pairs[:9])
     report = score_sts(encoder, sets, model="table", seen=seen, seen_name="train.csv")
     for row, one, first in zip(report.rows, sets, (9, 0), strict=True):
         assert row.values["Spearman"] == pytest.approx(plain_spearman(encoder, one.pairs))
@@ -88,7 +88,7 @@ def test_no_sets_and_empty_ones_are_refused_in_words():
         score_sts(Table([]), [], model="table")
     assert "find_sts(path)" in refused.value.hint
     with pytest.raises(DataError, match="STS12 holds too few pairs"):
-        score_sts(Table([]), [StsSet(name="STS12", pairs=(), published_pairs=25)], model="table")
+        score_sts(Table([]), [PairSet(name="STS12", pairs=(), scale=(0, 5))], model="table")
 
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
@@ -107,6 +107,6 @@ def test_vectors_for_classifiers_are_the_codes(tiny_folder, name):
 def test_similarity_is_the_score_of_the_heads(tiny_folder):
     encoder = with_heads(tiny_folder("bert"))
     pairs = tuple(TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True))
-    report = score_sts(encoder, [StsSet(name="STSB", pairs=pairs, published_pairs=5)], model="m")
+    report = score_sts(encoder, [PairSet(name="STSB", pairs=pairs, scale=(0, 5))], model="m")
     scores = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND))
     assert report.rows[0].values["Pearson"] == pytest.approx(100 * stats.pearsonr(scores, SCORES).statistic, abs=1e-3)

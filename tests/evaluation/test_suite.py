@@ -11,8 +11,7 @@ import pytest
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.core.workspace import Workspace
-from truncate_kit.evaluation import SUITES, Suite
-from truncate_kit.evaluation.suite import Score, SuiteReport, means_of
+from truncate_kit.evaluation import SUITES, Score, SuiteReport, means_of
 from truncate_kit.report.page import suite_reports
 from truncate_kit.report.view import view_of
 from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites
@@ -30,7 +29,7 @@ def score_words(run):
 def widths(monkeypatch):
     monkeypatch.setitem(sys.modules, "truncate_kit.evaluation.words", SimpleNamespace(score=score_words))
     monkeypatch.delitem(SUITES, "retrieval")  # whose option it takes
-    monkeypatch.setitem(SUITES, "widths", Suite(data="a file of texts", options=("corpus",), function="words:score"))
+    monkeypatch.setitem(SUITES, "widths", ("words:score", ("corpus",)))
 
 
 def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
@@ -64,6 +63,6 @@ def test_means_are_those_of_scores_that_every_task_has():
 def test_each_row_is_named_by_the_command_with_options_of_its_own(name):
     options = {option.name: option for option in command_of("evaluate").params}
     assert name in options["suite"].help
-    for option in SUITES[name].options:
+    for option in SUITES[name][1]:
         assert f"--suite {name}" in options[option].help
-        assert all(option not in row.options for other, row in SUITES.items() if other != name)
+        assert all(option not in others for other, (_, others) in SUITES.items() if other != name)

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.suites import LabelledSet
-from truncate_kit.evaluation.suite import Score, SuiteReport
+from truncate_kit.evaluation import Score, SuiteReport
 from truncate_kit.evaluation.transfer import (
     RIDGE,
     WIDTH,

@@ -32,7 +32,7 @@ TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blu
 
 def pair_set(targets):
     pairs = tuple(TextPair(TEXTS[i], TEXTS[i - 1], float(target)) for i, target in enumerate(targets))
-    return PairSet(name="tiny", pairs=pairs, scale=(0.0, 5.0), path="tiny.csv", columns=("a", "b", "c"))
+    return PairSet(name="tiny", pairs=pairs, scale=(0.0, 5.0))
 
 
 def contents(folder):

@@ -24,7 +24,7 @@ FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small 
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
 SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
 PAIRS = [TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True)]
-GRADED = PairSet(name="dev", pairs=tuple(PAIRS), scale=(0.0, 5.0), path="tiny.csv", columns=("a", "b", "c"))
+GRADED = PairSet(name="dev", pairs=tuple(PAIRS), scale=(0.0, 5.0))
 
 
 @pytest.fixture(scope="module", params=[("bert", 2, "exp"), ("gpt2", 1, "sigmoid")])

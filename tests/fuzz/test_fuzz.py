@@ -13,7 +13,7 @@ from tests.support.files import write_table
 from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.data.pairs import load_pairs, load_words
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.data.tables import iter_rows
+from truncate_kit.data.tables import iter_texts
 from truncate_kit.data.triplets import load_triplets
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.models.loading import load_encoder
@@ -51,11 +51,11 @@ def check_pairs(path: Path) -> None:
 
 
 def check_texts(path: Path) -> None:
-    assert len(list(iter_rows(path))) == len(path.read_bytes().removesuffix(b"\n").split(b"\n"))
+    assert len(list(iter_texts(path, by_row=True))) == len(path.read_bytes().removesuffix(b"\n").split(b"\n"))
 
 
 def check_triplets(path: Path) -> None:
-    assert all(row.anchor.strip() and row.positive.strip() for row in load_triplets(path).rows)
+    assert all(row[0].strip() and row[1].strip() for row in load_triplets(path).rows)
 
 
 def check_words(path: Path) -> None:

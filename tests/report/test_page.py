@@ -23,7 +23,7 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, export_onnx, profile
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.workspace import Source, Workspace
-from truncate_kit.evaluation.suite import Score, SuiteReport
+from truncate_kit.evaluation import Score, SuiteReport
 from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder

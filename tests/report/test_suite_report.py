@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.evaluation.suite import Score, SuiteReport, means_of
+from truncate_kit.evaluation import Score, SuiteReport, means_of
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
 

@@ -19,8 +19,8 @@ from tests.support.records import INVARIANCE
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.data.pairs import Overlap
+from truncate_kit.evaluation import Score, SuiteReport
 from truncate_kit.evaluation.graded import Evaluation
-from truncate_kit.evaluation.suite import Score, SuiteReport
 from truncate_kit.export.record import Quantization
 from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
 from truncate_kit.models.loading import load_encoder

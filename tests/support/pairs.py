@@ -10,17 +10,14 @@ import torch
 
 from tests.support.families import WORDS
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
-from truncate_kit.data.triplets import Triplet, TripletSet
+from truncate_kit.data.triplets import TripletSet
 
 NOUNS = ["cat", "dog", "tree", "mat", "big", "small", "red", "blue"]
 SENTENCES = [f"the {a} and a {b} on {c}" for a in NOUNS for b in NOUNS[:3] for c in ("a", "the mat")]
 
 
 def _pair_set(pairs: Sequence[TextPair]) -> PairSet:
-    return PairSet(
-        name="words", pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", path="words",
-        columns=("first", "second", "score"),
-    )  # fmt: skip
+    return PairSet(name="words", pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given")
 
 
 def make_pairs(count: int, seed: int = 0) -> PairSet:
@@ -86,7 +83,7 @@ def sentence_pairs(count: int = 40) -> PairSet:
 def word_triplets(count: int = 14) -> TripletSet:
     generator = torch.Generator().manual_seed(4)
     texts = [" ".join(WORDS[int(p)] for p in torch.randint(16, (5,), generator=generator)) for _ in range(3 * count)]
-    triplets = tuple(Triplet(*texts[place : place + 3]) for place in range(0, len(texts), 3))
+    triplets = tuple(tuple(texts[place : place + 3]) for place in range(0, len(texts), 3))
     return TripletSet(name="words", rows=triplets, note=f"Training: words ({count} rows).")
 
 

@@ -10,7 +10,7 @@ from tests.support.families import TINY_CONFIGS, make_tiny
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.triplets import Triplet, TripletSet, raw_texts
+from truncate_kit.data.triplets import TripletSet, raw_texts
 from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
@@ -110,9 +110,7 @@ def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, 
     wide = TINY_CONFIGS["bert"].to_diff_dict() | {"hidden_size": width, "num_hidden_layers": 1}
     monkeypatch.setitem(TINY_CONFIGS, "bert", BertConfig(**wide))
     encoder, data = load_encoder(make_tiny("bert", tmp_path / "full")), word_splits()
-    rows = TripletSet(
-        name="near", rows=tuple(Triplet(pair.first, pair.second) for pair in data.train), note="Near: all."
-    )
+    rows = TripletSet(name="near", rows=tuple((pair.first, pair.second) for pair in data.train), note="Near: all.")
     settings = ContrastiveSettings(objective="close", pooling="cls", epochs=1, seeds=(0,), temperature=0.1)
     result = finetune_contrastive(encoder, rows, data, out=tmp_path / "out", settings=settings)
     rate = scaled_learning_rate(width)

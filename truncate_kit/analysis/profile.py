@@ -29,7 +29,7 @@ from truncate_kit.core.workspace import default_reference
 from truncate_kit.data.pairs import PlacedPairs, TextPair, distinct_texts
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import correlate, pair_similarities
-from truncate_kit.evaluation.searching import Reader, search_layers
+from truncate_kit.evaluation.retrieval import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest, sha256_of

@@ -55,7 +55,7 @@ from truncate_kit.core.hardware import (
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array
 from truncate_kit.core.workspace import read_origin, was_trained
-from truncate_kit.data.pairs import PairSet, is_bundled, pairs_fingerprint
+from truncate_kit.data.pairs import BUNDLED, PairSet, pairs_fingerprint
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
@@ -235,7 +235,7 @@ def score_all(
                 ours.tolist(), theirs.tolist(), data.scores(), numbers=numbers, seed=seed
             )
         else:
-            from truncate_kit.evaluation.searching import estimated
+            from truncate_kit.evaluation.retrieval import estimated
 
             (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
         quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
@@ -247,7 +247,11 @@ def score_all(
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
     """Return the data's fields of the report."""
     if isinstance(data, PairSet):
-        fields = {"fingerprint": pairs_fingerprint(data), "num_scored": len(data), "bundled": is_bundled(data)}
+        fields = {
+            "fingerprint": pairs_fingerprint(data),
+            "num_scored": len(data),
+            "bundled": data.name.startswith(f"{BUNDLED}/"),
+        }
     else:
         fields = {"fingerprint": data.fingerprint(), "num_scored": len(data.queries)}
         fields["metric"] = SEARCH_METRICS[data.metric]

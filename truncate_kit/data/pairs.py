@@ -14,9 +14,13 @@ from truncate_kit.core.files import is_there
 from truncate_kit.core.results import Result
 from truncate_kit.data.tables import (
     COMPRESSIONS,
+    LABEL,
+    PAIR,
     PAIR_FORMATS,
+    SCORE,
     TEXT_FORMAT,
     Table,
+    check_columns,
     data_files,
     find_columns,
     format_of,
@@ -47,8 +51,12 @@ _KNOWN_SCALES = {
     "sentence-transformers/stsb": (0.0, 1.0),  # already divided by 5
 }
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?")
-PART, WHOLE = "wordsim353_sim", "wordsim353"
-_WORD_SCALES = {"rg65": (0, 4), PART: (0, 10), WHOLE: (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
+_WORD_SCALES = {
+    "rg65": (0, 4), "wordsim353_sim": (0, 10), "wordsim353": (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10),
+}  # fmt: skip
+_NAME_THEM = (
+    'Name them: `columns=("first", "second", "score")`, or call them sentence1, sentence2 and score (or label).'
+)
 
 
 # Pairs
@@ -115,8 +123,6 @@ class PairSet:
     pairs: tuple[TextPair, ...] = field(repr=False)
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: Literal["given", "inferred", "known"] = "known"
-    path: str
-    columns: tuple[str, str, str]  # first text, second text and score
     classes: tuple[str, ...] = ()  # their places are the targets; empty for graded pairs
 
     def __post_init__(self) -> None:
@@ -273,16 +279,12 @@ def load_pairs(
     if classes and scale is not None:
         raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
     path = Path(name_or_path)
-    if not classes and holds_words(path):
-        if columns is not None or scale is not None:
-            problem = "Sets of word similarity have columns and scales of their own."
-            raise UsageError(problem, hint="Leave out `columns` and `scale`.")
+    if holds_words(path) and not (classes or columns or scale):
         return load_words(path)
     name, tables = read_tables(name_or_path)
-    sets = _class_sets(name, tables, columns) if classes else _graded_sets(name, tables, columns, scale)
+    sets = _pair_sets(name, tables, columns, scale, classes=classes)
     one_file = path.is_file() and str(name_or_path) != BUNDLED
-    train, dev, test = map(sets.get, SPLIT_NAMES)
-    splits = PairSplits(name=name, train=train, dev=dev, test=test, one_file=one_file)
+    splits = PairSplits(name=name, one_file=one_file, **sets)
     return complete_splits(splits) if divide and one_file else splits
 
 
@@ -291,17 +293,13 @@ def read_pairs(
 ) -> PairSet:
     """Read one file of sentence pairs; parameters as in `load_pairs`."""
     path = Path(path)
-    return _graded_sets(short_name(path), {"train": read_table(path)}, columns, scale)["train"]
+    pairs: PairSet = _pair_sets(short_name(path), {"train": read_table(path)}, columns, scale)["train"]
+    return pairs
 
 
 def short_name(path: Path) -> str:
     """Return the last two parts, "stsb/en"."""
     return "/".join(path.resolve().parts[-2:])
-
-
-def is_bundled(pairs: PairSet) -> bool:
-    """Tell if the set is bundled."""
-    return Path(pairs.path).parent == BUNDLED_FOLDER
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
@@ -364,58 +362,77 @@ def read_hub(name: str) -> dict[str, Table]:
     return tables
 
 
-def _graded_sets(
-    name: str, tables: Mapping[str, Table], columns: Sequence[str] | None, scale: Sequence[float] | None
-) -> dict[str, PairSet]:
-    names = {split: find_columns(table, columns) for split, table in tables.items()}
-    scores = {split: table.numbers(names[split][2]) for split, table in tables.items()}
+def _pair_sets(
+    name: str,
+    tables: Mapping[str, Table],
+    columns: Sequence[str] | None,
+    scale: Sequence[float] | None = None,
+    *,
+    classes: bool = False,
+) -> dict[str, Any]:
+    """Return the `PairSet` of each split."""
+    names = {split: _columns(table, columns, LABEL if classes else SCORE) for split, table in tables.items()}
+    last = {split: names[split][2] for split in tables}
+    targets, fields = _places_of_classes(name, tables, last) if classes else _scores(name, tables, last, scale)
+    return {
+        split: PairSet(
+            name=name if len(tables) == 1 else f"{name}/{split}",
+            pairs=tuple(map(TextPair, *map(table.texts, names[split][:2]), targets[split])),
+            **fields,
+        )
+        for split, table in tables.items()
+    }
+
+
+def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:
+    """Return the columns of both texts and target; a label may be a score."""
+    if wanted is None:
+        texts = find_columns(table, PAIR, _NAME_THEM)
+        found = find_columns(table, role) or find_columns(table, LABEL) or find_columns(table, role, _NAME_THEM)
+        return *texts, *found
+    if len(wanted) != 3 or len(set(wanted)) < 3:
+        raise table.unfit("three different columns are needed.", _NAME_THEM)
+    check_columns(table, wanted)
+    return wanted
+
+
+def _scores(
+    name: str, tables: Mapping[str, Table], columns: Mapping[str, str], scale: Sequence[float] | None
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Return the scores of each split, and their scale."""
     if scale is not None and (len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf):
         problem = f"{','.join(map(str, scale))} is not a scale: give the lowest and then the highest possible score."
         raise UsageError(problem, hint="For example `scale=(0, 5)`.")
+    scores = {split: table.numbers(columns[split]) for split, table in tables.items()}
     source = "given" if scale else "known" if name in _KNOWN_SCALES else "inferred"
     least, most = min(chain(*scores.values())), max(chain(*scores.values()))
     inferred = next((usual for usual in USUAL_SCALES if usual[0] <= least and most <= usual[1]), USUAL_SCALES[-1])
     low, high = scale or _KNOWN_SCALES.get(name) or inferred
     for split, table in tables.items():
-        if outside := [row for row, score in enumerate(scores[split]) if not low <= score <= high]:
-            problem = f"the score {scores[split][outside[0]]:g} is outside the scale {low:g} to {high:g} ({source})."
-            hint = "Mend the row, or give the lowest and the highest possible score as `scale`."
-            raise table.problem(outside[0], problem, hint=hint)
-    return _sets_of(name, tables, names, scores, scale=(float(low), float(high)), scale_source=source)
+        for row, score in enumerate(scores[split]):
+            if not low <= score <= high:
+                problem = f"the score {score:g} is outside the scale {low:g} to {high:g} ({source})."
+                hint = "Mend the row, or give the lowest and the highest possible score as `scale`."
+                raise table.problem(row, problem, hint=hint)
+    return scores, {"scale": (float(low), float(high)), "scale_source": source}
 
 
-def _class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
-    names = {split: find_columns(table, columns, classes=True) for split, table in tables.items()}
-    labels = {split: table.labels(names[split][2]) for split, table in tables.items()}
+def _places_of_classes(
+    name: str, tables: Mapping[str, Table], columns: Mapping[str, str]
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Return places in the sorted names of train for each split, and these names."""
+    labels = {split: table.labels(columns[split]) for split, table in tables.items()}
     classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
     if not 2 <= len(classes) <= MOST_CLASSES:
         problem = f"{name} holds {len(classes):,} different classes; 2 to {MOST_CLASSES} are needed."
         raise DataError(problem, hint='Name the column of the classes: `columns=("first", "second", "class")`.')
+    places = {one: float(place) for place, one in enumerate(classes)}
     for split, table in tables.items():
-        if unknown := [row for row, label in enumerate(labels[split]) if label not in classes]:
-            problem = f"the class {labels[split][unknown[0]]!r} is not among those of train ({', '.join(classes)})."
-            raise table.problem(unknown[0], problem)
-    places = {split: [float(classes.index(label)) for label in labels[split]] for split in tables}
-    return _sets_of(name, tables, names, places, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))
-
-
-def _sets_of(
-    name: str,
-    tables: Mapping[str, Table],
-    names: Mapping[str, tuple[str, str, str]],
-    targets: Mapping[str, Sequence[float]],
-    **fields: Any,
-) -> dict[str, PairSet]:
-    return {
-        split: PairSet(
-            name=name if len(tables) == 1 else f"{name}/{split}",
-            pairs=tuple(map(TextPair, *map(table.texts, names[split][:2]), targets[split])),
-            path=table.source,
-            columns=names[split],
-            **fields,
-        )
-        for split, table in tables.items()
-    }
+        for row, label in enumerate(labels[split]):
+            if label not in places:
+                raise table.problem(row, f"the class {label!r} is not among those of train ({', '.join(classes)}).")
+    targets = {split: [places[label] for label in labels[split]] for split in tables}
+    return targets, {"scale": (0.0, len(classes) - 1.0), "classes": tuple(classes)}
 
 
 def holds_words(folder: Path) -> bool:
@@ -434,30 +451,24 @@ def load_words(folder: Path) -> PairSplits:
         hint = f"Name a folder with {', '.join(f'{name}.csv' for name in _WORD_SCALES)}, or some of them."
         raise DataError(f"{folder} holds no word similarity set.", hint=hint)
     sets = {name: read_pairs(file, scale=_WORD_SCALES[name]) for name, file in files.items()}
-    scores: dict[frozenset[str], list[float]] = {}
-    words: dict[frozenset[str], tuple[str, str]] = {}
+    scored: dict[frozenset[str], list[TextPair]] = {}
     for one in sets.values():
         for pair, score in zip(one, one.scores01(), strict=True):
-            key = frozenset((pair.first, pair.second))
-            words.setdefault(key, (pair.first, pair.second))
-            scores.setdefault(key, []).append(score)
-    pairs = tuple(TextPair(*words[key], sum(values) / len(values)) for key, values in scores.items())
-    name, columns = short_name(folder), next(iter(sets.values())).columns
-    merged = PairSet(name=name, pairs=pairs, scale=(0.0, 1.0), path=str(folder), columns=columns)
+            scored.setdefault(frozenset((pair.first, pair.second)), []).append(replace(pair, target=score))
+    pairs = tuple(replace(same[0], target=sum(pair.target for pair in same) / len(same)) for same in scored.values())
+    merged = PairSet(name=short_name(folder), pairs=pairs, scale=(0.0, 1.0))
     sizes = ", ".join(f"{name} {len(one):,}" for name, one in sets.items())
     note = (
         f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs, each score divided by its scale; "
         "every seed draws its own 70/15/15 % split."
     )
-    if PART in sets and (folder / f"{WHOLE}.csv").is_file():
-        note += f" {WHOLE}.csv is left out beside its part {PART}.csv."
-    return PairSplits(name=name, train=merged, notes=(note,), shares=SHARES)
+    return PairSplits(name=merged.name, train=merged, notes=(note,), shares=SHARES)
 
 
 def _word_files(folder: Path) -> dict[str, Path]:
     files = {name: folder / f"{name}.csv" for name in _WORD_SCALES if (folder / f"{name}.csv").is_file()}
-    if PART in files:
-        files.pop(WHOLE, None)
+    if "wordsim353_sim" in files:
+        files.pop("wordsim353", None)
     return files
 
 
@@ -483,7 +494,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     for texts in sorted(groups, key=draw):
         rows[SPLIT_NAMES[next(index for index in range(3) if placed < ends[index])]] += groups[texts]
         placed += len(groups[texts])
-    sets: dict[str, PairSet] = {}
+    sets: dict[str, Any] = {}
     for name, fraction in zip(SPLIT_NAMES, fractions, strict=True):
         if fraction > 0:
             if len(rows[name]) < 2:
@@ -495,8 +506,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in sets.items())
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
     note = f"{pairs.name} was divided into {sizes} ({shares} %, seed {seed}) by its distinct pairs."
-    train, dev, test = map(sets.get, SPLIT_NAMES)
-    return PairSplits(name=pairs.name, train=train, dev=dev, test=test, notes=(note,))
+    return PairSplits(name=pairs.name, notes=(note,), **sets)
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:

@@ -12,12 +12,13 @@ from typing import Literal
 from truncate_kit.core.errors import DataError, UsageError, known_name
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
+    LABEL,
+    PAIR,
+    SCORE,
     Table,
     check_columns,
     data_files,
-    find_label_column,
-    find_score_column,
-    find_text_columns,
+    find_columns,
     format_of,
     is_retrieval_folder,
     jsonl_in,
@@ -31,8 +32,6 @@ SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "
 """Selection metrics and their names."""
 FEWEST_QUERIES = 10
 """Fewest queries per half, to select on one and report the other."""
-FEWEST_WORDS = 5
-"""Words that identify a title or text; shorter ones may be in any file."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
 
@@ -46,8 +45,6 @@ class RetrievalSet:
         relevance: Grades > 0 of each query's answers by their places in `documents`; never empty.
         metric: Selection metric.
         other_queries: Queries of other splits except train, excluded from training.
-        note: Remark on the split, or empty.
-        titles: Possibly empty.
     """
 
     name: str
@@ -58,15 +55,11 @@ class RetrievalSet:
     relevance: tuple[Mapping[int, float], ...]
     metric: SearchMetric = "ndcg"
     other_queries: tuple[str, ...] = field(default=(), compare=False)
-    note: str = field(default="", compare=False)
-    titles: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def held_out(self) -> set[str]:
-        """Return all texts to exclude from training, titles alone too."""
-        titled = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
-        parts = (part for title, document in titled for part in (title, document.removeprefix(title).strip()))
-        return {*self.asked, *self.documents, *(part for part in parts if len(part.split()) >= FEWEST_WORDS)}
+        """Return all texts to exclude from training."""
+        return {*self.asked, *self.documents}
 
     @property
     def asked(self) -> set[str]:
@@ -123,7 +116,7 @@ def read_retrieval(
         corpus: With a file: more texts to search, as in `read_texts`.
         split: With a folder: a file in qrels; by default test, else dev, else the only one.
         metric: Selection metric: ndcg, mrr or recall.
-        chooses: Prefer dev to test for selection, unless only test has enough queries (`note`).
+        chooses: Prefer dev to test, for selection.
 
     Raises:
         DataError: Names file and row.
@@ -146,20 +139,14 @@ def read_retrieval(
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
-    documents, titles = _texts_by_id(folder, "corpus")
-    queries, _ = _texts_by_id(folder, "queries")
-    files, note = find_qrels(folder), ""
+    documents, queries = _texts_by_id(folder, "corpus"), _texts_by_id(folder, "queries")
+    files = find_qrels(folder)
     usual = [name for name in (("dev", "test") if chooses else ("test", "dev")) if name in files]
     chosen = split or next(iter(usual or (files if len(files) == 1 else ())), "test or dev")
     if chosen not in files:
         hint = f"Use a `split` of {', '.join(files)}." if files else _LAYOUT
         raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
     judged = _judged(files[chosen], documents, queries)
-    if chooses and split is None and usual == ["dev", "test"] and len(judged) < 2 * FEWEST_QUERIES:
-        more = _judged(files["test"], documents, queries)
-        if len(more) >= 2 * FEWEST_QUERIES:
-            few = f"dev has too few judged queries to choose by ({len(judged):,})"
-            note, chosen, judged = f"{short_name(folder)}: {few}, so those of test choose.", "test", more
     if not judged:
         problem = f"{files[chosen]} gives no query a document that answers it."
         raise DataError(problem, hint="Grades above 0 are answers.")
@@ -173,31 +160,25 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         queries=tuple(queries[name] for name in judged),
         relevance=tuple(judged.values()),
         other_queries=tuple(queries[name] for name in asked),
-        note=note,
-        titles=titles,
     )
 
 
-def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the texts with titles by id, and the titles."""
+def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
+    """Return the texts by id, after their titles."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
     table, is_corpus = read_table(path), name == "corpus"
     check_columns(table, ("_id", "text"))
     texts = table.texts("text", may_be_empty=is_corpus)
-    ids, titles = (
-        ["" if value is None else str(value).strip() for value in table.values(column)]  # some are numbers
-        for column in ("_id", "title")
-    )
-    if not is_corpus:
-        titles = [""] * len(table)
+    titles = table.values("title") if is_corpus else [None] * len(table)
     by_id: dict[str, str] = {}
-    for row, (key, title, text) in enumerate(zip(ids, titles, texts, strict=True)):
+    for row, (value, title, text) in enumerate(zip(table.values("_id"), titles, texts, strict=True)):
+        key = "" if value is None else str(value).strip()  # some are numbers
         if not key or key in by_id:
             raise table.problem(row, f"the id {key!r} is empty or there twice.", hint="Each needs an id of its own.")
-        by_id[key] = f"{title} {text}" if title and text else title or text
-    return by_id, tuple(titles)
+        by_id[key] = f"{str(title or '').strip()} {text}".strip()
+    return by_id
 
 
 def find_qrels(folder: Path) -> dict[str, Path]:
@@ -243,8 +224,7 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
 
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     table = read_table(file)
-    names = find_text_columns(table, hint="Call the columns query and relevant.")
-    asked, answers = map(table.texts, names)
+    asked, answers = map(table.texts, find_columns(table, PAIR, "Call the columns query and relevant."))
     texts = dict.fromkeys(chain(answers, read_texts(corpus) if corpus else ()))
     place = {text: index for index, text in enumerate(texts)}
     relevant: dict[str, dict[int, float]] = {}
@@ -269,13 +249,14 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 
 
 def _answered(table: Table) -> list[bool]:
-    label, score = find_label_column(table), find_score_column(table)
-    if label is None and score is not None:
-        raise table.unfit(f"column {score!r} grades the pairs, so not all of them are a query and its answer.", _LABELS)
-    labels = [] if label is None else table.labels(label, may_be_empty=True)
-    if label is None or not any(labels):
+    label, score = find_columns(table, LABEL), find_columns(table, SCORE)
+    if score and not label:
+        problem = f"column {score[0]!r} grades the pairs, so not all of them are a query and its answer."
+        raise table.unfit(problem, _LABELS)
+    labels = table.labels(*label, may_be_empty=True) if label else []
+    if not any(labels):
         return [True] * len(table)
     truth = {"1": True, "true": True, "0": False, "false": False}
-    if not {*map(str.lower, table.labels(label))} <= truth.keys():
-        raise table.unfit(f"column {label!r} does not say which rows are a query and its answer.", _LABELS)
-    return [truth[label.lower()] for label in labels]
+    if not {*map(str.lower, labels)} <= truth.keys():
+        raise table.unfit(f"column {label[0]!r} does not say which rows are a query and its answer.", _LABELS)
+    return [truth[one.lower()] for one in labels]

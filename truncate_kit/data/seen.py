@@ -44,9 +44,14 @@ def merged(*keys: Keys) -> Keys:
     return np.unique(np.concatenate([NO_KEYS, *keys])).astype(np.uint64)
 
 
+def text_keys(pairs: Iterable[tuple[str, str]]) -> Keys:
+    """Return the key of each two texts, (n,)."""
+    return np.array([pair_key(*pair) for pair in pairs], dtype=np.uint64)
+
+
 def pair_keys(pairs: Iterable[TextPair]) -> Keys:
     """Return the key of each pair, (n,)."""
-    return np.array([pair_key(pair.first, pair.second) for pair in pairs], dtype=np.uint64)
+    return text_keys((pair.first, pair.second) for pair in pairs)
 
 
 def keys_of(*pairs: Iterable[TextPair]) -> Keys:
@@ -56,7 +61,7 @@ def keys_of(*pairs: Iterable[TextPair]) -> Keys:
 
 def query_keys(queries: Iterable[str]) -> Keys:
     """Return the key of each query, (n,)."""
-    return np.array([pair_key(query, "") for query in queries], dtype=np.uint64)
+    return text_keys((query, "") for query in queries)
 
 
 # The file
@@ -70,24 +75,17 @@ def write_seen(folder: Path, keys: Keys) -> None:
             target.write_bytes(_head(content) + content)
 
 
-def read_seen(folder: Path) -> Keys | None:
-    """Read the keys from a model's folder, None if missing or damaged."""
-    try:
-        head, end, keys = (folder / SEEN_FILE).read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    return np.frombuffer(keys, dtype="<u8").astype(np.uint64) if head + end == _head(keys) else None
+def seen_by(model: str | Path) -> Keys:
+    """Return the keys of a model's folder or graph; none if they are missing or damaged."""
+    folder = model_folder(model)
+    if folder is None or not (folder / SEEN_FILE).is_file():
+        return NO_KEYS
+    head, end, keys = (folder / SEEN_FILE).read_bytes().partition(b"\n")
+    return np.frombuffer(keys, dtype="<u8").astype(np.uint64) if head + end == _head(keys) else NO_KEYS
 
 
 def _head(keys: bytes) -> bytes:
     return f"truncate-kit pairs 1, seen, {hashlib.sha256(keys).hexdigest()}\n".encode()
-
-
-def seen_by(model: str | Path) -> Keys:
-    """Return the keys of a model or graph."""
-    folder = model_folder(model)
-    keys = None if folder is None else read_seen(folder)
-    return NO_KEYS if keys is None else keys
 
 
 # Measuring
@@ -183,9 +181,3 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
             left = {query for query, was in zip(kept.queries, known.tolist(), strict=True) if not was}
             kept = with_queries(data, [place for place, query in enumerate(data.queries) if query in left])
     return kept, " ".join(notes) or None
-
-
-def seen_pairs(model: str | Path) -> frozenset[int] | None:
-    """Return the keys of seen pairs, if noted."""
-    keys = seen_by(model)
-    return frozenset(keys.tolist()) if len(keys) else None

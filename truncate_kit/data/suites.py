@@ -7,42 +7,29 @@ from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import TextPair, find_split_files, read_pairs
-from truncate_kit.data.seen import pair_key
+from truncate_kit.data.pairs import PairSet, find_split_files, read_pairs
+from truncate_kit.data.seen import Keys, merged, text_keys
 from truncate_kit.data.tables import (
+    LABEL,
+    PAIR,
+    TEXT,
+    TRIPLET,
     data_files,
-    find_label_column,
-    find_text_column,
-    find_text_columns,
-    find_triplet_columns,
-    format_of,
+    find_columns,
     read_table,
     stem_of,
 )
 
-# Set → pairs of the published test set, and folder or file names (lower case, no hyphens).
-_STS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "STS12": (3108, ("sts12", "sts12sts", "sts2012")),
-    "STS13": (1500, ("sts13", "sts13sts", "sts2013")),
-    "STS14": (3750, ("sts14", "sts14sts", "sts2014")),
-    "STS15": (3000, ("sts15", "sts15sts", "sts2015")),
-    "STS16": (1186, ("sts16", "sts16sts", "sts2016")),
-    "STSB": (1379, ("stsb", "stsbenchmark", "stsbenchmarksts")),
-    "SICK-R": (9927, ("sick", "sickr", "sickrsts")),
+# Names of folders or files, in lower case without hyphens.
+_STS = {
+    **{f"STS{year}": (f"sts{year}", f"sts{year}sts", f"sts20{year}") for year in range(12, 17)},
+    "STSB": ("stsb", "stsbenchmark", "stsbenchmarksts"),
+    "SICK-R": ("sick", "sickr", "sickrsts"),
 }
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
 _LANGUAGE = "en"  # of the published figures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StsSet:
-    """All pairs of one set; `published_pairs` counts the published test set."""
-
-    name: str
-    pairs: tuple[TextPair, ...]
-    published_pairs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +46,10 @@ class LabelledSet:
         return len(self.labels)
 
 
-def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
+def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]:
     """Find the semantic similarity sets STS12 … 16, STSB, SICK-R of a folder, counted as in MTEB.
 
-    STSB is its test split, SICK-R all its splits, STS12 … 16 all files but `train`.
+    STSB is its test split, SICK-R all its splits, STS12 … 16 all files but `train`; the scale is the range of scores.
 
     Args:
         folder: Holds a file or folder for each set.
@@ -71,12 +58,12 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
     Raises:
         DataError: A set cannot be read, or there is no set.
     """
-    found = _find_sets([Path(folder)], {name: names for name, (_, names) in _STS.items()})
     sets = []
-    for name, files in found.items():
+    for name, files in _find_sets([Path(folder)], _STS).items():
         used = files if joined else _scored_files(name, files)
         pairs = tuple(pair for file in used for pair in read_pairs(file))
-        sets.append(StsSet(name=name, pairs=pairs, published_pairs=_STS[name][0]))
+        scores = [pair.target for pair in pairs]
+        sets.append(PairSet(name=name, pairs=pairs, scale=(min(scores), max(scores)), scale_source="inferred"))
     return tuple(sets)
 
 
@@ -89,7 +76,7 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
     return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
 
 
-def read_trained_pairs(path: str | Path) -> frozenset[int]:
+def read_trained_pairs(path: str | Path) -> Keys:
     """Return the keys of train and dev pairs in a file or folder; scores not needed. Raises `DataError`."""
     path = Path(path)
     files = [path]
@@ -97,13 +84,13 @@ def read_trained_pairs(path: str | Path) -> frozenset[int]:
         files = [file for split, file in find_split_files(path).items() if split != "test"]
         if not files:
             raise DataError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
-    keys: set[int] = set()
+    pairs = list[tuple[str, str]]()
     for table in map(read_table, files):
         hint = "Call the columns of its texts sentence1 and sentence2."
-        names = find_triplet_columns(table) or find_text_columns(table, hint=hint)
+        names = find_columns(table, TRIPLET) or find_columns(table, PAIR, hint)
         rows = zip(*map(table.texts, names), strict=True)
-        keys |= {pair_key(*pair) for row in rows for pair in combinations(row, 2)}
-    return frozenset(keys)
+        pairs += [pair for row in rows for pair in combinations(row, 2)]
+    return merged(text_keys(pairs))
 
 
 def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
@@ -136,9 +123,6 @@ def _files(folder: Path, names: Collection[str]) -> list[Path]:
     if not files:
         hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
         raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
-    tables = [file.name.lower().rpartition(format_of(file))[0] for file in files]
-    if twice := [name for name in tables if tables.count(name) > 1]:  # in two formats
-        raise DataError(f"{home} holds {twice[0]} twice.", hint="Remove one.")
     return files
 
 
@@ -159,14 +143,14 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
     second: list[str] = []
     labels: list[str] = []
     for table in map(read_table, files):
-        label = find_label_column(table)
-        if label is None:
-            raise table.unfit("there is no column of labels.", "Call it label.")
-        single = find_text_column(table)
+        (label,) = find_columns(table, LABEL, "Call the column of classes label.")
         hint = "Call the column of texts text, or those of pairs sentence1 and sentence2."
-        left, right = (single, None) if single is not None else find_text_columns(table, hint=hint)
-        first += table.texts(left, may_be_empty=True)
-        second += [] if right is None else table.texts(right, may_be_empty=True)
+        sides = [
+            table.texts(side, may_be_empty=True)
+            for side in find_columns(table, TEXT) or find_columns(table, PAIR, hint)
+        ]
+        first += sides[0]
+        second += sides[-1] if len(sides) == 2 else []
         labels += table.labels(label)
     if second and len(second) != len(first):
         raise DataError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")

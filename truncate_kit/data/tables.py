@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.files import is_there
@@ -26,27 +26,30 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE = 1024
 
-# Compared in lower case without spaces, hyphens and underscores.
-_TEXT_PAIRS = (
-    ("sentence1", "sentence2"), ("sentencea", "sentenceb"), ("text1", "text2"), ("texta", "textb"),
-    ("first", "second"), ("anchor", "positive"), ("sent0", "sent1"), ("premise", "hypothesis"), ("word1", "word2"),
-    ("question1", "question2"), ("query", "relevant"), ("query", "positive"), ("query", "passage"),
-    ("query", "document"), ("question", "answer"),
-)  # fmt: skip
-_TRIPLETS = (
-    ("anchor", "positive", "negative"), ("query", "positive", "negative"), ("sent0", "sent1", "hardneg"),
-    ("sentence1", "sentence2", "negative"),
-)  # fmt: skip
-_SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
-# Some sets call their scores label: only a class if no column is called a score.
-CLASSES = ("label", "class", "goldlabel", "relation", "entailment", "entailmentlabel", "entailmentjudgment",
-           "isduplicate")  # fmt: skip
-_TEXTS = ("text", "sentence", "texts", "sentences")
-_NAME_SCORED = 'Name them: `columns=("first", "second", "score")`.'
-_FIELDS = ("first", "second", "score")
-_RENAME = "Rename or remove all of them but one."
-
-Choice = TypeVar("Choice")
+PAIR, TRIPLET, SCORE, LABEL, TEXT = "the two texts", "the three texts", "the score", "the label", "the text"
+# By role, in lower case without spaces, hyphens and underscores.
+_NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
+    PAIR: (
+        ("sentence1", "sentence2"), ("sentencea", "sentenceb"), ("text1", "text2"), ("texta", "textb"),
+        ("first", "second"), ("anchor", "positive"), ("sent0", "sent1"), ("premise", "hypothesis"), ("word1", "word2"),
+        ("question1", "question2"), ("query", "relevant"), ("query", "positive"), ("query", "passage"),
+        ("query", "document"), ("question", "answer"),
+    ),
+    TRIPLET: (
+        ("anchor", "positive", "negative"), ("query", "positive", "negative"), ("sent0", "sent1", "hardneg"),
+        ("sentence1", "sentence2", "negative"),
+    ),
+    SCORE: (
+        ("score",), ("similarity",), ("similarityscore",), ("relatedness",), ("relatednessscore",), ("gold",),
+        ("goldscore",), ("target",),
+    ),
+    LABEL: (
+        ("label",), ("class",), ("goldlabel",), ("relation",), ("entailment",), ("entailmentlabel",),
+        ("entailmentjudgment",), ("isduplicate",),
+    ),
+    TEXT: (("text",), ("sentence",), ("texts",), ("sentences",)),
+}  # fmt: skip
+_NAME_COLUMN = "Name it as `column`."
 
 
 # Files
@@ -87,18 +90,10 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
             yield stream
     except UnicodeDecodeError as error:
         hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 (or UTF-16) -t UTF-8 OLD > NEW"
-        raise DataError(f"{path}, line {_first_bad_line(path, opener)}: the text is not UTF-8.", hint=hint) from error
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        hint = "Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole."
-        raise DataError(f"{path}: the packed data is broken or ends too early ({error}).", hint=hint) from error
-    except OSError as error:
-        hint = "Check the file and its permissions."
-        raise DataError(f"Cannot read {path}: {error.strerror or error}.", hint=hint) from error
-
-
-def _first_bad_line(path: Path, opener: Callable[..., Any]) -> int:
-    with opener(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        return next(number for number, line in enumerate(stream, start=1) if re.search("[\udc80-\udcff]", line))
+        raise DataError(f"{path}: the text is not UTF-8.", hint=hint) from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        hint = "Check its permissions, or copy or download it again."
+        raise DataError(f"{path}: cannot be read ({first_line(error)}).", hint=hint) from error
 
 
 # Tables
@@ -123,8 +118,9 @@ class Table:
     def unfit(self, problem: str, hint: str) -> DataError:
         """Return the error for unfit columns."""
         columns = ", ".join(map(repr, self.columns)) or "none"
-        message = f"{self.source}: {problem} Columns found: {columns}."
-        return DataError(message, hint=_hint(self.source, list(self.columns), hint))
+        if len(self.columns) == 1:
+            hint += " Commas separate the columns of a .csv file, tabs those of a .tsv file."
+        return DataError(f"{self.source}: {problem} Columns found: {columns}.", hint=hint)
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
         """Return a column of stripped texts."""
@@ -172,18 +168,15 @@ def read_table(path: Path) -> Table:
     return next(iter_tables(path, rows=None))
 
 
-def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE, counted: bool = False) -> Iterator[Table]:
-    """Read a file as `read_table` does, `rows` rows at a time.
-
-    counted: Rows are known by number, so a blank line of a single column is an empty cell.
-    """
+def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE) -> Iterator[Table]:
+    """Read a file as `read_table` does, `rows` rows at a time."""
     _check_file(path)
     kind = format_of(path)
     if kind not in PAIR_FORMATS:
         hint = "Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
         hint += "All but Parquet may be packed as .gz or .xz."
         raise DataError(f"{path}: cannot read files that end in {path.suffix!r}.", hint=hint)
-    parts = _parquet(path, rows) if kind == ".parquet" else _lines(path, kind, rows, counted)
+    parts = _parquet(path, rows) if kind == ".parquet" else _lines(path, kind, rows)
     first = next(parts, None)
     if first is None:
         raise DataError(f"{path} is empty or has a header but no rows.", hint="Give a file with at least one row.")
@@ -220,7 +213,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
         raise DataError(f"{path} is not a whole Parquet file ({first_line(error)}).", hint=hint) from error
 
 
-def _lines(path: Path, kind: str, size: int | None, counted: bool) -> Iterator[Table]:
+def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
     with opened_text(path, newline="" if kind == ".csv" else "\n") as stream:
         if kind == ".jsonl":
             objects = _json_rows(path, stream)
@@ -229,46 +222,43 @@ def _lines(path: Path, kind: str, size: int | None, counted: bool) -> Iterator[T
                 columns = {key: [row.get(key) for _, row in chunk] for key in keys}
                 yield Table(str(path), columns, [number for number, _ in chunk])
             return
-        numbered = _csv_rows(path, stream) if kind == ".csv" else _tsv_rows(stream)
-        names = [name.strip() for name in next((row for _, row in numbered if any(row)), [])]
+        rows = _rows(path, kind, stream)
+        names = [name.strip() for name in next((row for _, row in rows if any(row)), [])]
         _check_names(str(path), names)
-        if counted and len(names) == 1:
-            filled = ((number, row or [""]) for number, row in numbered)
-        else:
-            filled = ((number, row) for number, row in numbered if row not in ([], [""]))
+        # Of a single column, a blank line is an empty cell.
+        filled = ((number, row or [""]) for number, row in rows if row or len(names) == 1)
         while part := list(islice(filled, size)):
             for number, row in part:
                 if len(row) != len(names):
                     problem = f"{path}, line {number}: {len(row)} fields where the header names {len(names)}."
                     hint = "Put a field that holds a comma in double quotes; in a .tsv file no field holds a tab."
-                    raise DataError(problem, hint=_hint(str(path), names, hint))
+                    raise DataError(problem, hint=hint)
             cells = zip(*(row for _, row in part), strict=True)
             yield Table(str(path), dict(zip(names, cells, strict=True)), [number for number, _ in part])
 
 
-def _csv_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(stream, strict=True, skipinitialspace=True)
-    start, header = 1, list[str]()
+def _rows(path: Path, kind: str, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line of each row, and its fields.
+
+    In a .tsv file quotes are literal, as in STS and GLUE files, but for a field that a spreadsheet quoted.
+    """
+    if kind == ".tsv":
+        reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(stream, strict=True, skipinitialspace=True)
+    start = 1
     try:
         for row in reader:
-            header = header or row
-            yield start, row
+            yield start, [_unquoted(field) for field in row] if kind == ".tsv" else row
             start = reader.line_num + 1  # a quoted field may hold line breaks
     except csv.Error as error:
         hint = 'Put a field that holds a comma or a quote in double quotes; inside, a quote is written twice: "".'
-        raise DataError(f"{path}, line {start}: {error}.", hint=_hint(str(path), header, hint)) from error
+        raise DataError(f"{path}, line {start}: {error}.", hint=hint) from error
 
 
-def _tsv_rows(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Split lines at tabs. Quotes are literal, as in STS and GLUE files.
-
-    Only a field that a spreadsheet quoted (both ends, inner ones doubled) is unquoted.
-    """
-    for number, line in enumerate(stream, start=1):
-        plain = line.rstrip("\r\n")
-        fields = plain.split("\t") if plain else []
-        quoted = [re.fullmatch('"(([^"]|"")*)"', field) for field in fields]
-        yield number, [q[1].replace('""', '"') if q else field for q, field in zip(quoted, fields, strict=True)]
+def _unquoted(field: str) -> str:
+    quoted = re.fullmatch('"(([^"]|"")*)"', field)
+    return quoted[1].replace('""', '"') if quoted else field
 
 
 def _json_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -289,72 +279,8 @@ def _json_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, dict[st
 
 def _check_names(source: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        hint = _hint(source, names, "Rename one of them.")
+        hint = "Rename one of them; the first line names the columns."
         raise DataError(f"{source}: two columns have the same name: {', '.join(names)}.", hint=hint)
-
-
-def _hint(source: str, names: Sequence[str], hint: str) -> str:
-    """Return a hint for other separators or a missing header."""
-    kind = format_of(Path(source))
-    if kind not in (".csv", ".tsv"):
-        return hint
-    for mark, word in (("\t", "tabs"), (";", "semicolons"), (",", "commas")):
-        if any(re.search(rf"{mark}\S", name) for name in names) and (kind == ".csv" or len(names) == 1):
-            return f"The file seems to be separated by {word}: save it with {'commas' if kind == '.csv' else 'tabs'}."
-    if any(re.fullmatch(r"[-+\d.,]+|.*\s.*[.?!]|\s*(\S+\s+){4,}\S+\s*", name) for name in names):
-        return "The file seems to have no header: add a first line that names its columns."
-    return hint
-
-
-def find_columns(table: Table, wanted: Sequence[str] | None, *, classes: bool = False) -> tuple[str, str, str]:
-    """Return the columns of both texts and score (or class)."""
-    if wanted is not None:
-        if len(wanted) != 3 or len(set(wanted)) < 3:
-            raise table.unfit("three different columns are needed.", _NAME_SCORED)
-        check_columns(table, wanted)
-        return wanted[0], wanted[1], wanted[2]
-    if classes:
-        hint = "Call the columns sentence1, sentence2 and label."
-        return *find_text_columns(table, hint=hint), _only_one(table, called(table, CLASSES), "the class", hint)
-    columns = ", ".join(f'"{name}"' for name in (table.columns if len(table.columns) == 3 else _FIELDS))
-    hint = f"Name them: `columns=({columns})`."
-    scores = called(table, _SCORES) or called(table, CLASSES[:1])
-    return *find_text_columns(table, hint=hint), _only_one(table, scores, "the score", hint)
-
-
-def find_text_columns(table: Table, *, hint: str = _NAME_SCORED) -> tuple[str, str]:
-    """Return the columns of both texts."""
-    pairs = ((called(table, [left]), called(table, [right])) for left, right in _TEXT_PAIRS)
-    return _only_one(table, [(a, b) for left, right in pairs for a in left for b in right], "the two texts", hint)
-
-
-def find_triplet_columns(table: Table) -> tuple[str, str, str] | None:
-    """Return the columns of anchor, positive and negative, if any."""
-    for names in _TRIPLETS:
-        anchor, positive, negative = (called(table, [name]) for name in names)
-        if anchor and positive and negative:
-            return anchor[0], positive[0], negative[0]
-    return None
-
-
-def find_score_column(table: Table) -> str | None:
-    """Return the score column by name, if any."""
-    return next(iter(called(table, _SCORES)), None)
-
-
-def find_text_column(table: Table, column: str | None = None) -> str | None:
-    """Return the column of raw text, if any."""
-    if column is not None:
-        check_columns(table, [column])
-        return column
-    texts = called(table, _TEXTS)
-    return _only_one(table, texts, "the text", "Name it as `column`.") if texts else None
-
-
-def find_label_column(table: Table) -> str | None:
-    """Return the only class column, if any."""
-    labels = called(table, CLASSES)
-    return _only_one(table, labels, "the label", _RENAME) if labels else None
 
 
 def check_columns(table: Table, wanted: Iterable[str]) -> None:
@@ -364,31 +290,54 @@ def check_columns(table: Table, wanted: Iterable[str]) -> None:
             raise table.unfit(f"there is no column {name!r}.", "Use the names as written there.")
 
 
-def called(table: Table, plain_names: Iterable[str]) -> list[str]:
-    """Return the columns with these plain names, in their order."""
-    plain = {column: re.sub(r"[\s_-]", "", column.lower()) for column in table.columns}
-    return [column for name in plain_names for column in plain if plain[column] == name]
+def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
+    """Return the columns of a role by their names. Raises `DataError` for several choices.
+
+    None at all is an error with this hint, without one an empty tuple.
+    """
+    plain = {column: plain_name(column) for column in table.columns}
+    called = [[[column for column in plain if plain[column] == name] for name in names] for names in _NAMES[role]]
+    choices = list(chain.from_iterable(product(*columns) for columns in called))
+    if len(choices) > 1:
+        raise table.unfit(f"more than one choice for {role}.", hint or "Rename or remove all of them but one.")
+    if hint and not choices:
+        raise table.unfit(f"no column name says where {role} can be found.", hint)
+    return choices[0] if choices else ()
 
 
-def _only_one(table: Table, choices: Sequence[Choice], role: str, hint: str) -> Choice:
-    if len(choices) == 1:
-        return choices[0]
-    many = f"more than one choice for {role}." if choices else f"no column name says where {role} can be found."
-    raise table.unfit(many, hint)
+def plain_name(column: str) -> str:
+    """Return a column's name in lower case, without spaces, hyphens and underscores."""
+    return re.sub(r"[\s_-]", "", column.lower())
+
+
+def is_label(column: str) -> bool:
+    """Tell if a column is called like one of classes."""
+    return (plain_name(column),) in _NAMES[LABEL]
 
 
 # Texts
 
 
-def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
-    """Yield the stripped texts of one file in order, repeats included, skipping blank lines.
+def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = False) -> Iterator[str]:
+    """Yield the stripped texts of one file in order, repeats included.
 
     A .txt file (also .gz, .xz) holds one text a line. A table has them in `column`, by default found by name, or in the
-    two columns of sentence pairs.
+    two columns of sentence pairs. Blank lines of a .txt file are skipped. by_row: they are errors, and so are pairs.
     """
     path = Path(path)
-    texts = filter(None, _text_lines(path)) if format_of(path) == TEXT_FORMAT else _cells(path, column, pairs=True)
-    yield from _some(path, texts)
+    if format_of(path) == TEXT_FORMAT:
+        if column is not None:
+            raise DataError(f"{path}: there is no column {column!r}.", hint="A .txt file has no columns.")
+        yield from _text_lines(path, may_skip=not by_row)
+        return
+    names: tuple[str, ...] = () if column is None else (column,)
+    for table in iter_tables(path):
+        if column is not None:
+            check_columns(table, names)
+        elif not names:
+            single = find_columns(table, TEXT, _NAME_COLUMN if by_row else "")
+            names = single or find_columns(table, PAIR, _NAME_COLUMN)
+        yield from chain.from_iterable(zip(*map(table.texts, names), strict=True))
 
 
 def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
@@ -396,42 +345,18 @@ def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
     return list(dict.fromkeys(iter_texts(path, column=column)))
 
 
-def iter_rows(path: str | Path, *, column: str | None = None) -> Iterator[str]:
-    """Yield one text per row, as `iter_texts`; blank rows and pairs are errors."""
-    path = Path(path)
-    if format_of(path) != TEXT_FORMAT:
-        yield from _cells(path, column, pairs=False)
-        return
-    if column is not None:
-        raise DataError(f"{path}: there is no column {column!r}.", hint="A .txt file has no columns.")
-    for number, text in enumerate(_some(path, _text_lines(path)), start=1):
-        if not text:
-            hint = "Fill it in or remove it: each line is one text."
-            raise DataError(f"{path}, line {number}: the line is empty.", hint=hint)
-        yield text
-
-
-def _text_lines(path: Path) -> Iterator[str]:
+def _text_lines(path: Path, *, may_skip: bool) -> Iterator[str]:
+    is_empty = True
     with opened_text(path) as stream:
-        yield from map(str.strip, stream)
-
-
-def _some(path: Path, texts: Iterator[str]) -> Iterator[str]:
-    first = next(texts, None)
-    if first is None:
+        for number, line in enumerate(stream, start=1):
+            if text := line.strip():
+                is_empty = False
+                yield text
+            elif not may_skip:
+                hint = "Fill it in or remove it: each line is one text."
+                raise DataError(f"{path}, line {number}: the line is empty.", hint=hint)
+    if is_empty:
         raise DataError(f"{path} is empty.", hint="Write one text per line.")
-    return chain([first], texts)
-
-
-def _cells(path: Path, column: str | None, *, pairs: bool) -> Iterator[str]:
-    names: tuple[str, ...] = ()
-    for table in iter_tables(path, counted=not pairs):
-        if not names:
-            single = find_text_column(table, column)
-            names = (single,) if single is not None else find_text_columns(table) if pairs else ()
-        if not names:
-            raise table.unfit("no column name says where the texts are.", "Name it as `column`.")
-        yield from chain.from_iterable(zip(*map(table.texts, names), strict=True))
 
 
 def jsonl_in(folder: Path, name: str) -> Path | None:

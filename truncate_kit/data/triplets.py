@@ -10,14 +10,14 @@ from truncate_kit.core.errors import DataError
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.data.pairs import TextPair, read_tables
 from truncate_kit.data.tables import (
-    CLASSES,
+    LABEL,
+    PAIR,
+    SCORE,
+    TRIPLET,
     Table,
-    called,
     check_columns,
-    find_label_column,
-    find_score_column,
-    find_text_columns,
-    find_triplet_columns,
+    find_columns,
+    is_label,
 )
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
@@ -26,21 +26,15 @@ _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
 _HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
 
 
-@dataclass(frozen=True, slots=True)
-class Triplet:
-    """A text, one of the same meaning, and possibly a hard negative."""
-
-    anchor: str
-    positive: str
-    negative: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows for contrastive learning and a note on their source."""
+    """Rows for contrastive learning and a note on their source.
+
+    A row holds an anchor, a text of the same meaning, and possibly a hard negative.
+    """
 
     name: str
-    rows: tuple[Triplet, ...]
+    rows: tuple[tuple[str, ...], ...]
     note: str
 
     def __len__(self) -> int:
@@ -48,16 +42,14 @@ class TripletSet:
 
     def pairs(self) -> list[TextPair]:
         """Return all pairs of different texts within a row."""
-        rows = (dict.fromkeys(filter(None, (row.anchor, row.positive, row.negative))) for row in self.rows)
-        return [TextPair(*pair, 0.0) for row in rows for pair in combinations(row, 2)]
+        return [TextPair(*pair, 0.0) for row in self.rows for pair in combinations(dict.fromkeys(row), 2)]
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the texts, in order."""
         digest = hashlib.sha256()
         for row in self.rows:  # lengths first, so that no two sets give the same bytes
-            for text in (row.anchor, row.positive, row.negative):
-                data = b"" if text is None else text.encode()
-                digest.update(f"{'-' if text is None else len(data)} ".encode() + data)
+            lengths = " ".join(str(len(text)) for text in row)
+            digest.update(f"{lengths}\n{''.join(row)}".encode())
         return digest.hexdigest()
 
 
@@ -66,7 +58,7 @@ def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
     distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
-        rows=tuple(Triplet(text, text) for text in distinct),
+        rows=tuple((text, text) for text in distinct),
         note=f"Training: {name} ({len(distinct):,} distinct texts).",
     )
 
@@ -96,29 +88,26 @@ def load_triplets(
     labels = _nli_labels(table, names[2]) if len(names) == 3 else None
     if labels is not None:
         return _triplets_of_nli(name, table, names, labels, negatives=negatives)
-    distinct = len(set(map(str, table.columns[names[-1]])))
-    if names[-1] in called(table, CLASSES) and 2 * distinct <= len(table):  # texts repeat less often
-        hint = "Write entailment, neutral and contradiction, also where one of them is not there; or 0, 1 and 2."
-        raise table.unfit(f"column {names[-1]!r} holds neither texts nor the classes of an NLI set.", hint)
+    if len(names) == 3 and is_label(names[2]):
+        hint = "Write entailment, neutral and contradiction; or 0, 1 and 2."
+        raise table.unfit(f"column {names[2]!r} does not hold the classes of an NLI set.", hint)
     if negatives and len(names) < 3:
         hint = 'Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.'
         raise table.unfit("no column holds hard negatives.", hint)
-    rows = tuple(map(Triplet, *map(table.texts, names)))
+    rows = tuple(zip(*map(table.texts, names), strict=True))
     return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
 
 
 def _find(table: Table) -> tuple[str, ...]:
-    label = find_label_column(table)
-    if label is not None and _nli_labels(table, label) is not None:
-        return (*find_text_columns(table, hint=_HINT), label)
-    triplet = find_triplet_columns(table)
-    if triplet is not None:
+    label = find_columns(table, LABEL)
+    if label and _nli_labels(table, *label) is not None:
+        return find_columns(table, PAIR, _HINT) + label
+    if triplet := find_columns(table, TRIPLET):
         return triplet
-    graded = find_score_column(table) or label
-    if graded is not None:
-        problem = f"column {graded!r} grades or classifies the pairs, so not all of them are positives."
+    if graded := find_columns(table, SCORE) or label:
+        problem = f"column {graded[0]!r} grades or classifies the pairs, so not all of them are positives."
         raise table.unfit(problem, f"Give pairs that mean the same, or an NLI set. {_HINT}")
-    return find_text_columns(table, hint=_HINT)
+    return find_columns(table, PAIR, _HINT)
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
@@ -141,20 +130,18 @@ def _triplets_of_nli(
                 f"{table.source} holds no pair of the class {wanted}, so there is nothing to learn from.",
                 hint=f"Its classes are {', '.join(sorted({*labels} - {''}))}; give a whole NLI set.",
             )
-    entailed: dict[str, list[str]] = {}
-    against: dict[str, list[str]] = {}
-    for premise, hypothesis, label in zip(*(table.texts(column) for column in columns[:2]), labels, strict=True):
-        if label in (ENTAILMENT, CONTRADICTION):
-            (entailed if label == ENTAILMENT else against).setdefault(premise, []).append(hypothesis)
-    rows, left_out = list[Triplet](), 0
-    for premise, positives in entailed.items():
-        others = against.get(premise, [])
+    texts: dict[str, dict[str, list[str]]] = {ENTAILMENT: {}, CONTRADICTION: {}, NEUTRAL: {}, "": {}}
+    for premise, hypothesis, label in zip(*map(table.texts, columns[:2]), labels, strict=True):
+        texts[label].setdefault(premise, []).append(hypothesis)
+    rows, left_out = list[tuple[str, ...]](), 0
+    for premise, positives in texts[ENTAILMENT].items():
+        others = texts[CONTRADICTION].get(premise, [])
         if negatives and not others:
             left_out += 1
             continue
         # The k-th positive gets the k-th negative, cyclically.
         for place, positive in enumerate(positives):
-            rows.append(Triplet(premise, positive, others[place % len(others)] if others else None))
+            rows.append((premise, positive, *([others[place % len(others)]] if others else [])))
     if not rows:
         hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
         raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)

@@ -1,37 +1,118 @@
-"""Evaluation suites, one row each in `SUITES`. Importing this imports no torch."""
+"""Evaluation suites: their options, input and report. Importing this imports no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    from truncate_kit.evaluation.suite import SuiteReport, SuiteRun
+from truncate_kit.core.files import local_path
+from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.results import Amounts, Result
+from truncate_kit.core.vectors import TextEncoder
+from truncate_kit.core.workspace import model_digest
+
+Values = dict[str, int | float | None]
+
+
+def measured_digest(model: str) -> str | None:
+    """Return the SHA-256 of a model folder's weights, configuration and modules."""
+    folder = local_path(model)
+    return model_digest(folder) if folder.is_dir() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
-    """One suite of `evaluate --suite`.
+class Score(Result):
+    """One row of a report; mappings are by column heading.
 
-    `function` is `module:name` of this folder. Suites `by_cosine` ignore the scores of trained heads.
+    Values and 95 % intervals are in points (× 100), counts are integers, other headings name their unit. Labels are
+    split, metric or kind of vectors; `size` is the amount measured; `parts` are averaged, such as random divisions.
     """
 
+    task: str
+    labels: dict[str, str] = field(default_factory=dict)
+    values: Values
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    size: tuple[int, ...] = ()
+    remark: str = ""
+    parts: tuple["Score", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteReport(Result):
+    """Scores of one model, and means over tasks by heading.
+
+    `suite` is its name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is `torch` or `onnx`.
+    """
+
+    suite: str
+    model: str
+    runtime: str
+    title: str
+    rows: tuple[Score, ...]
+    means: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sha256: str | None = None
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Yield the size of each row."""
+        for row in self.rows:
+            yield (row.task, *row.labels.values()), row.size
+
+    def covers(self, other: Self) -> bool:
+        """Also cover reports of other weights in the same folder."""
+        known = None not in (self.sha256, other.sha256)
+        replaced = known and self.model == other.model and self.sha256 != other.sha256
+        return replaced or Result.covers(self, other)
+
+
+def means_of(rows: Iterable[Score]) -> dict[str, float]:
+    """Average over tasks with one row each, without counts and incomplete headings."""
+    first, *others = (row.values for row in rows)
+    columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
+    means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
+    return {heading: fmean(values) for heading, values in means.items() if len(values) > len(others)}
+
+
+def report_of(
+    suite: str, encoder: TextEncoder, model: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
+) -> SuiteReport:
+    """Return a report of rows with a task each; about: data and measure, for the title."""
+    runtime = getattr(encoder, "runtime", "torch")
+    title, means = f"{model} in {runtime}: {about}", means_of(rows)
+    return SuiteReport(
+        suite=suite, model=model, runtime=runtime, title=title, rows=tuple(rows), means=means, notes=tuple(notes)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRun:
+    """A loaded model, and the data and options of a suite.
+
+    Unset options are falsy; `work` keeps finished parts for a resume.
+    """
+
+    encoder: TextEncoder
+    model: str
     data: str
-    options: tuple[str, ...]
-    function: str
-    by_cosine: bool = False
-
-    def run(self, run: "SuiteRun") -> "SuiteReport":
-        """Score the model; imports the suite's module."""
-        module, _, name = self.function.partition(":")
-        report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), name)(run)
-        return report
+    options: Mapping[str, Any]
+    threads: int | None = None
+    work: Path | None = None
+    note: Callable[[str], None] = lambda text: None
+    progress: Progress = silent
 
 
-_SETS = "the folder that holds its sets"
-SUITES = {
-    "sts": Suite(data=_SETS, options=("seen",), function="sts:run_sts"),
-    "transfer": Suite(data=_SETS, options=("fractions", "quick", "head"), function="transfer:run_transfer"),
-    "retrieval": Suite(
-        data="a file of queries and answers", options=("corpus",), function="retrieval:run_retrieval", by_cosine=True
-    ),
+SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sts": ("graded:run_sts", ("seen",)),
+    "transfer": ("transfer:run_transfer", ("fractions", "quick", "head")),
+    "retrieval": ("retrieval:run_retrieval", ("corpus",)),
 }
+"""Function, `module:name` of this folder, and options of each suite of `evaluate --suite`."""
+
+
+def run_suite(name: str, run: SuiteRun) -> SuiteReport:
+    """Score the model; imports the suite's module."""
+    module, _, function = SUITES[name][0].partition(":")
+    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(run)
+    return report

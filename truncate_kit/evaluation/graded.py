@@ -1,4 +1,4 @@
-"""Similarities of vectors, and their correlation with graded pairs."""
+"""Similarities of vectors, their correlation with graded pairs, and the STS sets as MTEB scores them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from torch import Tensor
 
-from truncate_kit.core.errors import DataError, ModelError
-from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.errors import DataError, ModelError, UsageError
+from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import Result
 from truncate_kit.core.vectors import (
     LEVEL,
     RESAMPLES,
+    StoredVectors,
     TextEncoder,
+    VectorFormat,
     draw_counts,
     interval,
     one_row_each,
@@ -25,11 +27,16 @@ from truncate_kit.core.vectors import (
     similarities,
     tied,
 )
-from truncate_kit.data.pairs import PlacedPairs, TextPair, check_ranks
+from truncate_kit.core.workspace import read_origin
+from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, check_ranks, distinct_texts
+from truncate_kit.data.seen import NO_KEYS, Keys, pair_keys, seen_by
+from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, report_of
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize
 
 _CHUNK = 4096  # enough for batches of like length
+STS_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STSB": 1379, "SICK-R": 9927}
+"""Pairs of the published test sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +181,82 @@ def measure_of_lengths(encoder: Encoder) -> str:
     """Return `measure_of`, but cosine if all vectors have length 1."""
     normalized = any(isinstance(module, Normalize) for module in encoder.tail)
     return "cosine" if normalized else measure_of(encoder)
+
+
+# Suites
+
+
+def score_pairs(
+    encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
+) -> SuiteReport:
+    """Report `evaluate` with stored vectors."""
+    stored = StoredVectors(encoder, form)
+    correlation = evaluate(stored, pairs)
+    values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
+    values |= {"dimensions": form.kept(stored.width), "bytes per vector": form.bytes_per_vector(stored.width)}
+    row = Score(task=data, labels={"vectors": form.precision}, values=values)
+    return report_of("pairs", encoder, model, "correlation with the scores × 100", [row])
+
+
+def run_sts(run: SuiteRun) -> SuiteReport:
+    """Score the sets of a folder, also without trained pairs (option `seen`)."""
+    from truncate_kit.data.suites import find_sts, read_trained_pairs
+
+    sets, name = find_sts(run.data), run.options["seen"]
+    seen = seen_by(run.model) if name is None else read_trained_pairs(name)
+    if name is None and len(seen):
+        name = f"pairs noted in {run.model}"
+        run.note(f"{run.model} was trained on or chosen by {name}: scored with and without those pairs.")
+    elif name is None and read_origin(run.model) is not None:
+        run.note(f"What {run.model} was trained on is not known here: name it with --seen.")
+    return score_sts(run.encoder, sets, model=run.model, seen=seen, progress=run.progress, seen_name=name)
+
+
+def score_sts(
+    encoder: TextEncoder,
+    sets: Sequence[PairSet],
+    *,
+    model: str,
+    seen: Keys = NO_KEYS,
+    seen_name: str | None = None,
+    progress: ProgressOption = False,
+) -> SuiteReport:
+    """Score an encoder on the sets.
+
+    Args:
+        encoder: Anything with `.encode(texts)`.
+        sets: As from `find_sts`.
+        model: Name in the report.
+        seen: Keys of trained pairs (`read_trained_pairs`).
+        seen_name: Their source, to score also without them.
+        progress: True for bars and logs, or a callable.
+
+    Raises:
+        UsageError: There are no sets.
+        DataError: A correlation is undefined.
+        ModelError: The encoder does not give one vector per text.
+    """
+    if not sets:
+        raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
+    for data in sets:
+        data.check_ranked()
+    texts = distinct_texts(pair for data in sets for pair in data)
+    vectors = encode_distinct(encoder, texts, reporter(progress))
+    rows, notes = list[Score](), list[str]()
+    for data in sets:
+        cosines = np.array(pair_similarities(vectors, PlacedPairs.of(data.pairs, texts), encoder))
+        try:
+            whole = correlate(cosines.tolist(), data.scores())
+        except DataError as error:
+            raise DataError(f"{data.name}: {error}", hint=error.hint) from error
+        values: Values = {"pairs": whole.num_pairs, "Spearman": whole.spearman, "Pearson": whole.pearson}
+        if seen_name is not None:
+            fresh = ~np.isin(pair_keys(data), seen)
+            unseen = spearman(cosines[fresh].tolist(), np.array(data.scores())[fresh].tolist())
+            values |= {"unseen pairs": int(fresh.sum()), "Spearman unseen": unseen}  # None if too few are left
+        rows.append(Score(task=data.name, values=values, size=(whole.num_pairs,)))
+        if len(data) != (published := STS_PAIRS.get(data.name, len(data))):
+            notes.append(f"{data.name} here has {len(data):,} of the published {published:,} pairs: not comparable.")
+    if seen_name is not None:
+        notes.append(f"Unseen pairs: without {seen_name}.")
+    return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)

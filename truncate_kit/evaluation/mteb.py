@@ -15,9 +15,9 @@ from torch import Tensor
 from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line, require
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.vectors import TextEncoder
+from truncate_kit.evaluation import Score, SuiteReport, Values, means_of, report_of
 from truncate_kit.evaluation.graded import MEASURES, measure_of
-from truncate_kit.evaluation.searching import encode_prompted
-from truncate_kit.evaluation.suite import Score, SuiteReport, Values, means_of, report_of
+from truncate_kit.evaluation.retrieval import encode_prompted
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, settings_of, side_prompt
 
 _BLOCK = 256  # pairs compared at a time

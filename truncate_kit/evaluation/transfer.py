@@ -29,10 +29,10 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
-from truncate_kit.data.seen import pair_key, seen_pairs
+from truncate_kit.data.seen import seen_by, text_keys
 from truncate_kit.data.suites import LabelledSet, find_transfer
+from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, means_of, report_of
 from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
-from truncate_kit.evaluation.suite import Score, SuiteReport, SuiteRun, Values, means_of, report_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense
@@ -280,10 +280,10 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
     """Score the sets of a folder; options: `fractions`, `head`, `quick` for a first look."""
     options = {name: value for name in ("fractions", "head") if (value := run.options.get(name))}
     settings = TransferSettings(**options, **(QUICK if run.options.get("quick") else {}))
-    sets, seen = find_transfer(run.data), seen_pairs(run.model)
+    sets, seen = find_transfer(run.data), seen_by(run.model)
     for data in sets:
-        pairs = zip(data.first, data.second or (), strict=False)
-        if seen is not None and (known := sum(pair_key(*pair) in seen for pair in pairs)):
+        keys = text_keys(zip(data.first, data.second or (), strict=False))
+        if known := int(np.isin(keys, seen).sum()):
             run.note(
                 f"{run.model} was trained on or chosen by {known:,} of the {counted(len(data), 'row')} of {data.name}: "
                 "accuracy there says little of other rows."

@@ -22,7 +22,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import STEPS, check_number
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.data.tables import iter_rows
+from truncate_kit.data.tables import iter_texts
 from truncate_kit.export.graph import ends_normalized, graph_files
 from truncate_kit.export.record import check_bits
 from truncate_kit.export.runtime import OnnxEncoder
@@ -88,7 +88,7 @@ def encode_file(
     source, out, form = local_path(source), local_path(out), form or VectorFormat()
     if out.suffix != ".npy":
         raise UsageError(f"{out} does not end in .npy.", hint="Name it like vectors.npy.")
-    count, digest = _counted(iter_rows(source, column=column), progress)
+    count, digest = _counted(iter_texts(source, column=column, by_row=True), progress)
     width = int(encoder.encode(["a"]).shape[1])
     job = {
         "model": encoder.digest() if isinstance(encoder, OnnxEncoder) else encoder_digest(encoder),
@@ -103,7 +103,7 @@ def encode_file(
         with run_lock(work):
             stored = _rows_of(work, job, form)
             resumed = count - sum(min(chunk, count - start) for start in stored.missing)
-            texts, seen = iter_rows(source, column=column), hashlib.sha256()
+            texts, seen = iter_texts(source, column=column, by_row=True), hashlib.sha256()
             missing, cut, done = set(stored.missing), 0, resumed
             chunks = (part for part in _chunks(texts, job, seen) if part.start in missing)
             for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, lambda _: None):

@@ -26,7 +26,7 @@ from truncate_kit.report.view import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.evaluation.suite import Score, SuiteReport
+    from truncate_kit.evaluation import Score, SuiteReport
     from truncate_kit.export.encode import EncodedFile
 
 _COMPARED = {

@@ -30,8 +30,7 @@ from truncate_kit.core.workspace import (
     read_origin,
     read_result,
 )
-from truncate_kit.evaluation import SUITES
-from truncate_kit.evaluation.suite import SuiteReport, measured_digest
+from truncate_kit.evaluation import SUITES, SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult

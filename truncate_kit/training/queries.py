@@ -21,11 +21,10 @@ from truncate_kit.data.retrieval import (
     with_queries,
 )
 from truncate_kit.evaluation.graded import measure_of
-from truncate_kit.evaluation.searching import SearchVectors, estimated, score_queries, search
+from truncate_kit.evaluation.retrieval import SearchVectors, estimated, score_queries, search
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.training.examples import Scores, VectorEvaluator
 
-COLUMNS = ("query", "document", "grade")
 TOP = 10  # documents that count
 
 
@@ -84,7 +83,7 @@ def check_queries(data: RetrievalSet) -> None:
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, without dev.tsv in test.tsv; or choose by something else.",
         )
 
 
@@ -148,18 +147,17 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     check_queries(asked)
     choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
     sets = {"train": taught, "dev": choosing, "test": reporting}
-    train, dev, test = (_pairs(queries, split, str(path)) for split, queries in sets.items())
+    train, dev, test = (_pairs(queries, split) for split, queries in sets.items())
     numbers = [len(set(queries.queries)) for queries in sets.values()]
     note = (
         f"{name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
         f"{numbers[1]:,} choose and {numbers[2]:,} report."
     )
-    notes = (note, *filter(None, [asked.note]))
-    splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=notes)
+    splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=(note,))
     return splits.without_texts(asked.asked), asked  # a reporting query may be a document
 
 
-def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
+def _pairs(data: RetrievalSet, split: str) -> PairSet:
     """Pair each query with its non-empty answers."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
@@ -168,6 +166,4 @@ def _pairs(data: RetrievalSet, split: str, path: str) -> PairSet:
         if data.documents[place]
     ]
     highest = max((pair.target for pair in judged), default=1.0)
-    return PairSet(
-        name=f"{data.name}/{split}", pairs=tuple(judged), scale=(0.0, max(1.0, highest)), path=path, columns=COLUMNS
-    )
+    return PairSet(name=f"{data.name}/{split}", pairs=tuple(judged), scale=(0.0, max(1.0, highest)))

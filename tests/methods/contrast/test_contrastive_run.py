@@ -12,8 +12,8 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.data.pairs import PairSplits
-from truncate_kit.data.seen import pair_keys, read_seen
-from truncate_kit.data.triplets import Triplet, TripletSet
+from truncate_kit.data.seen import pair_keys, seen_by
+from truncate_kit.data.triplets import TripletSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.contrast.model import layer_weights, poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
@@ -60,7 +60,7 @@ def test_every_pooling_objective_and_family(tiny_folder, data, tmp_path, name, p
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
     noted = {*pair_keys(word_triplets().pairs()).tolist()} | {*pair_keys(data.dev).tolist()}
-    assert sorted(noted) == read_seen(tmp_path / "lean").tolist()
+    assert sorted(noted) == seen_by(tmp_path / "lean").tolist()
     assert not torch.equal(  # it was trained
         lean.backbone.get_input_embeddings().weight,
         load_encoder(tiny_folder(name)).backbone.get_input_embeddings().weight,
@@ -254,7 +254,7 @@ def test_models_that_do_not_suit(tiny_folder, data, tmp_path, name, options):
 
 def test_rows_and_pairs_that_do_not_suit(tiny_folder, data, tmp_path):
     encoder, settings = load_encoder(tiny_folder("bert")), ContrastiveSettings(objective="hard-negatives")
-    mixed = TripletSet(name="mixed", rows=(Triplet("a", "b", "c"), Triplet("a", "b")), note="")
+    mixed = TripletSet(name="mixed", rows=(("a", "b", "c"), ("a", "b")), note="")
     for rows, pairs in (
         (mixed, data),
         (TripletSet(name="one", rows=mixed.rows[:1], note=""), data),

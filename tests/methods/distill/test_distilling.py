@@ -14,7 +14,7 @@ from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError
 from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.seen import keys_of, read_seen, unseen
+from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill import texts as raw_texts
@@ -279,8 +279,8 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     for row in result.candidates:  # where agreement chooses, that has an interval of its own
         assert row.interval[0] <= row.untrained <= row.interval[1]
     assert result.data_fingerprint == pairs.fingerprint()
-    assert read_seen(tmp_path / "lean").tolist() == keys_of(dev).tolist()
-    assert read_seen(tmp_path / "full") is None  # which nothing chose
+    assert seen_by(tmp_path / "lean").tolist() == keys_of(dev).tolist()
+    assert len(seen_by(tmp_path / "full")) == 0  # which nothing chose
     assert result.texts["excluded"] >= 30
     assert result.texts["compared"] == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert result.scores.low <= result.scores.difference <= result.scores.high

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
-from truncate_kit.data.seen import pair_keys, read_seen
+from truncate_kit.data.seen import pair_keys, seen_by
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.transfer import text_features
 from truncate_kit.export.exporting import export_onnx
@@ -39,10 +39,7 @@ def pair_set(name, count, step, classes=()):
         first, second = TEXTS[number * 3 % 64], TEXTS[(number * step + 1) % 64]
         common = len({*first.split()} & {*second.split()}) / len({*first.split()} | {*second.split()})
         pairs.append(TextPair(first, second, float(number % len(classes)) if classes else round(5 * common, 1)))
-    return PairSet(
-        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", path=name,
-        columns=("a", "b", "c"), classes=tuple(classes),
-    )  # fmt: skip
+    return PairSet(name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", classes=tuple(classes))
 
 
 TRAIN, DEV, TEST = pair_set("train", 60, 5), pair_set("dev", 20, 7), pair_set("test", 25, 11)
@@ -80,7 +77,7 @@ def test_every_step_runs_and_the_saved_model_is_the_chosen_trial_cut_above_its_b
     means = {group: report.score(*group, "dev").mean for group in groups}
     assert means[report.chosen_step, report.chosen_layer] == max(means.values())
     noted = {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
-    assert set(read_seen(out / "frozen").tolist()) == noted
+    assert set(seen_by(out / "frozen").tolist()) == noted
     model = load_encoder(out / "frozen")
     assert model.depth == report.chosen_layer
     found = evaluate(model, DATA.test.pairs)

@@ -120,9 +120,9 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     if len(rows) < FEWEST_ROWS:
         problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
         raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
-    columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
+    columns = [[row[0] for row in rows.rows], [row[1] for row in rows.rows]]
     if OBJECTIVES[settings.objective].data == "negatives":
-        negatives = [row.negative for row in rows.rows if row.negative is not None]
+        negatives = [row[2] for row in rows.rows if len(row) == 3]
         if len(negatives) < len(rows):
             problem = f"{rows.name}: {len(rows) - len(negatives):,} of {len(rows):,} rows have no negative."
             raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')

@@ -19,7 +19,7 @@ from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
-from truncate_kit.evaluation.searching import estimated
+from truncate_kit.evaluation.retrieval import estimated
 from truncate_kit.export.encode import Chunk, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of

@@ -231,8 +231,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
     second = torch.where(first % 2 == 0, cosines.argmax(1), (first + steps) % len(some))
     scores, others = cosines[first, second].tolist()[:PAIRS], second.tolist()
     pairs = tuple(TextPair(some[place], some[others[place]], score) for place, score in enumerate(scores))
-    columns = ("text", "text", "cosine")
-    return PairSet(name=name or f"cosines of {encoder.name}", pairs=pairs, scale=(-1.0, 1.0), path="", columns=columns)
+    return PairSet(name=name or f"cosines of {encoder.name}", pairs=pairs, scale=(-1.0, 1.0))
 
 
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
