@@ -109,8 +109,6 @@ def analyze(
         path = workspace.write(result, workspace.profile)
         workspace.remember(source, data_source, queries=queries)
     show(result, path, figures=path.parent)
-    if result.reference is None:
-        note("For a surer prediction name a model without such a drop, of the same depth, as --reference.")
 
 
 @command(

@@ -98,7 +98,7 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert sentence.startswith(begins)
     assert why in sentence
     grounds = " ".join(found.grounds[0])
-    assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 pairs of set/test)" in grounds
+    assert f"95% interval {low:+.2f} to {high:+.2f}, paired bootstrap over 500 pairs" in grounds
     assert f"Speed: {factor:.1f} ×, both models in torch fp32." in grounds
 
 
@@ -107,8 +107,8 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     bundled = replace(bench, scored_on="bundled/test", bundled=True)
     cases = {
         "few": (replace(bench, quality=bench.quality | {"num_pairs": 3}), "3 pairs are too few"),
-        "bundled": (bundled, "alone, which say little of your task"),
-        "none": (replace(bench, quality=None), "Speed: 6.0 ×"),
+        "bundled": (bundled, "their scores say little about your task"),
+        "none": (replace(bench, quality=None, others_busy=0.5), "Speed: 6.0 ×, both models in torch fp32. Other proc"),
     }
     for name, (report, ground) in cases.items():
         found = write_page(write_run(tmp_path / name, lean, bench=report, sweep=replace(a_sweep(), model="mine")))
@@ -142,15 +142,7 @@ def test_a_distilled_model_is_judged_by_its_own_scores(lean, tmp_path, low, high
         made = replace(made, scores=scores)
     found = write_page(write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=made))
     assert found.recommendations[0].startswith(begins)
-    assert f"Agreement: {made.student.agreement.correlation:.1f}" in " ".join(found.grounds[0])
-
-
-def test_other_work_and_few_seeds_are_named(lean, tmp_path):
-    bench = bench_of(a_quality(1, 3))
-    bench = replace(bench, others_busy=0.5)
-    grounds = " ".join(write_page(write_run(tmp_path / "run", lean, bench=bench)).grounds[0])
-    assert "took 50% of this machine" in grounds
-    assert f"Seeds: {len(a_sweep().lean.seeds)}" in grounds
+    assert f"agreement {made.student.agreement.correlation:.1f}" in " ".join(found.grounds[0])
 
 
 def test_lean_stands_against_full_in_one_runtime(lean, tmp_path):

@@ -24,6 +24,7 @@ from truncate_kit.report.view import (
     number,
     rough_speeds,
 )
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Column, Plot, Series, Table, View, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.evaluation import Score, SuiteReport
@@ -37,6 +38,7 @@ _COMPARED = {
 }
 
 
+BUNDLED_SAY_LITTLE = "The bundled pairs are synthetic: their scores say little about your task."
 _CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined": (VERMILION, "-")}
 _FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
           "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
@@ -65,7 +67,7 @@ def view_bench_report(report: BenchReport) -> View:
     part = report.num_texts < report.distinct_texts
     sentences = [
         report.quality and quality_sentence(report, report.quality),
-        report.bundled and "The bundled pairs are synthetic: their scores say little about your task.",
+        report.bundled and BUNDLED_SAY_LITTLE,
         _COMPARED.get(report.comparison or ""),
         absent and f"Not measured: {'; '.join(absent)}.",
         *report.notes,
@@ -95,15 +97,11 @@ def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
     if few := too_few(int(quality["num_pairs"]), *report.unit):
         return f"{scores}; {few}."
     low, high, compared = quality["low"], quality["high"], counted(int(quality["num_pairs"]), *report.unit)
-    verdict = _verdict(low, high, "lean is better", "lean is worse")
+    verdict = "lean is better" if low > 0 else "lean is worse" if high < 0 else "no difference shown"
     return (
         f"{scores} ({quality['level']:.0%} interval {low:+.2f} to {high:+.2f}, paired bootstrap over {compared}, "
         f"{quality['resamples']:,.0f} resamples){'' if report.bundled else f': {verdict}'}."
     )
-
-
-def _verdict(low: float, high: float, better: str, worse: str) -> str:
-    return better if low > 0 else worse if high < 0 else "no difference shown"
 
 
 def _model(report: BenchReport, role: str) -> BenchedModel:
@@ -145,32 +143,20 @@ def overview_table(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
-    """Show each timing, and lean's factor to full in `BASE`, split into layers × runtime."""
-
-    def faster(row: Any) -> Cell:
-        place = row.scenario, row.batch_size, row.length
-        full, lean = (report.timing(role, BASE, *place) for role in ("full", "lean"))
-        if row.role != "lean" or full is None or lean is None:
-            return None
-        depth, runtime = full.p50_seconds / lean.p50_seconds, lean.p50_seconds / row.p50_seconds
-        return f"×{depth * runtime:.2f} = {depth:.2f} × {runtime:.2f}"
-
+    """Show each timing."""
     unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
-        "texts × tokens, model, runtime": lambda row: f"{_shape(row)}, {_runs(row)}",
+        "texts × tokens, model, runtime": lambda row: (
+            f"{row.scenario if row.length is None else f'{row.batch_size} × {row.length}'}, {_runs(row)}"
+        ),
         "p50 ms": lambda row: row.p50_seconds * 1e3,
         "p95 ms": lambda row: row.p95_seconds * 1e3,
         "GPU p50 ms": lambda row: percentile(row.device_seconds, 0.5) * 1e3 if row.device_seconds else None,
         "sentences/s": "sentences_per_second:,.0f",
         "tokens/s": "tokens_per_second:,.0f",
-        "faster than full in torch": faster,
         f"{unit} for a billion": lambda row: f"{1e9 / row.sentences_per_second / 3600:,.1f}",
     }
     return Table.of("Every timing", report.timings, columns, detail=True)
-
-
-def _shape(row: Any) -> str:
-    return row.scenario if row.length is None else f"{row.batch_size} × {row.length}"
 
 
 def gained_table(report: BenchReport) -> Table | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -17,6 +18,8 @@ from markupsafe import Markup, escape
 from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BASE, BenchReport
 from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
+from truncate_kit.bench.result import BACKENDS, BenchReport
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.vectors import too_few
@@ -39,15 +42,22 @@ from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.result import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
-from truncate_kit.report.distillation import agreement_in_words
-from truncate_kit.report.measuring import bench_plot, compared_in, gained_table, overview_table, rate
+from truncate_kit.report.distillation import choice
+from truncate_kit.report.measuring import (
+    BUNDLED_SAY_LITTLE,
+    bench_plot,
+    compared_in,
+    gained_table,
+    overview_table,
+    quality_sentence,
+    rate,
+)
 from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
 PAIRS = "PAIRS.csv"  # placeholder in commands
 FASTER = 1.1  # smaller factors are no reason to change a model
 LOSS = 1.0  # points: a loss that an interval must exclude
-SEEDS = 3  # fewer are noted
 
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
 """Our own modules in modules.json; other code of a folder is not recommended."""
@@ -250,34 +260,35 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
 
 def recommend(run: Run) -> tuple[str, list[str]]:
     """Return the recommendation and its reasons."""
-    result, bench, gain = next(iter(run.results), None), run.bench, None
+    result, bench, grounds = next(iter(run.results), None), run.bench, list[str]()
+    gain: float | None = None
+    scores: dict[str, Any] | None = None
+    on, few = "", None
     if run.model is None:
         return "Nothing is cut yet.", [*run.notes]
-    if isinstance(result, SweepResult) and result.chosen == result.full.layer:
-        return f"Keep the full model: all {counted(result.chosen, 'layer')} are needed.", [result.choice, *run.notes]
-    grounds = list[str]()
+    if isinstance(result, SweepResult):
+        grounds.append(capitalized(result.choice))
+        if result.chosen == result.full.layer:
+            return f"Keep the full model: all {counted(result.chosen, 'layer')} are needed.", [*grounds, *run.notes]
+    if isinstance(result, DistillResult):
+        gain, grounds = result.speedup, [choice(result)]
+        if (held_out := result.scores) is not None:
+            scores, on, few = held_out.to_dict(), held_out.data, held_out.too_few
+    if bench is not None and bench.quality is not None:
+        scores, on, few = bench.quality, bench.scored_on or "", too_few(int(bench.quality["num_pairs"]), *bench.unit)
+        grounds.append(quality_sentence(bench, bench.quality))
+    if run.says_little(on):
+        grounds.append(BUNDLED_SAY_LITTLE)
     if bench is not None and (backend := compared_in(bench)) is not None:
         gain = (rate(bench, "lean", backend) or 0.0) / (rate(bench, "full", backend) or 1.0)
         grounds.append(f"Speed: {gain:.1f} ×, both models in {BACKENDS[backend].title}.")
-    elif isinstance(result, DistillResult):
-        gain = result.speedup
-        grounds.append(f"Speed: {gain:.1f} ×, by a short look in {BACKENDS[BASE].title}.")
-    scores = _scores(run, result, grounds)
-    if isinstance(result, DistillResult) and result.student.agreement is not None:
-        agreement = result.student.agreement
-        held_out = counted(agreement.num_texts, "held-out text")
-        said = agreement_in_words(agreement)
-        grounds.append(f"Agreement: {said} of 100 with {result.settings.teacher} on {held_out}.")
-    if isinstance(result, SweepResult):
-        seeds = len(result.lean.seeds)
-        grounds.append(f"Seeds: {seeds}{'' if seeds >= SEEDS else ', few'}. {capitalized(result.choice)}")
     grounds += rough_speeds(None if bench is None else bench.others_busy)
     place = "as measured" if run.made is None else run.made.place
-    verdict, why = _judge(scores, gain)
+    verdict, why = _judge(None if few or run.says_little(on) else scores, gain)
     return f"{verdict} ({place}): {why}.", [*grounds, *run.notes]
 
 
-def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, str]:
+def _judge(scores: dict[str, Any] | None, gain: float | None) -> tuple[str, str]:
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and its score was not compared on your pairs"
@@ -293,26 +304,6 @@ def _judge(scores: dict[str, float] | None, gain: float | None) -> tuple[str, st
     if scores["low"] <= -LOSS:
         return "Not shown", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({said})"
     return "Take the lean model", f"{speed}, and no difference in score is shown ({said})"
-
-
-def _scores(run: Run, result: Result | None, grounds: list[str]) -> dict[str, float] | None:
-    """Return scores with an interval; add the reason to `grounds`."""
-    bench, scores = run.bench, result.scores if isinstance(result, DistillResult) else None
-    if bench is not None and bench.quality is not None:
-        quality, on, little = bench.quality, bench.scored, run.says_little(bench.scored_on or "")
-        few = too_few(int(quality["num_pairs"]), *bench.unit)
-    elif scores is not None:
-        quality = {name: getattr(scores, name) for name in ("lean", "full", "difference", "low", "high")}
-        on, few, little = scores.data, scores.too_few, run.says_little(scores.data)
-    else:
-        return None
-    said = f"measured on {on} alone, which say little of your task"
-    if not little:
-        said = f"{quality['difference']:+.2f} points, "
-        ends = f"95 % interval {quality['low']:+.2f} to {quality['high']:+.2f} (paired bootstrap over {on})"
-        said += f"without an interval: {few}" if few else ends
-    grounds.append(f"Score: {said}.")
-    return None if few or little else quality
 
 
 def comparison(runs: dict[str, Run]) -> list[View]:

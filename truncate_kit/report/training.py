@@ -84,18 +84,13 @@ def _best(profile: LayerProfile, scores: Scores) -> str | None:
 
 
 def _profile_notes(profile: LayerProfile) -> list[Any]:
-    left_out = [(profile.num_repeats, "repeats left out"), (profile.num_not_drawn, "more not drawn")]
-    texts = [f"{profile.num_texts:,} distinct texts", *(f"{count:,} {what}" for count, what in left_out if count)]
-    alone, not_held = profile.reference is None, [at for at, count in enumerate(profile.parameters) if count is None]
     shared = profile.depth > 1 and len(set(profile.parameters[1:])) == 1
     return [
-        f"States of {'; '.join(texts)}.",
-        alone and "No reference: each layer is compared with the middle one of the model, which is less sure.",
-        not alone
-        and profile.reference_depth != profile.depth
-        and "The depths differ, so layers are compared at the same relative depth.",
+        f"States of {profile.num_texts:,} distinct texts.",
+        profile.reference is None
+        and "No reference: each layer is compared with the middle one of the model. A surer `reference` is a model of "
+        "the same depth without a drop.",
         profile.streamed and f"Matrices and outlier dimensions come from a sample of {profile.matrix_texts:,} texts.",
-        not_held and f"No model of this family can be cut at layer {listed(not_held)}.",
         shared and "The blocks of this model share their weights: cutting saves time, not parameters.",
     ]
 
@@ -151,18 +146,14 @@ def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[An
         series.append(Series(layers, without.values, label, SKY, marker=".", line="--"))
     lowest = min([0.0, *(value for value in (*curve.values, *(curve.low or ())) if value is not None)])
     unit, axis = f"CKA, {profile.estimator}, {profile.kernel}", "model" if profile.reference is None else "reference"
-    title = f"{title}, {profile.num_texts:,} texts"
     axes, heat = (f"layer of the {axis}", "layer of the model"), profile.cka_matrix
-    looks = {"Spearman": (f"{profile.num_pairs:,} pairs", GREEN, "o")}
-    searched = f"{profile.num_queries:,} queries", ORANGE, "s"
     untrained = []
-    others = [name for name in scores if name != "Spearman"]
-    for name in [*({*scores} & {"Spearman"}), *others[:1]]:
-        number_of, color, marker = looks.get(name, searched)
-        untrained.append(Series(layers, scores[name], f"{name}, {number_of}", color, marker=marker))
+    for (name, values), color, marker in zip(scores.items(), (GREEN, ORANGE, PURPLE, BLUE), "os^v", strict=False):
+        count = f"{profile.num_pairs:,} pairs" if name == "Spearman" else f"{profile.num_queries:,} queries"
+        untrained.append(Series(layers, values, f"{name}, {count}", color, marker=marker))
     shown = "Scores of the untrained states of each layer"
     return [
-        Plot("cka", title, along, unit, series, y_range=(lowest, 1.05), **over),
+        Plot("cka", f"{title}, {profile.num_texts:,} texts", along, unit, series, y_range=(lowest, 1.05), **over),
         heat and Plot("matrix", "CKA of every pair of layers", *axes, heat=heat, heat_range=(0.0, 1.0)),
         untrained and Plot("untrained", shown, along, "score × 100", untrained, **over),
     ]
@@ -331,10 +322,7 @@ def view_layer_weights(weights_of: LayerWeights) -> View:
     low, high = min(map(min, shares)), max(map(max, shares))
     # Start at 0, or at the lowest weight if negative or similar to all others.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
-    rows, title = (
-        [_shortened(text) for text in weights_of.texts],
-        f"{Path(weights_of.model).name}: weight of each layer in %",
-    )
+    title, rows = f"{Path(weights_of.model).name}: weight of each layer in %", [*map(_shortened, weights_of.texts)]
     plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
     return View("attention", "Attention over layers", plots=[plot])
 
@@ -407,28 +395,24 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     for step, layers in report.steps.items():
         if step != COSINE:  # codes are the states
             columns = zip(*(trial.blocks for trial in report.groups[step, layers[-1]]), strict=True)
-            codes = [None if None in column else fmean(column) for column in columns]
-            alone.append(Series(range(1, len(codes) + 1), codes, f"codes, {step}", colors[step]))
-    levels = (
-        (report.score(report.chosen_step, report.chosen_layer, "test").mean, "all blocks together, chosen heads", INK),
-    )
+            means = [None if None in column else fmean(column) for column in columns]
+            alone.append(Series(range(1, len(means) + 1), means, f"codes, {step}", colors[step]))
+    together = report.score(report.chosen_step, report.chosen_layer, "test").mean
+    levels = ((together, "all blocks together, chosen heads", INK),)
     plots = [plot("blocks", "similarity by each block alone", "block", unit, alone, "correlation", levels=levels)]
-    if (reconstruction := report.reconstruction) is not None:
-
-        def lost(losses: Sequence[float], file: str, what: str, **more: Any) -> Plot:
+    if (codes := report.reconstruction) is not None:
+        looks: list[tuple[str, Sequence[float], str, dict[str, Any]]] = [
+            ("reconstruction", codes.losses, "(1 = always the mean)", {"y_range": (0.0, 1.1 * max(codes.losses))}),
+            ("reconstruction-own-units", codes.own_losses, "in the states' own units", {"logarithmic": True}),
+        ]
+        for name, losses, scale, more in looks:
             series = []
-            for code, color in zip(sorted(set(reconstruction.code_widths)), (GREEN, PURPLE), strict=False):
-                places = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
-                label = f"codes of {code} of {report.width} numbers"
+            for width, color in zip(sorted(set(codes.code_widths)), (GREEN, PURPLE), strict=False):
+                places = [block for block, own in enumerate(codes.code_widths, 1) if own == width]
+                label = f"codes of {width} of {report.width} numbers"
                 series.append(Series(places, [losses[block - 1] for block in places], label, color))
-            return plot(file, "what the codes lose of each block's states", "block", what, series, file, **more)
-
-        ends, what = (0.0, 1.1 * max(reconstruction.losses)), "mean squared error"
-        plots.append(lost(reconstruction.losses, "reconstruction", f"{what} (1 = always the mean)", y_range=ends))
-        more: dict[str, Any] = {"logarithmic": True, "on_page": False}
-        plots.append(
-            lost(reconstruction.own_losses, "reconstruction-own-units", f"{what} in the states' own units", **more)
-        )
+            what = "what the codes lose of each block's states"
+            plots.append(plot(name, what, "block", f"mean squared error {scale}", series, name, **more))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
@@ -484,7 +468,7 @@ def view_combination_report(report: CombinationReport) -> View:
     return View("combined", "Several layers together", tables, [chosen], notes=notes, plots=plots)
 
 
-def _combination_plots(report: CombinationReport) -> list[Plot]:
+def _combination_plots(report: CombinationReport) -> list[Any]:
     from truncate_kit.methods.bert_lc.settings import LAST
 
     last, effects = report.baseline(LAST, "test"), report.effects()
@@ -497,13 +481,12 @@ def _combination_plots(report: CombinationReport) -> list[Plot]:
         bars.append(Series([layer + 0.2 * shift for layer in effects], changes, side, color, bar=0.4))
     levels = () if last is None else ((last.mean, f"{LAST}, test", BLUE),)
     title = f"{Path(report.model).name}: the best combination of each size ({report.data})"
-    best = Plot(
-        "combined-sizes", title, "layers combined", "Spearman × 100", sizes, levels=levels, whole=True, file="sizes"
-    )
+    axes = "layers combined", "Spearman × 100"
+    best = Plot("combined-sizes", title, *axes, sizes, levels=levels, whole=True, file="sizes")
     title = f"{Path(report.model).name}: best combination without a layer, against the best of all ({report.data})"
     axes, zero = ("layer left out", "change in points (Spearman × 100)"), ((0.0, "", INK),)
-    without = Plot("without", title, *axes, bars, levels=zero, whole=True, file="without", on_page=bool(effects))
-    return [best, without]
+    without = Plot("without", title, *axes, bars, levels=zero, whole=True, file="without")
+    return [best, effects and without]
 
 
 def view_cut_result(result: CutResult) -> View:

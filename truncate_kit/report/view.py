@@ -158,7 +158,6 @@ class Plot:
     y_range: tuple[float | None, float | None] = (None, None)
     logarithmic: bool = False
     file: str = ""
-    on_page: bool = True
 
 
 @dataclass(frozen=True, slots=True)
