@@ -163,7 +163,7 @@ def test_what_is_said_of_a_distillation():
     assert view_of(replace(made, tryouts=(tryout,))).tables[-2].rows == [("1, 3", "70.00", "60.00", "50.0 %")]
     assert "this is the closest" in said(replace(made, holds=False, needed=99.0))
     texts = made.texts | {"compared": 10, "excluded": 3}
-    assert "10 texts of evaluation sets compared as whole texts, 3 found" in said(replace(made, texts=texts))
+    assert "10 texts of evaluation sets compared as whole texts, 3 left out" in said(replace(made, texts=texts))
 
 
 def test_other_trainings():
@@ -195,7 +195,7 @@ def test_what_was_cut():
     assert "500 of 30,522 word pieces" in said(cut)
     assert "99.50 % of the word pieces" in said(cut)
     few = replace(words, covered_pieces=None, covered_texts=None)
-    assert "fewer than ten texts" in said(replace(cut, vocabulary=few))
+    assert "of vectors" not in said(replace(cut, vocabulary=few))
 
 
 def test_a_bench():

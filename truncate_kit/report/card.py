@@ -87,10 +87,7 @@ def write_card(
     """
     if Path(base_model).is_dir():  # local paths are of no use to others
         title = title.replace(base_model, Path(base_model).resolve().name)
-    plain, length = (
-        encoder.heads is None,
-        f"{encoder.max_length:,}",
-    )  # only this package reads a folder with heads
+    plain, length = encoder.heads is None, f"{encoder.max_length:,}"  # other packages read no heads
     results = [EvalResult("semantic-similarity", data, data, metric, round(value, 4)) for data, metric, value in scores]
     front = ModelCardData(
         library_name="sentence-transformers" if plain else "truncate-kit",
@@ -187,15 +184,10 @@ def _inherited(name: str) -> dict[str, Any]:
     except Exception:  # values of a card may have any type
         return {}
     keys = ("base_model", "language", "license", "license_name", "license_link")
-    inherited = {key: value for key in keys if (value := getattr(card, key, None)) is not None}
-    inherited = {key: value for key, value in inherited.items() if _are_texts(value)}
+    inherited = {key: value for key in keys if isinstance(value := getattr(card, key, None), str | list)}
     base, link = inherited.get("base_model"), str(inherited.get("license_link"))
     if not isinstance(base, str) or is_there(Path(base)):
         inherited.pop("base_model", None)
     if not link.startswith("https://"):  # the file is not copied
         inherited.pop("license_link", None)
     return inherited
-
-
-def _are_texts(value: Any) -> bool:
-    return all(isinstance(text, str) for text in (value if isinstance(value, list) else [value]))

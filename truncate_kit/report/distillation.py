@@ -16,7 +16,6 @@ from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, T
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
 
-_SAID_CHANCE = 5  # share × 100 of common nearest texts by chance, from which to mention it
 _LARGEST = 9.0  # points of a mark with all dimensions
 _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int8", True): "v"}
 """By precision, and whether words went."""
@@ -48,32 +47,20 @@ def view_distill_result(result: DistillResult) -> View:
     if result.frontier:
         tables = [_graphs(result, taken, every=False), *tables, _graphs(result, taken, every=True)]
         plots.append(_graphs_plot(result, taken))
-    how = "" if search.exact else "; simpler rules, and the ones named" if result.budget.named_blocks else "; by a beam"
-    tried = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s{how}."
+    student, settings = result.student, result.settings
+    how = (
+        f"Training: 1 − cosine to the vectors of {settings.teacher}; {student.steps:,} steps of {settings.batch_size} "
+        f"texts, peak learning rate {result.learning_rate:g}, {settings.precision}."
+    )
+    tried = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s."
     return View(
         "sizes",
         "How many blocks",
         tables,
         [tried, choice(result), *_graph_choice(result, taken)],
-        notes=[
-            f"Texts: {texts_in_words(result.texts)}.",
-            *(vocabulary_sentences(words) if words else ()),
-            *_notes(result),
-        ],
-        details=[_learned(result)],
+        notes=[*(vocabulary_sentences(words) if words else ()), *_notes(result)],
+        details=[bool(student.scores) and not student.as_it_came and how],
         plots=plots,
-    )
-
-
-def _learned(result: DistillResult) -> str:
-    student, settings, source = result.student, result.settings, result.settings.teacher
-    if not student.scores:
-        return f"This is {source} itself."
-    if student.as_it_came:
-        return f"Learning from {source} made these blocks worse: they keep their weights."
-    return (
-        f"Training: 1 − cosine to the vectors of {source}; {student.steps:,} steps of {settings.batch_size} texts, "
-        f"peak learning rate {result.learning_rate:g}, {settings.precision}."
     )
 
 
@@ -81,36 +68,24 @@ def _same_size(kept: Sequence[Scored], row: Scored) -> Cell:
     return next((score for blocks, score in kept if len(blocks) == len(row[0])), None)
 
 
-def _notes(result: DistillResult) -> list[str]:
-    student, model, notes = result.student, Path(result.model).name, list[str]()
+def _notes(result: DistillResult) -> list[Any]:
+    student, model, texts = result.student, Path(result.model).name, result.texts
     untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
-    if result.num_seen:
-        seen = counted(result.num_seen, "test pair")
-        notes.append(f"{seen} left out: {model} was trained on them or chosen by them.")
-    if untrained >= best:
-        kept = ", so they are saved as they came" if student.as_it_came else ""
-        notes.append(
-            f"Learning has not helped these blocks: {untrained:.2f} before, at most {best:.2f} after "
-            f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`."
-        )
-    if result.all_words is not None:
-        notes.append(f"With the whole vocabulary the agreement is {agreement_in_words(result.all_words)}.")
-    if result.measure != "cosine":
-        notes.append(f"{model} compares vectors by {result.measure}; learning keeps directions only: use the cosine.")
-    if result.data_tokens is not None:
-        notes += longer_texts(result.data, result.data_tokens, result.texts["long"])
-    return notes
-
-
-def texts_in_words(texts: dict[str, int]) -> str:
-    """Describe learned and omitted texts."""
-    middle, long = texts["middle"], texts["long"]
-    said = f"{texts['num_texts']:,} distinct texts, {middle} tokens in the middle, 95 of 100 at most {long}"
-    said += f", {texts['cut']:,} cut at the model's length" if texts["cut"] else ""
-    if not texts["compared"]:
-        return f"{said}; not compared with any evaluation set"
-    left_out = f"{texts['excluded']:,} found and left out" if texts["excluded"] else "none found"
-    return f"{said}; {counted(texts['compared'], 'text')} of evaluation sets compared as whole texts, {left_out}"
+    compared = f"{counted(texts['compared'], 'text')} of evaluation sets compared as whole texts"
+    kept = ", so they are saved as they came" if student.as_it_came else ""
+    return [
+        f"Texts: {texts['num_texts']:,} distinct texts, {texts['middle']} tokens in the middle, 95 of 100 at most "
+        f"{texts['long']}, {texts['cut']:,} cut at the model's length; {compared}, {texts['excluded']:,} left out.",
+        result.num_seen
+        and f"{counted(result.num_seen, 'test pair')} left out: {model} was trained on them or chosen by them.",
+        untrained >= best
+        and f"Learning has not helped these blocks: {untrained:.2f} before, at most {best:.2f} after "
+        f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`.",
+        result.all_words and f"With the whole vocabulary the agreement is {agreement_in_words(result.all_words)}.",
+        result.measure != "cosine"
+        and f"{model} compares vectors by {result.measure}; learning keeps directions only: use the cosine.",
+        *(() if result.data_tokens is None else longer_texts(result.data, result.data_tokens, texts["long"])),
+    ]
 
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:
@@ -120,8 +95,6 @@ def agreement_in_words(agreement: Agreement | None) -> str | None:
 
 def choice(result: DistillResult) -> str:
     """Describe the choice, its speed, and its agreement with the full model."""
-    from truncate_kit.methods.distill.settings import NEAR
-
     student, agreement, scores = result.student, result.student.agreement, result.scores
     within = in_points(result.budget.within or 0)
     said = (
@@ -129,10 +102,9 @@ def choice(result: DistillResult) -> str:
         f"{_with_interval(result.speedup, student.speedup_interval)} times the texts a second"
     )
     if agreement is not None:
-        chance = 100 * NEAR / (agreement.num_texts - 1)
         common = f"{agreement.overlap:.0f} % [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
         said += f"; agreement {agreement_in_words(agreement)} with {result.settings.teacher} on held-out texts, "
-        said += f"{common} of nearest texts in common{f' (by chance {chance:.0f} %)' * (chance >= _SAID_CHANCE)}"
+        said += f"{common} of nearest texts in common"
     said += "."
     if scores is not None:
         some = f" of {scores.num_compared:,} queries" if scores.of_queries and scores.num_compared else ""
@@ -211,8 +183,6 @@ def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> T
         f"{'All' if every else f'{len(shown)} of'} {len(graphs)} graphs, with scores ({result.metric}) by dimensions; "
         f"in brackets: another one beats it; speed 1 is {full.texts_per_second:,.0f} texts a second"
     )
-    if result.covered is not None and any(row.words < full.words for row in result.frontier):
-        title += f"; {result.covered:.1f} % of held-out texts need no further words"
     columns: dict[str, Column] = {"blocks": lambda row: listed(row.blocks), "precision": "precision", "words": "words"}
     for dims in sorted({row.dims for row in result.frontier}, reverse=True):
         columns[f"{dims} dims"] = partial(score, dims)
@@ -228,21 +198,17 @@ def _costs(full: LeanModel) -> dict[str, Column]:
 def _sizes_plot(result: DistillResult) -> Plot:
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
-    best = {len(full.blocks): (full.blocks, full.untrained)}
-    best |= {len(blocks): (blocks, score) for blocks, score in result.search.best}
+    best = {len(full.blocks): full.untrained} | {len(blocks): score for blocks, score in result.search.best}
     first = {len(blocks): score for blocks, score in result.search.baselines["first"]}
     learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.scores]
     series = [
-        Series(speeds, [best[len(row.blocks)][1] for row in rows], "best choice, without training", ORANGE, line="--"),
+        Series(speeds, [best[len(row.blocks)] for row in rows], "best choice, without training", ORANGE, line="--"),
         Series(speeds, [first.get(len(row.blocks)) for row in rows], "first blocks", GREY, marker="s", line=":"),
         Series(speeds, [row.score for row in rows], marker="", line="", texts=[str(len(row.blocks)) for row in rows]),
     ]
     if learned:
         x, y = zip(*((speed, row.score) for speed, row in learned), strict=True)
         series.append(Series(x, y, "after learning", marker="D", line="", size=8))
-    if others := {speed: row.untrained for speed, row in learned if row.blocks != best[len(row.blocks)][0]}:
-        label = "the blocks that learned best, before it"
-        series.append(Series([*others], [*others.values()], label, marker="D", line="", hollow=True))
     series.append(ring(result.speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
     axes = (
         f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",

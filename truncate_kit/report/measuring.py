@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 from truncate_kit.bench.result import BACKENDS, BASE, GRAPH, BenchedModel, BenchReport, percentile
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
-from truncate_kit.core.vectors import FEWEST_COMPARED, VectorFormat, too_few
-from truncate_kit.core.vectors import PRECISIONS as VECTOR_PRECISIONS
+from truncate_kit.core.vectors import FEWEST_COMPARED, too_few
 from truncate_kit.export.record import ExportReport
 from truncate_kit.report.view import (
     BLUE,
     GREY,
     INK,
     VERMILION,
-    Cell,
     Column,
     Plot,
     Series,
@@ -24,7 +22,6 @@ from truncate_kit.report.view import (
     number,
     rough_speeds,
 )
-from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Column, Plot, Series, Table, View, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.evaluation import Score, SuiteReport
@@ -43,17 +40,6 @@ _CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined"
 _FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
           "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
 """Of numbers, by heading."""
-_TITLES = {
-    "pairs": "Similarity",
-    "search": "Search",
-    "comparison": "Old against new vectors",
-    "mteb": "MTEB",
-    "mteb-comparison": "MTEB",
-    "sts": "Semantic similarity",
-    "transfer": "Transfer",
-    "retrieval": "Retrieval",
-}
-"""Of reports, by suite."""
 
 
 def view_bench_report(report: BenchReport) -> View:
@@ -61,9 +47,6 @@ def view_bench_report(report: BenchReport) -> View:
     where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
-    measured, on_gpu = {row.backend for row in report.contestants}, report.device != "cpu"
-    compiling = [row for row in BACKENDS.values() if row.compiled and not row.rival and (on_gpu or not row.on_cuda)]
-    left_out = [row.title for row in compiling if row.name not in measured]
     part = report.num_texts < report.distinct_texts
     sentences = [
         report.quality and quality_sentence(report, report.quality),
@@ -77,18 +60,10 @@ def view_bench_report(report: BenchReport) -> View:
         f"Measured on {where}, {report.threads} of {report.cores} cores, bf16 instructions: "
         f"{report.bf16_instructions or 'none'}; {versions}; in {report.seconds:.0f} s.",
         *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
-        not report.num_texts and "No sentences were given: only fixed shapes were timed.",
         part and f"Real set: {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread.",
-        left_out and f"Left out because they compile for a minute or more: {', '.join(left_out)}. Name them.",
-        *(f"A billion vectors of the {row.role} model take {_storage(row.width)}." for row in report.models),
     ]
     tables = [gained_table(report), overview_table(report), _timings(report)]
     return View("speed", "Speed against quality", tables, sentences, details=details, plots=[bench_plot(report)])
-
-
-def _storage(width: int) -> str:
-    forms = [VectorFormat(precision=kind) for kind in VECTOR_PRECISIONS]
-    return ", ".join(f"{form.bytes_per_vector(width):,} GB in {form.precision}" for form in forms)
 
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
@@ -316,8 +291,8 @@ def view_suite_report(report: "SuiteReport") -> View:
     if len(tasks) > 1:
         means = (_written(name, report.means[name]) if name in report.means else "" for name in headings)
         last = [f"mean of {len(tasks)}", *[""] * len(labels), *means, ""]
-    table, title = Table.of(report.title, report.rows, columns, last=last), _TITLES.get(report.suite, report.suite)
-    return View(report.suite, title, [table], report.notes, plots=_curves(report))
+    table = Table.of(report.title, report.rows, columns, last=last)
+    return View(report.suite, f"Scores: {report.suite}", [table], report.notes, plots=_curves(report))
 
 
 def _scored(row: "Score", heading: str) -> str:

@@ -16,10 +16,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from truncate_kit.analysis.result import LayerProfile
-from truncate_kit.bench.result import BACKENDS, BASE, BenchReport
-from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.bench.result import BACKENDS, BenchReport
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.results import VERSION, Result, files_at
 from truncate_kit.core.vectors import too_few
@@ -139,9 +137,9 @@ def read_run(folder: Path) -> Run:
     own, notes, benches = digest_of(weights) if weights.is_file() else None, list[str](), list[BenchReport]()
     for path in sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name)):
         report = read_result(BenchReport, path)
-        if report is None:
-            notes.append(f"{path.name} cannot be read and is left out.")
-        elif None not in (own, report.lean.weights_sha256) and report.lean.weights_sha256 != own:
+        if report is None:  # logged
+            continue
+        if None not in (own, report.lean.weights_sha256) and report.lean.weights_sha256 != own:
             notes.append(f"{path.name} measured other weights than those here, so it is left out. Run bench again.")
         else:
             benches.append(report)

@@ -503,7 +503,7 @@ def vocabulary_sentences(cut: VocabularyCut) -> tuple[str, ...]:
         f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, for {cut.texts:,} texts: "
         f"{cut.full_model_bytes / 1e6:.1f} MB of weights in float32 become {cut.model_bytes / 1e6:.1f} MB."
     )
-    if cut.covered_pieces is None or cut.covered_texts is None:
-        return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
+    if cut.covered_pieces is None or cut.covered_texts is None:  # too few texts
+        return (kept,)
     covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
     return (kept, f"Of texts not chosen from, {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")
