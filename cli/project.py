@@ -163,9 +163,9 @@ def doctor(
 
     Exit code 1 when something that was asked for cannot run.
     """
-    from truncate_kit.doctor import Request, diagnose
+    from truncate_kit.doctor import diagnose
 
-    diagnosis = diagnose(Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision))
+    diagnosis = diagnose(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
     show(diagnosis)
     if not diagnosis.able:
         raise typer.Exit(EXIT_PROBLEM)

@@ -1,6 +1,5 @@
 """Check what runs on this machine, with a remedy for each problem."""
 
-import ctypes
 import json
 import os
 import platform
@@ -8,14 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Literal
 
 from packaging.requirements import Requirement
 
 from truncate_kit.core import hardware
-from truncate_kit.core.errors import TruncateKitError, first_line, known_name
+from truncate_kit.core.errors import TruncateKitError, first_line, harmless, known_name
 from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, installed_version, other_graph
 from truncate_kit.core.results import Result
 
@@ -24,17 +23,10 @@ RUNTIMES = ("torch", "onnx")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _REMOTE = "AzureExecutionProvider"
 _GPU_WHEEL = "onnxruntime-gpu"
-# All install the module `onnxruntime` into the same folder.
-_WHEELS = (
-    "onnxruntime", _GPU_WHEEL, "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-rocm",
-    "onnxruntime-training", "ort-nightly", "ort-nightly-gpu",
-)  # fmt: skip
-# Oldest Linux drivers for each CUDA (NVIDIA's release notes).
-_DRIVER_HINT = (
+_GPU_HINT = (
     "Install driver 580 or newer for CUDA 13, 525 for CUDA 12, and torch and onnxruntime-gpu built for the same CUDA "
     '(in a container: start it with the GPUs), or use `device="cpu"`'
 )
-_LOG_DRESS = re.compile(r"(\x1b\[[\d;]*m)+(\S+ \S+ \[\w:\w+:.*?\] )?")  # colours; time, severity, source file
 # A provider may hang or crash, hence its own process; torch first, which loads the libraries it uses.
 _PROBE = """
 import contextlib, json, sys
@@ -49,51 +41,6 @@ session = onnxruntime.InferenceSession(datasets.get_example("mul_1.onnx"), provi
 session.run(None, {value.name: numpy.ones(value.shape, numpy.float32)})
 print(json.dumps(session.get_providers()))
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Result):
-    """What has to run. Raises `UsageError`.
-
-    Attributes:
-        device: `cpu` or `cuda`, for torch and graphs.
-        extras: Extras that have to be installed.
-        precision: fp16 and int8 need graphs, fp16 also CUDA unless `device` is the CPU.
-        runtime: `torch` or `onnx`; by default both.
-    """
-
-    device: str | None = None
-    extras: tuple[str, ...] = ()
-    precision: str | None = None
-    runtime: str | None = None
-
-    def __post_init__(self) -> None:
-        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}
-        precisions = usable.get(self.runtime or "", tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS])))
-        for name, value, known in (
-            ("device", self.device, ("cpu", "cuda")),
-            ("runtime", self.runtime, RUNTIMES),
-            *(("extras", extra, known_extras()) for extra in self.extras),
-            ("precision", self.precision, precisions),
-        ):
-            if value is not None:
-                known_name(name, value, known)
-
-    @property
-    def cuda(self) -> bool:
-        """Tell if CUDA is needed."""
-        return self.device == "cuda" or "gpu" in self.extras or (self.precision == "fp16" and self.device is None)
-
-    @property
-    def graphs(self) -> bool:
-        """Tell if graphs have to run."""
-        in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
-        return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
-
-    @property
-    def cuda_graphs(self) -> bool:
-        """Tell if graphs have to run on CUDA."""
-        return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +61,76 @@ class MachineCheck(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
-    """A request, and what was found."""
+    """What has to run, and what was found. Raises `UsageError`.
 
-    request: Request
-    checks: tuple[MachineCheck, ...]
+    Attributes:
+        device: `cpu` or `cuda`, for torch and graphs.
+        extras: Extras that have to be installed.
+        precision: fp16 and int8 need graphs, fp16 also CUDA unless `device` is the CPU.
+        runtime: `torch` or `onnx`; by default both.
+    """
+
+    device: str | None = None
+    extras: tuple[str, ...] = ()
+    precision: str | None = None
+    runtime: str | None = None
+    checks: tuple[MachineCheck, ...] = ()
+
+    def __post_init__(self) -> None:
+        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}
+        precisions = usable.get(self.runtime or "", tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS])))
+        for name, value, known in (
+            ("device", self.device, ("cpu", "cuda")),
+            ("runtime", self.runtime, RUNTIMES),
+            *(("extras", extra, known_extras()) for extra in self.extras),
+            ("precision", self.precision, precisions),
+        ):
+            if value is not None:
+                known_name(name, value, known)
 
     @property
     def able(self) -> bool:
         """Tell if everything requested can run."""
         return all(row.verdict != "problem" for row in self.checks)
 
+    @property
+    def cuda(self) -> bool:
+        """Tell if CUDA is needed."""
+        return self.device == "cuda" or "gpu" in self.extras or (self.precision == "fp16" and self.device is None)
 
-def diagnose(request: Request | None = None) -> Diagnosis:
-    """Check `request` on this machine, by default what every use needs. Takes some seconds."""
-    request = request or Request()
-    checks = [MachineCheck("Python", platform.python_version()), *_check_packages(request)]
-    broken = _torch_problem()
-    if broken is not None:
+    @property
+    def graphs(self) -> bool:
+        """Tell if graphs have to run."""
+        in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
+        return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Tell if graphs have to run on CUDA."""
+        return "gpu" in self.extras or (self.cuda and self.graphs)
+
+
+def diagnose(
+    *,
+    device: str | None = None,
+    extras: tuple[str, ...] = (),
+    precision: str | None = None,
+    runtime: str | None = None,
+) -> Diagnosis:
+    """Check what was asked for on this machine, by default what every use needs. Takes some seconds."""
+    asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
+    checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
+    try:
+        checks += [*_check_cuda(asked), *_check_processor(asked)]
+    except Exception as error:  # a broken torch may raise anything
         remedy = "pip install --force-reinstall torch"
-        checks.append(MachineCheck("torch", f"cannot be imported: {broken}", "problem", remedy))
-    checks += _check_onnxruntime(request)
-    if broken is None:
-        checks += [*_check_cuda(request), *_check_processor(request)]
-    return Diagnosis(request=request, checks=(*checks, *_check_graph_device(request)))
+        checks.append(MachineCheck("torch", f"cannot be used: {first_line(error)}", "problem", remedy))
+    target = device or ("cuda" if asked.cuda else "cpu")
+    for name, row in PRECISIONS.items():
+        if name == precision and row.graph_file is not None and target not in row.preference:
+            found, hint = f"not made for {target}: {row.elsewhere}", other_graph(name, target)
+            checks.append(_unless(False, f"graph in {name}", found, not row.runs_elsewhere, "warning", hint))
+    return replace(asked, checks=tuple(checks))
 
 
 def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
@@ -168,40 +162,31 @@ def _required(extra: str) -> Iterator[Requirement]:
                 yield row
 
 
-def _check_packages(request: Request) -> Iterator[MachineCheck]:
-    runs_graphs = {"onnxruntime": request.graphs and not request.cuda, _GPU_WHEEL: request.cuda_graphs}
-    for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in request.extras)):
+def _check_packages(asked: Diagnosis) -> Iterator[MachineCheck]:
+    runs_graphs = {"onnxruntime": asked.graphs and not asked.cuda, _GPU_WHEEL: asked.cuda_graphs}
+    for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in asked.extras)):
         for row in _required(extra):
             version = installed_version(row.name)
             if version is None and row.name == "onnxruntime":  # the GPU build also runs on the CPU
                 version = installed_version(_GPU_WHEEL)
             found = f"{version or 'not installed'}; {f'extra {extra}' if extra else PACKAGE} needs "
-            hint = f"pip install '{row.name}{row.specifier}'"
-            if row.name == _GPU_WHEEL:
-                hint = f'{_reinstall("gpu")}; where no graph has to run, ask for `runtime="torch"`'
+            hint = _reinstall("gpu") if row.name == _GPU_WHEEL else f"pip install '{row.name}{row.specifier}'"
             fits = version is not None and row.specifier.contains(version, prereleases=True)
-            needed = not extra or extra in request.extras or runs_graphs.get(row.name)
+            needed = not extra or extra in asked.extras or runs_graphs.get(row.name)
             yield _unless(fits, row.name, f"{found}{row.specifier or 'any version'}", needed, "optional", hint)
 
 
-def _wheels() -> dict[str, str]:
-    """Return the versions of installed ONNX Runtimes; several conflict."""
-    return {name: version for name in _WHEELS if (version := installed_version(name)) is not None}
-
-
 def _reinstall(extra: str) -> str:
-    uninstall = f"pip uninstall -y {' '.join(_wheels())} && " if _wheels() else ""
-    return f"{uninstall}pip install 'truncate-kit[{extra}]'"
+    return f"pip uninstall -y onnxruntime {_GPU_WHEEL} && pip install 'truncate-kit[{extra}]'"
 
 
-def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
-    wheels = _wheels()
+def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
+    wheels = [name for name in ("onnxruntime", _GPU_WHEEL) if installed_version(name) is not None]
     if not wheels:  # `_check_packages` reports it
         return
-    on_gpu = _GPU_WHEEL in wheels
-    again = _reinstall("gpu" if on_gpu else "cpu")
-    asked = {CPU: True, CUDA: request.cuda_graphs}
-    reasons = {CUDA: "this build does not have it"} if on_gpu else {}
+    again = _reinstall("gpu" if _GPU_WHEEL in wheels else "cpu")
+    needed = {CPU: True, CUDA: asked.cuda_graphs}
+    reasons = {CUDA: "this build does not have it"} if _GPU_WHEEL in wheels else {}
     try:
         import onnxruntime
 
@@ -209,12 +194,12 @@ def _check_onnxruntime(request: Request) -> Iterator[MachineCheck]:
     except Exception as error:  # a broken package may raise anything
         reasons = {CPU: f"onnxruntime cannot be imported: {first_line(error)}"}
     if len(wheels) > 1:  # the last one installed wins
-        found = f"{' and '.join(f'{name} {version}' for name, version in wheels.items())} overwrite each other's files"
-        broken = any(asked.get(name) and reason for name, reason in reasons.items())
+        found = f"{' and '.join(wheels)} overwrite each other's files"
+        broken = any(needed.get(name) and reason for name, reason in reasons.items())
         yield _unless(False, "ONNX Runtime", found, broken, "warning", again)
     for name, reason in reasons.items():
         found = f"does not start: {reason}" if reason else "starts"
-        yield _unless(not reason, name, found, asked.get(name), "warning", again)
+        yield _unless(not reason, name, found, needed.get(name), "warning", again)
 
 
 def start_provider(name: str) -> str:
@@ -227,73 +212,32 @@ def start_provider(name: str) -> str:
     # The runtime may print to stdout too; the answer comes last.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
-    lines = [text for line in done.stderr.splitlines() if (text := _LOG_DRESS.sub("", line).strip())]
-    libraries = [line.rpartition(" with error: ")[2] for line in lines if " with error: " in line]
-    return (libraries or lines[-1:] or [f"its process ended with {done.returncode}"])[0].rstrip(". ")
+    last = (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
+    library = re.search(" with error: (.+)", done.stderr)
+    return harmless(library[1] if library else last).rstrip(". ")
 
 
-def _torch_problem() -> str | None:
-    try:
-        import torch
-    except Exception as error:  # a broken package may raise anything
-        return first_line(error)
-    # A broken installation may leave a folder that can be imported.
-    lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), None)
-    return None if lacking is None else f"a part of it is missing, such as `{lacking}`"
+def _check_cuda(asked: Diagnosis) -> Iterator[MachineCheck]:
+    gpu, reason = torch_on_gpu()
+    found = f"does not start: {reason}" if reason else f"starts on {gpu}"
+    yield _unless(not reason, "torch on CUDA", found, asked.cuda, "optional", _GPU_HINT)
 
 
-def _check_cuda(request: Request) -> Iterator[MachineCheck]:
-    driver = driver_cuda()
-    found = "none answers: libcuda.so.1 is missing or sees no GPU" if driver is None else f"for CUDA {driver}"
-    yield _unless(driver, "CUDA driver", found, request.cuda, "optional", _DRIVER_HINT)
-    if driver is None and not request.cuda:
-        return
-    built, gpu, reason = torch_on_gpu()
-    if not reason or driver is not None or built is None:
-        found = f"does not start: {reason}" if reason else f"starts on {gpu}, built for CUDA {built}"
-        hint = "Install a build of torch for the driver's CUDA: https://pytorch.org/get-started"
-        yield _unless(not reason, "torch on CUDA", found, request.cuda, "warning", hint)
-    wheel = onnxruntime_cuda()
-    if wheel is not None:  # a newer driver runs older builds, but one process needs one CUDA
-        major = {name: int(name.partition(".")[0]) for name in (wheel, built, driver) if name is not None}
-        fits = major.get(built or wheel) == major[wheel] <= major[driver or wheel]
-        found = f"built for CUDA {wheel}, torch for {built}, the driver for {driver}"
-        yield _unless(fits, "CUDA of ONNX Runtime", found, False, "warning", _DRIVER_HINT)
-
-
-def driver_cuda() -> str | None:
-    """Return the newest CUDA of the driver, such as "13.0", if any."""
-    number = ctypes.c_int()
-    try:
-        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
-    except OSError:
-        return None
-    return f"{number.value // 1000}.{number.value % 1000 // 10}" if status == 0 and number.value else None
-
-
-def torch_on_gpu() -> tuple[str | None, str, str]:
-    """Compute on the GPU in torch; return its CUDA, the GPU's name, and the reason of a failure."""
+def torch_on_gpu() -> tuple[str, str]:
+    """Compute on the GPU in torch; return its name, or the reason of a failure."""
     import torch
 
-    built = torch.version.cuda
+    if torch.version.cuda is None:
+        return "", "it is built without CUDA"
     try:
         torch.ones(2, 2, device="cuda").matmul(torch.ones(2, 2, device="cuda")).sum().item()
     except (RuntimeError, AssertionError) as error:
-        return built, "", first_line(error) if built else "it is built without CUDA"
+        return "", f"{first_line(error)} (built for CUDA {torch.version.cuda})"
     gibibytes = torch.cuda.get_device_properties(0).total_memory / 2**30
-    return built, f"{torch.cuda.get_device_name()} ({gibibytes:.0f} GiB)", ""
+    return f"{torch.cuda.get_device_name()} ({gibibytes:.0f} GiB), built for CUDA {torch.version.cuda}", ""
 
 
-def onnxruntime_cuda() -> str | None:
-    """Return the CUDA of ONNX Runtime, if any."""
-    try:
-        import onnxruntime
-    except Exception:  # `_check_onnxruntime` reports it
-        return None
-    return ".".join(str(getattr(onnxruntime, "cuda_version", "")).split(".")[:2]) or None
-
-
-def _check_processor(request: Request) -> Iterator[MachineCheck]:
+def _check_processor(asked: Diagnosis) -> Iterator[MachineCheck]:
     import torch
 
     cores, usable, quota = os.cpu_count() or 1, hardware.usable_cores(), hardware.core_quota()
@@ -301,20 +245,12 @@ def _check_processor(request: Request) -> Iterator[MachineCheck]:
     yield MachineCheck("processor", f"{hardware.processor_name()}, {cores} cores, {usable} usable{granted}")
     yield MachineCheck("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
     bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
-    fits, needed = bf16 or request.cuda, request.precision == "bf16"
+    fits, needed = bf16 or asked.cuda, asked.precision == "bf16"
     yield _unless(fits, "bf16 instructions", bf16 or "none", needed, "warning", 'Use `precision="fp32"`')
     hint = "Export int8 as usual: its weights get 7 bits here, which cannot overflow"
-    yield _unless(int8 or request.cuda, "VNNI", int8 or "none", False, "warning", hint)
+    yield _unless(int8 or asked.cuda, "VNNI", int8 or "none", False, "warning", hint)
     threads, wanted = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
     fits = threads <= usable and (wanted is None or threads >= usable // 2)
     found = f"{threads} for {usable} cores" + (f", OMP_NUM_THREADS is {wanted}" if wanted else "")
     hint = f"Use `threads={usable}`, or set OMP_NUM_THREADS={usable}"
     yield _unless(fits, "torch threads", found, False, "warning", hint)
-
-
-def _check_graph_device(request: Request) -> Iterator[MachineCheck]:
-    device = request.device or ("cuda" if request.cuda else "cpu")
-    for name, row in PRECISIONS.items():
-        if name == request.precision and row.graph_file is not None and device not in row.preference:
-            found, hint = f"not made for {device}: {row.elsewhere}", other_graph(name, device)
-            yield _unless(False, f"graph in {name}", found, not row.runs_elsewhere, "warning", hint)
