@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from truncate_kit.core.errors import FileProblemError
-from truncate_kit.core.results import FORMAT, Result, digest_of_values, read_or_pass_over, sealed
+from truncate_kit.core.results import FORMAT, Result, digest_of_values, sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def test_round_trip_through_text_and_file(tmp_path):
 def test_a_printed_result_is_not_called_changed(tmp_path):
     path = tmp_path / "printed.json"
     path.write_text(json.dumps({"format": FORMAT} | OUTER.to_dict()))
-    with pytest.raises(ValueError, match=r"has no digest: from_dict\(\) reads a result that was printed"):
+    with pytest.raises(ValueError, match="or printed by a command"):
         Outer.read(path)
     assert Outer.from_dict(json.loads(path.read_text())) == OUTER
     OUTER.write(path)
@@ -55,7 +55,7 @@ def test_a_printed_result_is_not_called_changed(tmp_path):
 
 def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():
     assert Inner.from_dict({"value": 2.0, "unit": "s"}) == Inner(value=2.0)
-    with pytest.raises(ValueError, match="value is missing"):
+    with pytest.raises(ValueError, match="value: Field required"):
         Inner.from_dict({"name": "a"})
 
 
@@ -69,11 +69,11 @@ def test_another_format_is_refused_in_one_sentence(version, tmp_path):
     values = {"format": version, "value": 1.0}
     (tmp_path / "inner.json").write_text(json.dumps(values | {"digest": digest_of_values(values)}))
     with pytest.raises(FileProblemError, match=f"another version of truncate-kit .format {version}; this one reads"):
-        read_or_pass_over(Inner.read, tmp_path / "inner.json")
+        Inner.read_if_whole(tmp_path / "inner.json")
 
 
 @pytest.mark.parametrize("change", [{"format": None}, {"digest": None}, {"value": 2.0}])
 def test_what_has_no_format_or_another_digest_is_damaged(change, tmp_path):
     values = sealed({"value": 1.0}) | change
     (tmp_path / "inner.json").write_text(json.dumps({name: value for name, value in values.items() if value}))
-    assert read_or_pass_over(Inner.read, tmp_path / "inner.json") is None
+    assert Inner.read_if_whole(tmp_path / "inner.json") is None

@@ -4,15 +4,15 @@ import dataclasses
 import fcntl
 import functools
 import hashlib
-import importlib
 import json
 import logging
 import os
+import pkgutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from truncate_kit.core.errors import FileProblemError, cannot_write, first_line
 from truncate_kit.core.files import local_path, write_text
@@ -26,9 +26,7 @@ RECORDS_FILE = "trials.jsonl"
 """Records of all runs in a workspace."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
 """Key of what was measured, such as a set, and amounts, such as rows."""
-_ADAPTERS: dict[type, Any] = {}
 _logger = logging.getLogger(__name__)
-Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,7 @@ class Result:
             if isinstance(raised, Exception):
                 raise raised from error
             place = ".".join(map(str, first["loc"])) or cls.__name__
-            if first["type"] == "missing":
-                raise ValueError(f"{place} is missing") from error
-            raise ValueError(f"{place} is {str(first['input'])[:40]!r}: {first['msg']}") from error
+            raise ValueError(f"{place}: {first['msg']}") from error
         return made
 
     def write(self, path: Path) -> None:
@@ -88,6 +84,19 @@ class Result:
         """Read a file of `write`. Raises `FileProblemError`, ValueError (damage), OSError."""
         return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
 
+    @classmethod
+    def read_if_whole(cls, path: Path) -> Self | None:
+        """Read a file, None if missing or damaged (logged). Raises `FileProblemError` for another format."""
+        try:
+            return cls.read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except FileProblemError:
+            raise
+        except (OSError, ValueError) as error:
+            _warn_once(f"Skipping unreadable {path}: {first_line(error)}.")
+            return None
+
     def amounts(self) -> Iterator[Amounts]:
         """Yield all that was measured, each part once."""
         yield from ()
@@ -101,12 +110,11 @@ class Result:
         )
 
 
-def _adapter(kind: type[Result]) -> Any:
+@functools.cache
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+    return TypeAdapter(kind)
 
 
 def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
@@ -128,8 +136,7 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
 
 def drawn(purpose: str, *parts: Any) -> str:
     """Show a result by the drawer of that purpose."""
-    module, _, function = DRAWERS[purpose].partition(":")
-    return str(getattr(importlib.import_module(module), function)(*parts))
+    return str(pkgutil.resolve_name(DRAWERS[purpose])(*parts))
 
 
 def digest_of_values(values: dict[str, Any]) -> str:
@@ -148,12 +155,11 @@ def unsealed(values: Any, path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or "format" not in values:
         raise ValueError(f"{path} is no sealed result")
     check_format(values["format"], path)
-    if "digest" not in values:  # printed by a command
-        raise ValueError(f"{path} has no digest: from_dict() reads a result that was printed")
-    kept = {key: value for key, value in values.items() if key != "digest"}
-    if values["digest"] != digest_of_values(kept):
-        raise ValueError(f"{path} was changed after it was written: its digest does not match")
-    return {key: value for key, value in kept.items() if key != "format"}
+    digest = values.pop("digest", None)
+    if digest != digest_of_values(values):
+        raise ValueError(f"{path} was changed after it was written, or printed by a command: its digest does not match")
+    del values["format"]
+    return values
 
 
 def check_format(version: Any, path: Path) -> None:
@@ -163,19 +169,6 @@ def check_format(version: Any, path: Path) -> None:
             f"{path} was written by another version of truncate-kit (format {version}; this one reads {FORMAT}).",
             hint="Use the version that wrote it, or another folder.",
         )
-
-
-def read_or_pass_over(read: Callable[[Path], Loaded], path: Path) -> Loaded | None:
-    """Read a file, None if missing or damaged (logged). Raises `FileProblemError` for another format."""
-    try:
-        return read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except FileProblemError:
-        raise
-    except (OSError, ValueError) as error:
-        _warn_once(f"Skipping unreadable {path}: {first_line(error)}.")
-        return None
 
 
 @functools.cache
@@ -189,20 +182,10 @@ def _warn_once(message: str) -> None:
 def file_for(report: Result, path: Path) -> Path:
     """Return `path`, or path-2 and so on if the file there measured what `report` did not."""
     number, place = 1, path
-    while (earlier := read_or_pass_over(type(report).read, place)) is not None and not report.covers(earlier):
+    while (earlier := report.read_if_whole(place)) is not None and not report.covers(earlier):
         number += 1
         place = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return place
-
-
-def files_at(path: Path) -> list[Path]:
-    """List the files of `file_for`, the path itself first."""
-    beside = [file for file in path.parent.glob(f"{path.stem}-*{path.suffix}") if _number(file, path).isdecimal()]
-    return [*([path] if path.is_file() else []), *sorted(beside, key=lambda file: int(_number(file, path)))]
-
-
-def _number(file: Path, path: Path) -> str:
-    return file.stem.removeprefix(f"{path.stem}-")
 
 
 # The journal

@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import (
@@ -20,7 +20,7 @@ from truncate_kit.core.files import (
     remove_leftovers,
     run_lock,
 )
-from truncate_kit.core.results import RECORDS_FILE, Result, digest_of_values, read_or_pass_over, read_records
+from truncate_kit.core.results import RECORDS_FILE, Result, digest_of_values, read_records
 
 DEFAULT_MINIATURE = "mini-electra-discriminator"
 DEFAULT_REFERENCE = "mini-bert"
@@ -126,7 +126,7 @@ def model_folder(model: str | Path) -> Path | None:
 def read_origin(model: str | Path) -> Origin | None:
     """Return the recorded origin of a model, if any."""
     folder = model_folder(model)
-    return None if folder is None else read_or_pass_over(Origin.read, folder / ORIGIN_FILE)
+    return None if folder is None else Origin.read_if_whole(folder / ORIGIN_FILE)
 
 
 def was_trained(folder: Path) -> bool | None:
@@ -229,9 +229,6 @@ class Sources(Result):
     benched: Source | None = None
 
 
-Kind = TypeVar("Kind", bound=Result)
-
-
 def _absolute(source: Source) -> Source:
     if source.name not in ("", "bundled") and is_there(source.name):
         return replace(source, name=str(Path(source.name).resolve()))
@@ -282,7 +279,7 @@ class Workspace:
 
     def remembered(self) -> Sources:
         """Return what the last commands worked on."""
-        return read_or_pass_over(Sources.read, self._sources) or Sources()
+        return Sources.read_if_whole(self._sources) or Sources()
 
     def remember(self, model: Source | None, data: Source | None, queries: str | None = None) -> None:
         """Note the model, data and retrieval folder for the next command, except unnamed bundled pairs."""
@@ -320,11 +317,6 @@ class Workspace:
 
 def _same(model: str, other: str) -> bool:
     return model == other or Path(model).resolve() == Path(other).resolve()
-
-
-def read_result(kind: type[Kind], path: Path) -> Kind | None:
-    """Return the result in a file, None if missing or damaged."""
-    return read_or_pass_over(kind.read, path)
 
 
 # Contents

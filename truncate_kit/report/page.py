@@ -19,7 +19,7 @@ from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BenchReport
 from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
-from truncate_kit.core.results import VERSION, Result, files_at
+from truncate_kit.core.results import VERSION, Result
 from truncate_kit.core.vectors import too_few
 from truncate_kit.core.workspace import (
     RESULT_FILES,
@@ -29,7 +29,6 @@ from truncate_kit.core.workspace import (
     Workspace,
     miniature_path,
     read_origin,
-    read_result,
 )
 from truncate_kit.evaluation import SUITES, SuiteReport, measured_digest
 from truncate_kit.export.record import ExportReport, read_exports
@@ -132,18 +131,18 @@ def read_run(folder: Path) -> Run:
     models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
     model = next(iter(models), None)
     origins = [origin for path in models if (origin := read_origin(path)) is not None and origin.method in _RESULTS]
-    results = [read_result(_RESULTS[origin.method], folder / RESULT_FILES[origin.method]) for origin in origins]
+    results = [_RESULTS[origin.method].read_if_whole(folder / RESULT_FILES[origin.method]) for origin in origins]
     weights = (model or workspace.lean) / "model.safetensors"
     own, notes, benches = digest_of(weights) if weights.is_file() else None, list[str](), list[BenchReport]()
-    for path in sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name)):
-        report = read_result(BenchReport, path)
+    for path in _files_at(workspace.bench):
+        report = BenchReport.read_if_whole(path)
         if report is None:  # logged
             continue
         if None not in (own, report.lean.weights_sha256) and report.lean.weights_sha256 != own:
             notes.append(f"{path.name} measured other weights than those here, so it is left out. Run bench again.")
         else:
             benches.append(report)
-    made, profile = None if model is None else read_origin(model), read_result(LayerProfile, workspace.profile)
+    made, profile = None if model is None else read_origin(model), LayerProfile.read_if_whole(workspace.profile)
     if model is None and profile is None and not benches:
         there = f"No command has left a model or an analysis in {folder}."
         hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
@@ -164,8 +163,14 @@ def read_run(folder: Path) -> Run:
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     """Return the reports of suites, the longest first."""
-    paths = [path for name in (*SUITES, "mteb", "mteb-comparison") for path in files_at(workspace.suite(name))]
-    return {path: report for path in paths if (report := read_result(SuiteReport, path)) is not None}
+    paths = [(name, path) for name in (*SUITES, "mteb", "mteb-comparison") for path in _files_at(workspace.suite(name))]
+    read = {path: (name, SuiteReport.read_if_whole(path)) for name, path in paths}
+    return {path: report for path, (name, report) in read.items() if report is not None and report.suite == name}
+
+
+def _files_at(path: Path) -> list[Path]:
+    """List the files that `file_for` may have named, the path itself first."""
+    return sorted(path.parent.glob(f"{path.stem}*{path.suffix}"), key=lambda file: (len(file.name), file.name))
 
 
 def sections(run: Run) -> list[View]:

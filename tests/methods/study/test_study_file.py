@@ -136,7 +136,7 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
         ("seeds = 3", "names no models"),
         (ONE, "names no tasks"),
         (f"priors = []\n{ONE}{TASK}", "names no priors"),
-        (f'[[models]]\nname = "m"\n{TASK}', "model is missing"),
+        (f'[[models]]\nname = "m"\n{TASK}', "model: Field required"),
         (f"{ONE}size = 3\n{TASK}", "has no 'size'"),
         (f'{ONE}weights = "heavy"\n{TASK}', "'heavy'"),
         (f"{ONE}pooling = 3\n{TASK}", "pooling is '3'"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, TruncateKitError, counted
 from truncate_kit.core.files import replacing
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.core.workspace import RESULT_FILES, Workspace, read_result
+from truncate_kit.core.workspace import RESULT_FILES, Workspace
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, DistillResult, DistillSettings
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
@@ -239,8 +239,8 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
 
     Finds no pairs if texts are missing or a user named pairs.
     """
-    result = read_result(DistillResult, workspace.folder / RESULT_FILES["distill"])
-    if result is None or workspace.remembered().data.name is not None:
+    result = DistillResult.read_if_whole(workspace.folder / RESULT_FILES["distill"])
+    if result is None or workspace.remembered().data.name:
         return None
     try:
         store = TextStore(workspace.folder / FOLDER)

@@ -17,7 +17,6 @@ from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfin
 from truncate_kit.core.hardware import check_precision, select_device
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
-from truncate_kit.core.results import read_or_pass_over
 from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs, load_words
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.tables import read_texts
@@ -79,7 +78,7 @@ def run_study(
         check_study(study, device)
         published = read_published(study.published)
         held.enter_context(_needed(study, folder))
-        earlier = read_or_pass_over(StudyResult.read, folder / STUDY_FILE)
+        earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
         before = set() if earlier is None else earlier.places()
         rows, cka, told = list[StudyRow](), list[CKARow](), False
         references: dict[tuple[str, str], Part] = {}
