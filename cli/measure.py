@@ -168,7 +168,7 @@ def evaluate(
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, hardware.threads, hardware.device)
     if isinstance(encoder, OnnxEncoder):
-        note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
+        note(graph_sentence(encoder.file, encoder.report, encoder.device.type) if encoder.report else None)
     stored = suite is not None or bool(tasks)
     with workspace.held() if stored else nullcontext(), progress_bar() as progress:
         run = SuiteRun(

@@ -228,7 +228,7 @@ def encode(
         graph = suited_precision(place, where)
     encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
     if isinstance(encoder, OnnxEncoder):
-        note(graph_sentence(encoder.file, encoder.report, where))
+        note(graph_sentence(encoder.file, encoder.report, where) if encoder.report else None)
     elif runtime is None and graphs_in(place):
         why = "a graph has its pooling and its length inside" if inside else f"{place} has no graph for {where}"
         note(f"This runs in torch: {why}.")

@@ -280,7 +280,7 @@ class Push:
         if self.push_to is None:
             refuse("--push-to", public=self.public)
             return
-        from truncate_kit.export.pushing import check_hub_name
+        from truncate_kit.export.exporting import check_hub_name
 
         check_hub_name(self.push_to)
 
@@ -288,7 +288,7 @@ class Push:
         """Upload the folder if asked; return a sentence with its address."""
         if self.push_to is None:
             return None
-        from truncate_kit.export.pushing import push_folder
+        from truncate_kit.export.exporting import push_folder
 
         address, commit, private = push_folder(folder, self.push_to, public=self.public)
         return f"Pushed: {address} ({'private' if private else 'public'}), commit {commit}."

@@ -8,8 +8,7 @@ from huggingface_hub import constants
 
 from tests.support.fake_hub import logged_in
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
-from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.pushing import push_folder
+from truncate_kit.export.exporting import export_onnx, push_folder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.cutting import cut

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -96,10 +97,14 @@ def test_a_graph_is_not_used_for_another_model_than_its_own(folder):
 
 
 def test_a_graph_that_the_record_does_not_know(folder):
-    (folder / "model.onnx").rename(folder / "model_int8.onnx")
-    with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
-        OnnxEncoder.load(folder)
-    assert problem.value.hint.endswith('`export_onnx(settings=ExportSettings(precision="int8"))`.')
+    """It is in no choice, and refused by name; without a record no graph is known."""
+    graph = (folder / "model.onnx").rename(folder / "model_int8.onnx")
+    for _ in range(2):
+        assert suited_precision(folder) is None
+        with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
+            OnnxEncoder.load(graph)
+        assert problem.value.hint.endswith('`export_onnx(settings=ExportSettings(precision="int8"))`.')
+        (folder / "export.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +118,12 @@ def test_a_graph_that_the_record_does_not_know(folder):
         ((), None, None),
     ],
 )
-def test_the_graph_follows_the_device(held, on_cpu, on_cuda, tmp_path):
+def test_the_graph_follows_the_device(held, on_cpu, on_cuda, exported, tmp_path):
     names = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_int8.onnx"}
     for precision in held:
         (tmp_path / names[precision]).write_bytes(b"")
+        row = replace(exported[1], precision=precision, file=names[precision])
+        (tmp_path / "export.json").write_text(record_with(tmp_path, row))
     for device, precision in (("cpu", on_cpu), ("cuda", on_cuda)):
         assert suited_precision(tmp_path, device) == precision
         if precision is not None:
@@ -127,15 +134,12 @@ def test_the_graph_follows_the_device(held, on_cpu, on_cuda, tmp_path):
 
 
 def test_what_a_graph_is_made_for(exported, tmp_path):
-    report, graph = exported[1], Path("lean/model.onnx")
-    half = replace(report, precision="fp16", target="cuda")
-    for one, device, fits in (
-        (report, "cpu", True),
-        (report, "cuda", False),
-        (half, "cpu", False),
-        (half, "cuda", True),
-    ):
-        assert ("made for" not in graph_sentence(graph, one, device)) == fits
-    (tmp_path / "model_int8.onnx").write_bytes(b"")
-    with pytest.raises(DeviceError, match="no kernels on CUDA"):  # known by its name
-        check_runnable(tmp_path / "model_int8.onnx", "cuda")
+    report, graph = exported[1], tmp_path / "model_int8.onnx"
+    for target, device in product(("cpu", "cuda"), repeat=2):
+        one = replace(report, target=target)
+        assert ("made for" in graph_sentence(graph, one, device)) == (target != device)
+    graph.write_bytes(b"")
+    int8 = replace(report, precision="int8", file=graph.name, graph_sha256={}, model_sha256={})
+    (tmp_path / "export.json").write_text(record_with(tmp_path, int8))
+    with pytest.raises(DeviceError, match="no kernels on CUDA"):
+        check_runnable(graph, "cuda")

@@ -61,7 +61,7 @@ from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
-from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of
+from truncate_kit.export.record import check_record, export_call, graph_sentence, graphs_in, is_graph_of
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.models.pipeline import save_encoder
@@ -366,18 +366,17 @@ class Subject:
     def _fused(self, precision: Precision) -> Path:
         """Return the folder's graph, else a kept one, else a new one."""
         name = GRAPH_FILES[precision]
-        if self.folder is not None:
+        if self.folder is not None and precision in graphs_in(self.folder):
             graph = self.folder / name
-            if graph.is_file():
-                report = check_record(graph)
-                if report is not None and report.encoder != self.digest:
-                    raise ModelError(
-                        f"{graph} was made from another model than the one beside it.",
-                        hint="Export the model again with `export_onnx()`.",
-                    )
-                if report is not None and report.target != self.target:
-                    self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
-                return graph
+            report = check_record(graph)
+            if report.encoder != self.digest:
+                raise ModelError(
+                    f"{graph} was made from another model than the one beside it.",
+                    hint="Export the model again with `export_onnx()`.",
+                )
+            if report.target != self.target:
+                self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
+            return graph
         if precision != "fp32":  # it needs pairs, or a GPU's kernels
             where = "" if self.folder is None else f" in {self.folder}"
             raise AbsentError(f"no {name}{where}: make it with {export_call(precision)}")

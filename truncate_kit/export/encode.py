@@ -27,7 +27,6 @@ from truncate_kit.export.graph import ends_normalized, graph_files
 from truncate_kit.export.record import check_bits
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.pipeline import Normalize, read_pipeline
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
 CHUNK = 4096  # rows: fill all cores, and take seconds to do again
@@ -137,10 +136,7 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
     """Check that vectors have length 1."""
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
-    if encoder.report is not None:
-        return encoder.report.normalized
-    tail = read_pipeline(encoder.file.parent).tail
-    return bool(tail) and isinstance(tail[-1], Normalize)
+    return encoder.report is not None and encoder.report.normalized
 
 
 def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:
@@ -220,7 +216,8 @@ class EncodingWork:
             for place, content in files.items():
                 Path(self._home.name, place).write_bytes(content)
             file, threads = Path(self._home.name, name), torch.get_num_threads()
-            check_bits(file, report)
+            if report is not None:
+                check_bits(report)
             self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)

@@ -1,5 +1,6 @@
-"""Export a checked graph into a saved folder; a failure leaves the folder as it was."""
+"""Export a checked graph into a saved folder, and push folders to the hub; a failure leaves a folder as it was."""
 
+import contextlib
 import tempfile
 from dataclasses import replace
 from importlib.metadata import version
@@ -8,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import HfApi, errors, metadata_load
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
 from numpy.typing import NDArray
 from torch import Tensor
+from yaml import YAMLError
 
 from truncate_kit.core.errors import (
     ModelError,
@@ -23,8 +27,9 @@ from truncate_kit.core.errors import (
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, Target, usable_cores, without_autocast
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.workspace import model_digests, versions
+from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, model_digests, versions
 from truncate_kit.data.pairs import PairSet, PlacedPairs
+from truncate_kit.data.seen import SEEN_FILE
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import (
     GRAPH_FILE,
@@ -50,6 +55,7 @@ from truncate_kit.export.record import (
     REPORT_FILE,
     ExportReport,
     ExportSettings,
+    check_record,
     fused_attention,
     read_exports,
     record_with,
@@ -66,6 +72,9 @@ _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
 # More attention scores would take tens of GB unfused: such lengths run alone.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
+# Locks, half-written files, records with local paths, and keys of training pairs.
+_RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
+_LEFT_OUT = (".*", "**/.*", "*.tmp", *_RECORDS)
 
 
 @without_autocast()
@@ -375,3 +384,68 @@ def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float
         "spearman_alone": spearman(alone),
         "spearman_batched": spearman(batched),
     }
+
+
+# The hub
+
+
+def _is_hub_name(name: str) -> bool:
+    with contextlib.suppress(errors.HFValidationError):
+        validate_repo_id(name)
+        return True
+    return False
+
+
+def check_hub_name(name: str) -> None:
+    """Raise `UsageError` unless `name` is a possible hub name."""
+    if "/" not in name or not _is_hub_name(name):
+        raise UsageError(
+            f"{name!r} is no name for a model on the hub.", hint="Write it like owner/name: letters, digits, - _ and ."
+        )
+
+
+def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> tuple[str, str, bool]:
+    """Upload a saved model in one commit; return its address, the commit, and whether it is private.
+
+    Raises:
+        ModelError: No model, an unchecked graph, or a card with a local base.
+        UsageError: An impossible name, or a public repository without `public`.
+        TruncateKitError: The hub cannot be reached, or refuses.
+    """
+    check_hub_name(name)
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"There is no model in {folder} to push.", hint="Make one with `finetune()` first.")
+    _check_base(folder / "README.md")
+    for graph in GRAPH_FILES.values():
+        if (folder / graph).is_file():
+            check_record(folder / graph)
+    api = HfApi(endpoint=endpoint)
+    try:
+        api.create_repo(name, private=not public, exist_ok=True)
+        private = bool(api.model_info(name).private)
+        if not private and not public:
+            raise UsageError(f"The model {name} on the hub is public.", hint="Use `public=True` to push there anyway.")
+        commit = api.upload_folder(
+            repo_id=name, folder_path=folder, ignore_patterns=list(_LEFT_OUT), commit_message="Upload by truncate-kit"
+        )
+    except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
+        raise TruncateKitError(
+            f"The hub does not take {name}: {first_line(error)}.",
+            hint="The folder is as it was. Check the connection, HF_HUB_OFFLINE, and your login: hf auth login.",
+        ) from error
+    return f"{api.endpoint}/{name}", str(commit.oid), private
+
+
+def _check_base(card: Path) -> None:
+    """Raise `ModelError` if a card's base model is a local folder."""
+    try:
+        bases = (metadata_load(card) or {}).get("base_model", ())
+    except (OSError, ValueError, YAMLError):  # no card, or one that the hub refuses
+        return
+    for base in map(str, bases if isinstance(bases, (list, tuple)) else (bases,)):
+        if Path(base).exists() or not _is_hub_name(base):
+            raise ModelError(
+                f"{card} names {base!r} as base model, a folder that the hub does not have.",
+                hint="Write the name of that model on the hub into base_model, or remove the line.",
+            )

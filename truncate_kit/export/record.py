@@ -141,13 +141,8 @@ def record_with(folder: Path, report: ExportReport) -> str:
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def check_record(graph: Path) -> ExportReport | None:
-    """Return the report on a graph, if export.json exists.
-
-    Raises `ModelError` if it is damaged, or files differ from it.
-    """
-    if not (graph.parent / REPORT_FILE).exists():
-        return None
+def check_record(graph: Path) -> ExportReport:
+    """Return the report on a graph. Raises `ModelError` without one, or if files differ from it."""
     report = next((row for row in read_exports(graph.parent) if row.file == graph.name), None)
     if report is None:
         problem = f"{graph.parent / REPORT_FILE} does not know {graph.name}, so that graph was not checked."
@@ -155,8 +150,8 @@ def check_record(graph: Path) -> ExportReport | None:
         problem = f"{graph.parent / changed} is not as it was when {graph.name} was made."
     else:
         return report
-    again = export_call(precision_of(graph, report) or "fp32")
-    raise ModelError(problem, hint=f"Export the model again with {again}.")
+    precision = next((name for name, file in GRAPH_FILES.items() if file == graph.name), "fp32")
+    raise ModelError(problem, hint=f"Export the model again with {export_call(precision)}.")
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
@@ -172,10 +167,9 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
 def is_graph_of(graph: Path, encoder: str) -> bool:
     """Check for an undamaged graph of the encoder with this digest."""
     try:
-        report = check_record(graph) if graph.is_file() else None
+        return check_record(graph).encoder == encoder
     except ModelError:
         return False
-    return report is not None and report.encoder == encoder
 
 
 def export_call(precision: str) -> str:
@@ -184,51 +178,41 @@ def export_call(precision: str) -> str:
     return f"`export_onnx({settings})`"
 
 
-def check_runnable(graph: Path, device: str) -> ExportReport | None:
+def check_runnable(graph: Path, device: str) -> ExportReport:
     """Call `check_record`; raise `DeviceError` if `cpu` or `cuda` cannot run the graph."""
     report = check_record(graph)
-    precision = precision_of(graph, report)
-    row = PRECISIONS[precision or "fp32"]
-    if precision is not None and device not in row.preference and not row.runs_elsewhere:
-        raise DeviceError(f"{graph} is in {precision}: {row.elsewhere}.", hint=other_graph(precision, device))
-    check_bits(graph, report)
+    row = PRECISIONS[report.precision]
+    if device not in row.preference and not row.runs_elsewhere:
+        raise DeviceError(
+            f"{graph} is in {report.precision}: {row.elsewhere}.", hint=other_graph(report.precision, device)
+        )
+    check_bits(report)
     return report
 
 
-def check_bits(graph: Path, report: ExportReport | None) -> None:
+def check_bits(report: ExportReport) -> None:
     """Raise `DeviceError` if products of the graph's weights overflow on this processor."""
-    int8 = report and report.quantization
+    int8 = report.quantization
     if int8 and int8.weight_bits == 8 and multiplies_narrow():
         raise DeviceError(
-            f"{graph.name} has weights of 8 bits, made on a processor with {int8.instructions}; their products overflow"
-            " on this one.",
+            f"{report.file} has weights of 8 bits, made on a processor with {int8.instructions}; their products"
+            " overflow on this one.",
             hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
         )
 
 
-def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
-    """Return the report's precision, else the one of the file's name."""
-    if report is not None:
-        return report.precision
-    return next((name for name, file in GRAPH_FILES.items() if file == graph.name), None)
-
-
-def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str:
+def graph_sentence(graph: Path, report: ExportReport, device: str) -> str:
     """Name the graph, and warn if it is made for another device."""
-    precision = precision_of(graph, report)
-    named = f"Graph: {graph}" + (f" ({precision})." if precision else ".")
-    if precision is None:
-        return named
-    targets = [report.target] if report is not None else PRECISIONS[precision].preference
-    if device in targets:
+    named = f"Graph: {graph} ({report.precision})."
+    if device == report.target:
         return named
     other = "the CPU" if device == "cuda" else "CUDA"
     return f"{named} It is made for {other}; one with `target={device}` is faster here."
 
 
 def graphs_in(folder: Path) -> tuple[Precision, ...]:
-    """List the precisions of a folder's graphs."""
-    return tuple(name for name, file in GRAPH_FILES.items() if (folder / file).is_file())
+    """List the precisions of a folder's graphs that export.json knows."""
+    return tuple(row.precision for row in read_exports(folder) if (folder / row.file).is_file())
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
