@@ -26,7 +26,6 @@ SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
 RULED_TEXTS = 2000  # most that simpler rules read for named blocks
 SAID_SECONDS = 5.0  # a longer search is announced
-_TIMED = 3  # blocks
 
 
 def search_subsets(
@@ -189,72 +188,49 @@ def _largest(values: Tensor, number: int) -> Blocks:
 def plan_search(
     encoder: Encoder, evaluator: VectorEvaluator, beam: int, progress: Progress
 ) -> tuple[VectorEvaluator, int | None]:
-    """Choose the first way within `SEARCH_SECONDS` and `SEARCH_BYTES`, else the last; announce a long search.
+    """Return what scores the subsets, and the width of the beam, if any; announce a long search.
 
-    Return the evaluator, and the width of the beam, if any.
+    Texts are shortened, then halved in number, then the beam is, until the search takes at most `SEARCH_SECONDS` and
+    `SEARCH_BYTES`.
     """
-    block, score = _seconds(encoder, evaluator)
-    fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
-    depth, total, whole = encoder.depth, len(evaluator.texts()), ""
-    for number, width in _ways(total, depth, beam):
-        used = evaluator if number is None else fewer(number)
-        ids = used.texts()
-        runs, subsets = (2**depth - 1,) * 2 if width is None else beam_cost(depth, width)
-        seconds = runs * block * _padded(ids) + subsets * score * len(ids) / total
-        states = 4 * encoder.width * _padded(ids) * (depth + 1)  # float32, behind each block
-        whole = whole or f"{lasting(seconds)} and {states / 1e9:.1f} GB"
+    depth, per_token = encoder.depth, _seconds(encoder, evaluator)
+    used, number, width = evaluator, len(evaluator.texts()), None if encoder.depth <= EXACT_DEPTH else beam
+    while True:
+        tokens = _padded(used.texts())
+        runs = 2**depth - 1 if width is None else beam_runs(depth, width)
+        seconds, states = runs * per_token * tokens, 4 * encoder.width * tokens * (depth + 1)  # float32, behind blocks
         if seconds <= SEARCH_SECONDS and states <= SEARCH_BYTES:
             break
+        if used is evaluator:
+            used = evaluator.fewer(encoder, number, SEARCHED_TOKENS)
+        elif number > FEWEST_SEARCHED:
+            number = max(FEWEST_SEARCHED, number // 2)
+            used = evaluator.fewer(encoder, number, SEARCHED_TOKENS)
+        elif width != 1:
+            width = beam if width is None else width // 2
+        else:
+            break
     if used is not evaluator or seconds > SAID_SECONDS:
-        said = f"The search for blocks takes about {lasting(seconds)}: {counted(runs, 'run')} of a block over "
-        said += counted(len(ids), "text")
-        if used is not evaluator:
-            said += f", cut to {SEARCHED_TOKENS} tokens; over all texts it would take {whole}"
-        announce(progress, f"{said}.")
+        short = "" if used is evaluator else f", cut to {SEARCHED_TOKENS} tokens"
+        texts = f"{counted(runs, 'run')} of a block over {counted(len(used.texts()), 'text')}{short}"
+        announce(progress, f"The search for blocks takes about {lasting(seconds)}: {texts}.")
     return used, width
 
 
-def beam_cost(depth: int, beam: int) -> tuple[int, int]:
-    """Return the most runs of a block and the most subsets of a beam over `depth` blocks.
-
-    Shared beginnings spare about half of each subset.
-    """
-    sizes = range(1, depth)
-    tried = [min(math.comb(depth, size), beam * (size + 1)) for size in sizes]
-    return depth + sum(number * (size + 1) // 2 for size, number in zip(sizes, tried, strict=True)), 1 + sum(tried)
+def beam_runs(depth: int, beam: int) -> int:
+    """Return the most runs of a block of a beam over `depth` blocks; shared beginnings spare about half of each."""
+    tried = {size: min(math.comb(depth, size), beam * (size + 1)) for size in range(1, depth)}
+    return depth + sum(number * (size + 1) // 2 for size, number in tried.items())
 
 
-def _ways(total: int, depth: int, beam: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield numbers of shortened texts and widths of the beam, slowest first.
-
-    Texts get shorter and fewer, then beams narrower. No number: whole texts; no width: every subset.
-    """
-    fewest, numbers = total, [None, total]
-    while fewest > FEWEST_SEARCHED:
-        numbers.append(fewest := max(FEWEST_SEARCHED, fewest // 2))
-    widths = [beam >> halvings for halvings in range(beam.bit_length())]
-    widest = None if depth <= EXACT_DEPTH else widths.pop(0)
-    yield from ((number, widest) for number in numbers)
-    yield from ((fewest, width) for width in widths)
-
-
-def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> tuple[float, float]:
-    """Time a block per padded token, on a batch of middle length; and a score of all vectors."""
-    ids = evaluator.texts()
-    batches = _batches(ids)
-    some = [ids[place] for place in batches[len(batches) // 2]]
-    runner = BlockRunner(encoder, encoder.pad(some))
-    blocks = range(1, 1 + min(_TIMED, encoder.depth))
-    width = runner.vectors(runner.run(1, runner.embedded)).shape[1]  # warms up
+def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> float:
+    """Time one block with its score, per padded token of a few texts."""
+    few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
+    runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]
+    _scores(few, runners, blocks[:1])  # warms up
     begin = time.perf_counter()
-    for block in blocks:
-        runner.vectors(runner.run(block, runner.embedded)).float().cpu()
-    taken = (time.perf_counter() - begin) / len(blocks)
-    rows = torch.rand(len(ids), width, generator=torch.Generator().manual_seed(0))
-    evaluator.score_of(rows)  # warms up
-    begin = time.perf_counter()
-    evaluator.score_of(rows)
-    return taken / _padded(some), time.perf_counter() - begin
+    _scores(few, runners, blocks)
+    return (time.perf_counter() - begin) / len(blocks) / _padded(few.texts())
 
 
 def _padded(ids: Sequence[Ids]) -> int:
