@@ -313,17 +313,17 @@ class StoredRows:
         self.file, self._row_bytes, self._header = file, row_bytes, header
         self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # of each chunk
         self._journal = file.with_suffix(".jsonl")
-        known, lost = self._known(made_from)
+        known = self._known(made_from)
         try:
             with file.open("a+b") as stream:
                 stream.truncate(min(stream.seek(0, os.SEEK_END), len(header) + num_rows * row_bytes))
             self._write_at(0, header)
-            wrong = [start for start, checksum in known.items() if zlib.crc32(self._read(start)) != checksum]
+            # First rows of missing and damaged chunks.
+            self.missing = [
+                start for start in self._rows if start not in known or zlib.crc32(self._read(start)) != known[start]
+            ]
         except OSError as error:
             raise cannot_write(file, error) from error
-        # First rows of missing chunks, and the number of damaged rows.
-        self.missing = [start for start in self._rows if start not in known or start in wrong]
-        self.damaged = min(num_rows, sum(self._rows[start] for start in wrong) + lost * chunk)
         needed = sum(self._rows[start] for start in self.missing) * row_bytes
         if needed > (free := shutil.disk_usage(file.parent).free):
             raise UsageError(
@@ -331,17 +331,17 @@ class StoredRows:
                 hint="Free some space, name another place as `out`, or store less.",
             )
 
-    def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
-        """Return checksums by first row, and the number of unreadable ones."""
+    def _known(self, made_from: dict[str, Any]) -> dict[int, int]:
+        """Return checksums by first row."""
         if not self.file.exists():  # moved away when whole
             self._journal.unlink(missing_ok=True)
-        records, damaged = read_records(self._journal)
+        records, _ = read_records(self._journal)
         settings = next((record for record in records if "made_from" in record), None)
         chunks = {record["start"]: record["checksum"] for record in records if "start" in record}
         if settings is None:  # new, or of lost origin
             self._journal.unlink(missing_ok=True)
             append_records(self._journal, {"format": FORMAT, "made_from": made_from})
-            return {}, len(self._rows) if chunks or damaged else 0
+            return {}
         check_format(settings.get("format"), self._journal)
         if settings["made_from"] != made_from:
             raise UsageError(
@@ -349,7 +349,7 @@ class StoredRows:
                 "of another input, model or option.",
                 hint="Finish that one with its own call, name another file as `out`, or remove that folder.",
             )
-        return chunks, damaged
+        return chunks
 
     def write(self, start: int, rows: bytes) -> None:
         """Write a chunk, then its checksum. Raises `FileProblemError`."""

@@ -14,7 +14,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.methods.contrast.model import DifferenceTexts, Generator, poolable_encoder
+from truncate_kit.methods.contrast.model import DifferenceTexts, poolable_encoder
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
@@ -94,9 +94,7 @@ def test_both_losses_against_a_plain_implementation(masked, pooling):
     full = load_encoder(masked)
     settings = ContrastiveSettings(objective="diffcse", pooling=pooling)
     encoder = poolable_encoder(full, settings, seed=1).eval()
-    examples = DifferenceTexts(
-        encoder, encoder.token_ids(TEXTS), Generator(full, encoder), temperature=0.05, weight=0.7, share=0.5
-    )
+    examples = DifferenceTexts(encoder, encoder.token_ids(TEXTS), full, temperature=0.05, weight=0.7, share=0.5)
     examples.head.eval()
     torch.nn.init.normal_(examples.discriminator.replaced.weight)
     torch.manual_seed(3)
@@ -118,7 +116,7 @@ def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(maske
     settings = ContrastiveSettings(objective="diffcse", pooling="cls", dropout=0.2)
     encoder = poolable_encoder(full, settings, seed=1).train()
     ids = encoder.token_ids(TEXTS)
-    examples = DifferenceTexts(encoder, ids, Generator(full, encoder), temperature=0.05, weight=0.7, share=0.3)
+    examples = DifferenceTexts(encoder, ids, full, temperature=0.05, weight=0.7, share=0.3)
     examples.head.train()
     torch.nn.init.normal_(examples.discriminator.replaced.weight)
     backbone, judge = copy.deepcopy(encoder.backbone), copy.deepcopy(examples.discriminator)
@@ -199,9 +197,8 @@ def test_each_token_of_a_batch_counts_alike_in_whichever_process_it_is(masked):
     for rank in (0, 1):
         losses = []
         for weight in (1.0, 0.0):
-            generator = Generator(full, encoder)
             examples = DifferenceTexts(
-                encoder, ids, generator, temperature=0.05, weight=weight, share=0.5, group=Half(rank=rank, size=2)
+                encoder, ids, full, temperature=0.05, weight=weight, share=0.5, group=Half(rank=rank, size=2)
             )
             examples.head.eval()
             torch.nn.init.zeros_(examples.discriminator.replaced.weight)  # so that each token costs log 2
@@ -209,9 +206,10 @@ def test_each_token_of_a_batch_counts_alike_in_whichever_process_it_is(masked):
         assert losses[0] - losses[1] == pytest.approx(math.log(2) * own[rank] / sum(own), abs=1e-5)
 
 
-def test_what_cannot_be_a_generator(masked, tiny_folder):
+@pytest.mark.parametrize(("name", "error"), [("bert", "has no head that fills in"), ("gpt2", None)])
+def test_what_cannot_be_a_generator(masked, tiny_folder, name, error):
     encoder = load_encoder(masked)
-    with pytest.raises(UsageError, match="has no head that fills in"):
-        Generator(load_encoder(tiny_folder("bert")), encoder)
-    with pytest.raises((UsageError, ModelError)):
-        Generator(load_encoder(tiny_folder("gpt2")), encoder)
+    with pytest.raises((UsageError, ModelError), match=error):
+        DifferenceTexts(
+            encoder, encoder.token_ids(TEXTS), load_encoder(tiny_folder(name)), temperature=1, weight=1, share=0.5
+        )

@@ -15,7 +15,7 @@ from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPoolin
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import ContrastiveTexts, Evaluator, Ids, encoded
+from truncate_kit.training.examples import ContrastiveTexts, Ids, PairEvaluator, Scores, encoded
 from truncate_kit.training.settings import OBJECTIVES
 
 
@@ -96,21 +96,14 @@ def remove_pooler(encoder: Encoder) -> Encoder:
     return encoder
 
 
-class BareEvaluator:
+class BareEvaluator(PairEvaluator):
     """Scores an encoder as if its pooler were removed, without changing it."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
-
-    def texts(self) -> Sequence[Ids] | None:
-        """Return the inner evaluator's texts."""
-        return self._evaluator.texts()
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+    def score(self, encoder: Encoder) -> Scores:
         """Return the scores of the encoder without its pooler."""
         pooler, pooling, tail = encoder.pooler, encoder.pooling, encoder.tail
         try:
-            return self._evaluator.score(remove_pooler(encoder))
+            return super().score(remove_pooler(encoder))
         finally:
             encoder.tail = tail
             if pooler is not None:
@@ -142,28 +135,6 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
             parts = encoder.pooler.summaries_and_means(states, batch["attention_mask"])
             rows += map(tuple, encoder.pooler.layer_weights(*parts).float().cpu().tolist())
     return LayerWeights(model=encoder.name, texts=tuple(texts), weights=tuple(rows))
-
-
-class Generator:
-    """A frozen masked language model. Raises `UsageError` without its own head or with another vocabulary."""
-
-    def __init__(self, model: Encoder, learner: Encoder) -> None:
-        self.model, self.words = model, load_masked_head(model)
-        same = model.reader.tokenizer.get_vocab() == learner.reader.tokenizer.get_vocab()
-        if not same or not self.words.pretrained:
-            problem = "has no head that fills in hidden words" if same else f"has other words than {learner.name}"
-            hint = "Give a masked language model with the same tokenizer as `generator`."
-            raise UsageError(f"{model.name} {problem}.", hint=hint)
-
-    @torch.no_grad()
-    def fill(self, batch: Batch, hidden: HiddenWords) -> tuple[Tensor, Tensor]:
-        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each changed place (b, t)."""
-        with evaluating(self.model), evaluating(self.words):
-            likeliest = self.words(hidden.of_states(self.model.token_states(**batch))).argmax(dim=-1)
-        ids = batch["input_ids"]
-        filled = ids.flatten().scatter(0, hidden.places, likeliest)
-        replaced = torch.zeros_like(filled).scatter(0, hidden.places, (likeliest != hidden.words).to(filled.dtype))
-        return filled.view_as(ids), replaced.view_as(ids)
 
 
 class Discriminator(nn.Module):
@@ -209,15 +180,16 @@ def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | 
 class DifferenceTexts(ContrastiveTexts):
     """Raw texts for DiffCSE: equation 7 plus `weight` × `replaced_loss` of both copies of each text.
 
-    Other than in Chuang et al. 2022 the generator is by default the model itself, not DistilBERT; only hidden words are
-    replaced, at least one a text, by the likeliest; the loss is a mean over real tokens.
+    Other than in Chuang et al. 2022 the generator, frozen, is by default the model itself, not DistilBERT; only hidden
+    words are replaced, at least one a text, by the likeliest; the loss is a mean over real tokens. Raises `UsageError`
+    for a generator without its own head or with another vocabulary.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         ids: list[Ids],
-        generator: Generator,
+        generator: Encoder,
         *,
         temperature: float,
         weight: float,
@@ -225,7 +197,13 @@ class DifferenceTexts(ContrastiveTexts):
         group: Group = ALONE,
     ) -> None:
         super().__init__([ids, ids], temperature=temperature, group=group)
-        self._generator, self._weight, self._masker = generator, weight, Masker(encoder, share)
+        self._generator, self._words = generator, load_masked_head(generator)
+        same = generator.reader.tokenizer.get_vocab() == encoder.reader.tokenizer.get_vocab()
+        if not same or not self._words.pretrained:
+            problem = "has no head that fills in hidden words" if same else f"has other words than {encoder.name}"
+            hint = "Give a masked language model with the same tokenizer as `generator`."
+            raise UsageError(f"{generator.name} {problem}.", hint=hint)
+        self._weight, self._masker = weight, Masker(encoder, share)
         self.discriminator = Discriminator(encoder).to(encoder.device)
         self.head: nn.Module | None = self.discriminator
 
@@ -235,14 +213,24 @@ class DifferenceTexts(ContrastiveTexts):
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return both losses of the texts at the given places."""
         own = self._group.share(batch)
-        ids = [column[place] for column in self._columns for place in own]
+        ids = self.ids(own)
         vectors = encoded(encoder, ids)
         loss = self._loss_of(vectors, len(batch))
         seed = int(torch.randint(2**62, ()))  # from torch's generator, which checkpoints keep
         if not own:
             return loss
         inputs, hidden = self._masker(encoder, ids, torch.Generator().manual_seed(seed))
-        filled, replaced = self._generator.fill(inputs, hidden)
+        filled, replaced = self._filled(inputs, hidden)
         logits = self.discriminator(filled, inputs["attention_mask"], vectors)
-        tokens = sum(len(column[place]) for column in self._columns for place in batch)  # of all processes
+        tokens = sum(map(len, self.ids(batch)))  # of all processes
         return loss + self._weight * replaced_loss(logits, replaced, inputs["attention_mask"], tokens)
+
+    @torch.no_grad()
+    def _filled(self, batch: Batch, hidden: HiddenWords) -> tuple[Tensor, Tensor]:
+        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each changed place (b, t)."""
+        with evaluating(self._generator), evaluating(self._words):
+            likeliest = self._words(hidden.of_states(self._generator.token_states(**batch))).argmax(dim=-1)
+        ids = batch["input_ids"]
+        filled = ids.flatten().scatter(0, hidden.places, likeliest)
+        replaced = torch.zeros_like(filled).scatter(0, hidden.places, (likeliest != hidden.words).to(filled.dtype))
+        return filled.view_as(ids), replaced.view_as(ids)

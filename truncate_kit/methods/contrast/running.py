@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from truncate_kit.core.errors import DataError, DivergedError
 from truncate_kit.core.files import local_path
@@ -18,7 +18,6 @@ from truncate_kit.data.triplets import TripletSet
 from truncate_kit.methods.contrast.model import (
     BareEvaluator,
     DifferenceTexts,
-    Generator,
     poolable_encoder,
     remove_pooler,
 )
@@ -77,10 +76,8 @@ def finetune_contrastive(
         pairs.check_ranked()
     columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
     training = settings.training(encoder.family.recipe, encoder.width)
-    shape = poolable_encoder(encoder, settings, seed=0)
-    plain = settings.to_dict() | {"seeds": (), "layer": shape.depth}
-    parameters = (shape if settings.keep_pooler else remove_pooler(shape)).num_parameters
-    del shape  # a whole model, on the device
+    depth = poolable_encoder(encoder, settings, seed=0).depth  # refuses what does not suit
+    plain = settings.to_dict() | {"seeds": (), "layer": depth}
     parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
     if OBJECTIVES[settings.objective].fills_words:
         parts += [encoder_digest(fills), masked_head_digest(fills)]
@@ -103,16 +100,17 @@ def finetune_contrastive(
         best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
         if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
             run.trial(best.seed, again=True)
-        result = run.result(trials, best, parameters, time.perf_counter() - start)
+        result = None
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
+            result = run.result(trials, best, lean.num_parameters, time.perf_counter() - start)
             lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(data.dev, rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
             for place in (store.folder, out):  # results of other data or settings stay in their store
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})
-    return result
+    return cast(ContrastiveResult, group.agree(result))
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
@@ -149,8 +147,8 @@ class _Run:
         settings, row = self.settings, OBJECTIVES[self.settings.objective]
         common: dict[str, Any] = {"temperature": settings.temperature, "group": self.group}
         if row.fills_words:
-            fills, weight = Generator(self.generator, encoder), settings.replaced_weight
-            return DifferenceTexts(encoder, columns[0], fills, weight=weight, share=settings.masked_share, **common)
+            common |= {"weight": settings.replaced_weight, "share": settings.masked_share}
+            return DifferenceTexts(encoder, columns[0], self.generator, **common)
         own_weight = settings.hard_negative_weight
         examples: Examples = builder(row.examples)(columns, own_weight=own_weight, chunk=settings.chunk, **common)
         return examples
@@ -165,9 +163,9 @@ class _Run:
             return known
         reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
         examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
-        on_dev = PairEvaluator(encoder, self.dev)
-        in_training, every = on_dev if settings.keep_pooler else BareEvaluator(on_dev), settings.evaluate_every
-        run = TrainingRun(encoder, examples, in_training, training, seed=seed, evaluate_every=every, group=group)
+        on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(encoder, self.dev)
+        every = settings.evaluate_every
+        run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)
         state = run.train(
             checkpoint=self.store.checkpoint(name),
             progress=self.progress,

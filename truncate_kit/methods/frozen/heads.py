@@ -37,10 +37,11 @@ def cached_states(
     final_norm: bool = True,
     chunk: int = CHUNK,
     progress: Progress = silent,
-) -> tuple[Rows, int]:
-    """Return pooled states of blocks 1 … L and how many texts had damaged ones, which are computed again.
+) -> Rows:
+    """Return pooled states of blocks 1 … L.
 
-    States (n, L, d) are float32, read-only and memory-mapped. A killed run continues, with the same bytes. Raises
+    States (n, L, d) are float32, read-only and memory-mapped. A killed run
+    continues, with the same bytes. Raises
     `FileProblemError` if `folder` is not writable or in use, `UsageError` if the disk is too small.
     """
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
@@ -54,7 +55,7 @@ def cached_states(
             states = layer_states(encoder, part, raw=raw)[1:].transpose(0, 1)
             stored.write(start, states.contiguous().numpy().tobytes())
             progress(f"States of {encoder.name}", start + len(part), shape[0])
-        return np.memmap(stored.file, np.float32, mode="r", shape=shape), stored.damaged
+        return np.memmap(stored.file, np.float32, mode="r", shape=shape)
 
 
 def moments(values: Rows) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def finetune_frozen(
         model.heads = run.heads(chosen).to(model.device)
         plain = new_heads(COSINE, run.pairs["train"], run.widths, settings, seed=settings.seeds[0])
         shared = None if nli is None else len({*splits["test"].texts()} & {*nli.texts()})
-        notes = [seen_before(splits["test"], {encoder.name: encoder.seen}), *run.notes]
+        seen = seen_before(splits["test"], {encoder.name: encoder.seen})
         report = FrozenReport(
             model=encoder.name,
             data=data.name,
@@ -123,7 +123,7 @@ def finetune_frozen(
             worst=_worst(model.heads, run.pairs["dev"], run.pairs["test"], splits["test"]),
             overlap=splits_for(data, settings.seeds[0]).overlap,
             seconds=time.perf_counter() - begin,
-            notes=tuple(filter(None, notes)),
+            notes=(seen,) if seen else (),
         )
         if model.family.final_norm is not None and not settings.final_norm:
             model.heads.raw = True
@@ -237,19 +237,12 @@ class _Run:
         known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
         self.base = _frozen_part(encoder, max((*layers, *known)))
         self.widths = settings.code_widths(encoder.depth, encoder.width)[: self.base.depth]
-        self.pairs, self.notes = dict[str, StatePairs](), list[str]()
+        self.pairs = dict[str, StatePairs]()
 
     def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
         """Read the states of all distinct texts; sets of one dictionary share an entry."""
-
-        def states(texts: Sequence[str]) -> Rows:
-            norm = self.settings.final_norm
-            values, damaged = cached_states(self.base, texts, cache, final_norm=norm, progress=self.progress)
-            if damaged:
-                problem = f"The cache in {cache} was damaged"
-                self.notes.append(f"{problem}: the states of {damaged:,} texts were computed again.")
-            return values
-
+        norm, progress = self.settings.final_norm, self.progress
+        states = partial(cached_states, self.base, folder=cache, final_norm=norm, progress=progress)
         for parts in filter(None, sets):
             texts = distinct_texts(pair for part in parts.values() for pair in part)
             values = states(texts)
