@@ -1,4 +1,4 @@
-"""Results that a benchmark keeps: JSON lines, each `{"name": …, "content": …}`, and trials as those of a study."""
+"""Results that a benchmark keeps: JSON lines, each `{"name": …, "content": …}`."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,6 @@ from typing import Any
 
 from benchmarks.common import read_rows
 from truncate_kit.core.files import write_text
-from truncate_kit.data.pairs import PairSplits
-from truncate_kit.methods.tmft.trials import TrialRunner
-from truncate_kit.models.encoder import Encoder
-from truncate_kit.models.store import RunStore, run_key
-from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.tasks import LabelledTask
 
 
 class Records:
@@ -53,19 +47,6 @@ class Records:
 
 def _line(name: str, content: Any) -> str:
     return json.dumps({"name": name, "content": content}, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def trial_runner(
-    encoder: Encoder, pairs: PairSplits, settings: TrainingSettings, folder: Path, *, name: str, **description: Any
-) -> TrialRunner:
-    """Run trials that are kept under `folder`, found by weights, data and settings.
-
-    name: of the model; it and `description` are written beside the trials.
-    """
-    task = LabelledTask(encoder, pairs, settings.objective)
-    key = run_key(encoder, settings.to_json(), pairs.fingerprint(), type(task).__name__)
-    store = RunStore(folder, key, {"model": name, **description, "training": settings.to_dict()})
-    return TrialRunner(encoder, task, settings, store)
 
 
 PUBLISHED = Path(__file__).parent / "published"

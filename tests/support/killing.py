@@ -1,21 +1,17 @@
-"""Studies that are killed again and again, until they get through."""
+"""Work that is killed again and again, and continues."""
 
-import time
+import textwrap
 from pathlib import Path
 
 from tests.support.processes import Program
-from truncate_kit.core.results import read_records
-from truncate_kit.training.settings import WORD_EPOCHS
 
-_STUDY = """
-import os, sys
+_KILLER = """
+import os, sys, time
 from pathlib import Path
-from truncate_kit.methods.study import plan
-from truncate_kit.methods.study.running import run_study
-from truncate_kit.training import settings
+from truncate_kit.core.results import read_records
 
-# The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,
-# when it is flushed, or when it is renamed, and when a record is about to be written.
+# The number of moments left kills the process in its writing: when a temporary file is begun, when it is flushed, when
+# it is renamed, and when a record is about to be written.
 def kill_in_writing(event, arguments):
     global left
     place = str(arguments[0]) if event in ("open", "os.rename", "os.truncate") else ""
@@ -24,44 +20,58 @@ def kill_in_writing(event, arguments):
         if left == 0:
             os.kill(os.getpid(), 9)
 
-left, epochs = map(int, sys.argv[3:])
-plan.WORD_EPOCHS = settings.WORD_EPOCHS = epochs
-if left:
-    sys.addaudithook(kill_in_writing)
-run_study(plan.read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
+out, later, writes, most, *given = sys.argv[1:]
+out, kills, instant, moments = Path(out), 0, 0.0, 3
+{work}
+while True:
+    in_writing = kills % 2 == 1 and kills < int(most)
+    if not (child := os.fork()):  # everything is imported, and no thread runs yet
+        if in_writing:
+            left = moments * int(writes) + 1 + kills // 2 % moments
+            sys.addaudithook(kill_in_writing)
+        work(out, *given)
+        os._exit(0)
+    if not in_writing and kills < int(most):
+        instant += float(later)
+        time.sleep(instant)
+        os.kill(child, 9)
+    status = os.waitpid(child, 0)[1]
+    if status == 0:
+        break
+    assert status == 9, status
+    kills += 1
+    assert read_records(out / "trials" / "trials.jsonl")[1] == 0
+print(kills)
 """
 
 
-MOMENTS = 3  # of a write
-
-
-def killed(study: Path, out: Path, *, later: float = 0.03, writes: int = 20, word_epochs: int = WORD_EPOCHS) -> int:
-    """Run a study in `out`, killed in turn `later` seconds later each time and inside a write; how often it was.
+def killed(work: str, out: Path, *given: object, later: float = 0.3, writes: int = 20, most: int = 8) -> int:
+    """Run work in `out`, killed in turn `later` seconds later each time and inside a write; how often it was.
 
     A file under its final name is always whole.
 
     Args:
-        study: Its file.
+        work: Python that imports what it needs and defines `work(out, *given)`; what is given comes as text.
         out: Its folder.
+        given: Arguments.
         later: Seconds.
-        writes: By as many the study gets on before it is killed inside one, in each of their moments in turn.
-        word_epochs: Epochs of a prior of words.
+        writes: By as many the work gets on before it is killed inside one, in each of their moments in turn.
+        most: Kills; the work then runs to its end.
     """
-    kills, instant = 0, 0.0
-    while True:
-        in_writing = kills % 2 == 1
-        moment = MOMENTS * writes + 1 + kills // 2 % MOMENTS
-        running = Program(_STUDY, study, out, moment if in_writing else 0, word_epochs)
-        if not in_writing:
-            instant += later
-            time.sleep(instant)
-            running.kill()
-        printed = running.communicate()
-        if running.returncode == 0:
-            break
-        assert running.returncode == -9, printed
-        kills += 1
-        assert read_records(out / "trials" / "trials.jsonl")[1] == 0
+    running = Program(_KILLER.format(work=textwrap.dedent(work)), out, later, writes, most, *given)
+    printed, errors = running.communicate()
+    assert running.returncode == 0, errors
     assert not list(out.rglob(".*.tmp"))
     assert not list(out.rglob("*.checkpoint"))
-    return kills
+    return int(printed.split()[-1])
+
+
+STUDY = """
+from truncate_kit.methods.study import plan
+from truncate_kit.methods.study.running import run_study
+from truncate_kit.training import settings
+
+def work(out, study, word_epochs):
+    plan.WORD_EPOCHS = settings.WORD_EPOCHS = int(word_epochs)
+    run_study(plan.read_study(Path(study)), out).write(out / "study.json")
+"""

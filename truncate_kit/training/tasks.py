@@ -73,7 +73,7 @@ class LabelledTask:
             from truncate_kit.training.queries import halves, metric_of
 
             self.metric, self._halves = metric_of(retrieval), halves(full, retrieval)
-        self._full, self._data, self._row, judged = full, data, row, row.data == "judged"
+        self._full, self.data, self._row, judged = full, data, row, row.data == "judged"
         self._first, self._second = _sides(data, full, judged=judged)
         self.num_examples = len(self._splits(0)[0])
         self._taught: list[dict[str, Tensor]] | None = None
@@ -110,7 +110,7 @@ class LabelledTask:
         return self._splits(seed)[2].texts()
 
     def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
-        train, dev, test = (pairs for _, pairs in splits_for(self._data, seed).items())
+        train, dev, test = (pairs for _, pairs in splits_for(self.data, seed).items())
         return train, dev, test
 
 

@@ -93,8 +93,8 @@ def study_of(folder, model="", task="", top='published = "figures.csv"'):
     [
         ({"model": 'published = "BERT-basse"'}, "no published figures of 'BERT-basse'", "Models: BERT-base"),
         ({"task": 'published = "xyz"'}, "no published figures of 'xyz'", "Tasks: stsb/en"),
-        ({}, "is of a model and a task of this study", "Models: BERT-base, BERT-large. Tasks: stsb/en"),
-        ({"model": 'name = "BERT-base"'}, "is of a model and a task of this study", "Tasks: stsb/en"),
+        ({}, "of a model and a task of this study", "Models: BERT-base, BERT-large. Tasks: stsb/en"),
+        ({"model": 'name = "BERT-base"'}, "of a model and a task of this study", "Tasks: stsb/en"),
         ({"model": 'published = "BERT-base"', "top": ""}, "no published figures of 'BERT-base'", "published ="),
     ],
 )

@@ -39,7 +39,7 @@ def study(tiny_folder, tmp_path):
 
 def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, tmp_path):
     plan = study("blocks = [1, 3]")
-    assert [model.name for model in plan.models] == ["model", "model, blocks 1, 3 of 3"]
+    assert [model.name for model in plan.models] == ["model", "model, blocks 1, 3"]
     by_hand = keep(load_encoder(tiny_folder("bert")), (1, 3))
     assert encoder_digest(load_model(plan.models[1])) == encoder_digest(by_hand)
     result = run_study(plan, tmp_path / "out")
@@ -51,11 +51,11 @@ def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, 
         settings=SweepSettings(layers="all", seeds=(0,)),
         training=plan.tasks[0].training,
     )
-    rows = result.of("model, blocks 1, 3 of 3", "g")
+    rows = result.of("model, blocks 1, 3", "g")
     assert [row.scores for row in rows] == list(alone.layers)
     assert {row.depth for row in rows} == {2}
     write_tables(result, tmp_path / "out")
-    assert "model, blocks 1, 3 of 3" in (tmp_path / "out/tables.md").read_text()
+    assert "model, blocks 1, 3" in (tmp_path / "out/tables.md").read_text()
 
 
 def test_published_figures_stand_beside_layers_of_the_same_blocks_only(study, tmp_path):
@@ -77,20 +77,10 @@ def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(s
     assert torch.equal(load_model(plan.models[1]).vectors(["a cat"]), keep(whole, (2, 3)).vectors(["a cat"]))
 
 
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        ("[4]", "Block 4 does not exist: this encoder has blocks 1 to 3"),
-        ("[3, 1]", "The blocks 3, 1 do not rise"),
-        ("[]", r"has blocks = \[\]"),
-        ('"first"', "'first' names no blocks"),
-        ("3", "blocks is '3'"),
-    ],
-)
-def test_what_the_model_does_not_have_is_said_when_the_file_is_read(study, blocks, message):
-    with pytest.raises(UsageError, match=rf"study\.toml: .*{message}") as problem:
+@pytest.mark.parametrize(("blocks", "message"), [('"first"', "'first' names no blocks"), ("3", "blocks: ")])
+def test_what_names_no_blocks_is_said(study, blocks, message):
+    with pytest.raises(UsageError, match=rf"study\.toml.*{message}"):
         study(f"blocks = {blocks}")
-    assert problem.value.hint
 
 
 def test_vectors_of_several_layers_lose_none(tiny_folder):

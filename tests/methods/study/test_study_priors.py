@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.files import NOUNS, pairs_file, words_folder
-from tests.support.killing import killed
+from tests.support.killing import STUDY, killed
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.pairs import complete_splits, load_pairs, load_words
 from truncate_kit.data.tables import read_texts
@@ -81,7 +81,7 @@ def test_every_prior_and_the_control_have_rows_of_their_own(done):
 
 
 def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(home, done, tmp_path):
-    assert killed(home / "study.toml", tmp_path, later=0.2, writes=20, word_epochs=WORD_EPOCHS) >= 6
+    assert killed(STUDY, tmp_path, home / "study.toml", WORD_EPOCHS) >= 6
     assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from tests.support.files import pairs_file
 from tests.support.retrieval import judged_folder
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.methods.study.plan import read_study
-from truncate_kit.methods.study.running import run_study
+from truncate_kit.methods.study.running import check_study, run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
@@ -79,11 +79,12 @@ def test_a_task_is_what_finetune_does_with_the_same_data(tiny_folder, home, tmp_
     ("task", "message"),
     [
         ('data = "graded.csv"\nretrieval = "search"\nsearch_metric = "map"', "search_metric is 'map'"),
-        ('data = "search"\nobjective = "cosine"', "search: the objective cosine does not fit"),
-        ('data = "graded.csv"\nobjective = "search"', "graded.csv: the objective search does not fit"),
+        ('data = "search"\nobjective = "cosine"', "holds no splits"),
+        ('data = "graded.csv"\nobjective = "search"', "grades the pairs"),
+        ('data = "graded.csv"\nobjective = "dropout"', "no objective 'dropout' here"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence_and_a_hint(tiny_folder, home, task, message):
-    with pytest.raises(UsageError, match=message) as found:
-        study_of(home, tiny_folder("bert"), f"[[tasks]]\n{task}\n")
+    with pytest.raises((DataError, UsageError), match=message) as found:
+        check_study(study_of(home, tiny_folder("bert"), f"[[tasks]]\n{task}\n"))
     assert found.value.hint

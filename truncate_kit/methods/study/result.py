@@ -61,10 +61,6 @@ class StudyResult(Result):
     seconds: float  # of this call
     cka: tuple[CKARow, ...] = ()
 
-    def places(self) -> set[tuple[str, str, int]]:
-        """Return model, task and layer of each row."""
-        return {(row.model, row.task, row.scores.layer) for row in self.rows}
-
     def tasks(self) -> list[str]:
         """Return the names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cached_property
-from itertools import product
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
+from itertools import chain, product
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix, relative_layers, without_nan
 from truncate_kit.analysis.result import Estimator
-from truncate_kit.core.errors import DivergedError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.core.errors import DivergedError, UsageError
 from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.core.hardware import check_precision, select_device
 from truncate_kit.core.parallel import Engine
@@ -33,15 +33,14 @@ from truncate_kit.methods.study.result import (
     StudyRow,
     read_published,
 )
-from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named, scores_by_layer
+from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named, scores_by_layer, trial_runner
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
-from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
 from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.queries import read_judged
-from truncate_kit.training.settings import Trial, trial_name
-from truncate_kit.training.tasks import LabelledTask, scored_as
+from truncate_kit.training.settings import trial_name, word_training
+from truncate_kit.training.tasks import LabelledTask
 
 RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
 CKA_SEED = 0  # of compared models, one per layer as in the TMFT paper
@@ -64,8 +63,8 @@ def run_study(
         study: What is run.
         out: Gets `trials/` and `adapted/`; finished work there is not repeated.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and finished trial.
-        finished: Called with all rows so far whenever a model is done on a task, once no row of `study.json` in `out`
-            is missing: a resumed study that is stopped again loses none.
+        finished: Called with all rows so far whenever a model is done on a task, once they are as many as in
+            `study.json` in `out`: a resumed study that is stopped again loses none.
         engine: See `finetune`.
         device: Device of the models here.
 
@@ -74,14 +73,11 @@ def run_study(
         DivergedError: A model diverged on a task; raised after all others were run.
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
-    with run_lock(folder), ExitStack() as held:  # no second process meanwhile
-        check_study(study, device)
-        published = read_published(study.published)
-        held.enter_context(_needed(study, folder))
+    published = check_study(study, device)
+    with run_lock(folder), _adapting(study, folder):  # no second process meanwhile
         earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
-        before = set() if earlier is None else earlier.places()
-        rows, cka, told = list[StudyRow](), list[CKARow](), False
-        references: dict[tuple[str, str], Part] = {}
+        known = 0 if earlier is None else len(earlier.rows)
+        rows, cka, references = list[StudyRow](), list[CKARow](), dict[tuple[str, str], Part]()
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
         for part in _parts(study, folder, watcher, engine, device):
             watcher.part(f"{part.name}, {part.task.name}")
@@ -96,10 +92,9 @@ def run_study(
                 reference = references.setdefault(place, part)
                 cka += part.cka(reference) if reference is not part else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
-            told = before <= result.places()
-            if told and finished is not None:
+            if finished is not None and len(rows) >= known:
                 finished(result)
-        if rows and not told and finished is not None:  # of a study that names less than before
+        if finished is not None and 0 < len(rows) < known:  # of a study that names less than before
             finished(result)
         if diverged:
             raise diverged[0]
@@ -112,88 +107,66 @@ def adapt_all(
     """Adapt to raw text only, shared by the processes of `group`; `run_study` then reads the models."""
     check_study(study, device)
     folder = local_path(out)
-    with ExitStack() as held:
-        if group.leads:
-            held.enter_context(run_lock(folder))
-            held.enter_context(_needed(study, folder))
-        for model in study.models:
-            loaded = load_model(model, device)
-            for prior in study.priors:
-                if study.tasks_of(model, prior):
-                    _adapted(loaded, prior, folder, progress, group)
-    if group.leads and _adapts(study):
+    if group.leads:
         mark_unfinished(folder / "adapted")
+    for model in study.models:
+        loaded = load_model(model, device)
+        for prior in study.priors:
+            if study.tasks_of(model, prior):
+                _adapted(loaded, prior, folder, progress, group)
 
 
-def _needed(study: Study, out: Path) -> AbstractContextManager[None]:
+def _adapting(study: Study, out: Path) -> AbstractContextManager[None]:
     """Keep adapted models until all their trials have ended, also for the next call."""
-    return unfinished(out / "adapted", shared=True) if _adapts(study) else nullcontext()
-
-
-def _adapts(study: Study) -> bool:
-    return any(prior.texts is not None for prior in study.priors)
+    adapts = any(prior.texts is not None for prior in study.priors)
+    return unfinished(out / "adapted", shared=True) if adapts else nullcontext()
 
 
 def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:
     if prior.texts is None:
         return encoder
-    settings, texts = prior.adaptation(), read_texts(prior.texts)
+    settings, texts = prior.adaptation, read_texts(prior.texts)
     return adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, group=group, progress=progress)[0]
 
 
-def check_study(study: Study, device: str | None = None) -> None:
-    """Load every model and set once, so that no mistake shows after days."""
-    check_published(study, read_published(study.published))
-    if study.layers == "auto":
-        hint = 'Use "all", "3,6,9" or "2..5".'
-        raise UsageError("A study trains all the layers that it names; it does not search.", hint=hint)
-    priors = [prior for prior in study.priors if prior.words is not None or prior.texts is not None]
-    for precision in {*(task.training.precision for task in study.tasks), *(prior.precision for prior in priors)}:
+def check_study(study: Study, device: str | None = None) -> Published:
+    """Load every model and set once, so that no mistake shows after days; return the published figures."""
+    published = read_published(study.published)
+    check_published(study, published)
+    for precision in {task.precision for task in study.tasks} | {prior.precision for prior in study.priors}:
         check_precision(precision, select_device(device))
-    for prior in priors:
+    for prior in study.priors:
         if prior.words is not None:
             load_words(Path(prior.words))
         if prior.texts is not None:
             read_texts(prior.texts)
     for model in study.models:
         encoder = load_model(model, device)
-        if model is study.models[0]:
-            for task in study.tasks:
-                if task.read_earlier and task.training.row.trains_head:
-                    raise UsageError(
-                        f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
-                        hint="Add read_earlier = false to this task.",
-                    )
-                task_work(encoder, task)
+        for task in study.tasks if model is study.models[0] else ():
+            data, searched = task_data(task)
+            LabelledTask(encoder, data, task.objective, retrieval=searched)
         for prior in study.priors:
-            if not study.tasks_of(model, prior):
-                continue
-            try:
+            if study.tasks_of(model, prior):
                 cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
                 layers_named(cut, study.layers)
-            except LayerOutOfRangeError as error:
-                hint = "Name layers in the study's file that each of its models has."
-                raise ModelError(f"{encoder.name}: {error}", hint=hint) from error
-            if prior.texts is not None:
-                load_masked_head(cut)
+                if prior.texts is not None:
+                    load_masked_head(cut)
+    return published
 
 
 def check_published(study: Study, figures: Published) -> None:
     """Raise `UsageError` for names without figures, and if no figure is of this study."""
-    every: tuple[StudyModel | StudyTask, ...] = (*study.models, *study.tasks)
-    if not figures and not any(part.published for part in every):
-        return
-    models, data = {place[0] for place in figures}, {place[1] for place in figures}
-    hint = 'published = "FILE OR FOLDER" at the top of the study names the figures; a model or task has published = '
-    hint += f'"NAME". Models: {", ".join(sorted(models))}. Tasks: {", ".join(sorted(data))}.'
-    for parts, known in ((study.models, models), (study.tasks, data)):
-        for part in parts:
-            if part.published is not None and part.published not in known:
-                said = f"{part.name}: there are no published figures of {part.published!r}."
-                raise UsageError(said, hint=hint)
+    places = {place[:2] for place in figures}
+    wanted = {model.published for model in study.models} | {task.published for task in study.tasks}
+    wanted -= {None, *chain(*places)}
     names = [[part.published or part.name for part in parts] for parts in (study.models, study.tasks)]
-    if not {place[:2] for place in figures} & {*product(*names)}:
-        raise UsageError(f"No figure in {study.published} is of a model and a task of this study.", hint=hint)
+    if wanted or (figures and not places & {*product(*names)}):
+        hint = 'published = "FILE OR FOLDER" at the top of the study names the figures; a model or task has published ='
+        models, tasks = (", ".join(sorted(set(known))) for known in zip(*places, strict=True)) if places else ("", "")
+        of = repr(wanted.pop()) if wanted else "a model and a task of this study"
+        raise UsageError(
+            f"There are no published figures of {of}.", hint=f"{hint} NAME. Models: {models}. Tasks: {tasks}."
+        )
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
@@ -207,22 +180,12 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
     """Load the pairs of a task, and the queries that choose and report instead, if any."""
-    kind, metric = task.training.row.data, task.search_metric or "ndcg"
+    kind, metric = task.row.data, task.search_metric
     if kind == "judged":
         return read_judged(task.data, metric=metric)
-    data = load_pairs(task.data, columns=task.columns, scale=task.scale, classes=kind == "classes")
-    if task.retrieval is None:
-        return complete_splits(data), None
-    searched = read_retrieval(task.retrieval, metric=metric, chooses=True)
-    return complete_splits(data).without_texts(searched.held_out), searched
-
-
-def task_work(encoder: Encoder, task: StudyTask) -> tuple[LabelledTask, str, str]:
-    """Return what trials do, and the fingerprints of data and queries."""
-    data, searched = task_data(task)
-    work = LabelledTask(encoder, data, task.training.objective, retrieval=searched)
-    queries = "" if searched is None else searched.fingerprint() + scored_as(searched, encoder)
-    return work, data.fingerprint(), queries
+    pairs = load_pairs(task.data, columns=task.columns, scale=task.scale, classes=kind == "classes")
+    searched = None if task.retrieval is None else read_retrieval(task.retrieval, metric=metric, chooses=True)
+    return complete_splits(pairs), searched
 
 
 def _parts(
@@ -236,15 +199,21 @@ def _parts(
                 continue
             encoder, first = _adapted(loaded, prior, out, watcher.progress), None
             if prior.words is not None:
-                first = WordPrior(encoder, load_words(Path(prior.words)), prior.word_training())
+                words = load_words(Path(prior.words))
+                first = WordPrior(encoder, words, word_training(prior.precision, prior.learning_rate))
             for task in tasks:
-                (work, data, queries), training = task_work(encoder, task), task.training
-                parts = [training.settled(encoder.width).to_json(), data, type(work).__name__]
-                parts += [one for one in (first.fingerprint() if first else "", queries) if one]
-                description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
-                store = RunStore(out / "trials", run_key(encoder, *parts), description)
-                runner = TrialRunner(encoder, work, training, store, first, watcher, engine)
-                yield Part(model, prior, task, runner, work)
+                data, searched = task_data(task)
+                runner = trial_runner(
+                    encoder,
+                    data,
+                    task.training,
+                    out / "trials",
+                    first,
+                    retrieval=searched,
+                    watcher=watcher,
+                    engine=engine,
+                )
+                yield Part(model, prior, task, runner)
 
 
 class Part:
@@ -253,12 +222,9 @@ class Part:
     States are stored, as they are a fraction of the size of the weights.
     """
 
-    def __init__(
-        self, model: StudyModel, prior: StudyPrior, task: StudyTask, runner: TrialRunner, work: LabelledTask
-    ) -> None:
+    def __init__(self, model: StudyModel, prior: StudyPrior, task: StudyTask, runner: TrialRunner) -> None:
         self.model, self.prior, self.task, self.runner = model, prior, task, runner
         self.name, self.full, self.store = prior.label(model), runner.full, runner.store
-        self._work = work
 
     def rows(self, study: Study, published: Published, compared: bool) -> list[StudyRow]:
         """Run what is missing, and collect states if the model is compared."""
@@ -270,67 +236,55 @@ class Part:
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
             if compared:
                 self.store.forget_weights(())
-        # The paper has no figures of random weights or queries.
-        if self.model.weights != "pretrained" or self.task.by_queries:
-            published = {}
-        rows = self._rows(self.name, own, published)
-        return [*rows, *self._rows(f"{self.name}, trained at layer {self.full.depth}", earlier, {})]
+        config, rows = self.full.backbone.config, list[StudyRow]()
+        names = {self.name: own, f"{self.name}, trained at layer {self.full.depth}": earlier}
+        for label, trials in names.items():
+            for scores in scores_by_layer(self.full, trials):
+                row = StudyRow(
+                    model=label,
+                    task=self.task.name,
+                    metric=runner.task.metric,
+                    depth=self.full.depth,
+                    scores=scores,
+                    paper_parameters=paper_parameters(config, scores.layer),
+                    **self._figures(scores.layer, published if trials is own else {}),
+                )
+                rows.append(row)
+        return rows
 
-    def _rows(self, label: str, trials: Sequence[Trial], published: Published) -> list[StudyRow]:
-        encoder, main, prior, kept = self.full, self.task.training.row.published, self.prior, self.model.blocks
-        names = (self.model.published or self.model.name, self.task.published or self.task.name)
+    def _figures(self, layer: int, published: Published) -> dict[str, float | None]:
+        """Return the published figures of a layer; none of random weights, queries or other blocks."""
+        model, task, prior = self.model, self.task, self.prior
+        blocks = (*range(1, layer + 1),) if model.blocks is None else model.blocks[:layer]
+        if model.weights == "random" or task.retrieval is not None or blocks != (*range(1, layer + 1),):
+            return {}
         setting = PLAIN if prior.words is None else AFTER_WORDS
-        measures = {"": main, "_pearson": "pearson"}
         if prior.texts is not None:
             setting = AFTER_TEXTS if prior.words is None and prior.layer is None else ""
-
-        def figures(layer: int) -> dict[str, float | None]:
-            if kept is not None and kept[:layer] != tuple(range(1, layer + 1)):  # other blocks than published
-                return {}
-            places = {(split, end): (*names, setting, layer, split) for split in ("dev", "test") for end in measures}
-            return {
-                f"published_{split}{end}": published.get((*place, measures[end], encoder.pooling_name))
-                for (split, end), place in places.items()
-            }
-
-        return [
-            StudyRow(
-                model=label,
-                task=self.task.name,
-                metric=self.runner.task.metric,
-                depth=encoder.depth,
-                scores=scores,
-                paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
-                **figures(scores.layer),
-            )
-            for scores in scores_by_layer(encoder, trials)
-        ]
+        names = (model.published or model.name, task.published or task.name, setting, layer)
+        measures = {"": task.row.published, "_pearson": "pearson"}
+        return {
+            f"published_{split}{end}": published.get((*names, split, measure, self.full.pooling_name))
+            for split, (end, measure) in product(("dev", "test"), measures.items())
+        }
 
     @cached_property
     def texts(self) -> list[str]:
         """Return the test texts, evenly thinned out to `MOST_TEXTS`."""
-        texts = self._work.test_texts(CKA_SEED)
+        texts = self.runner.task.test_texts(CKA_SEED)
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        runner, epochs = self.runner, self.runner.settings.epochs
-        for layer in layers:  # states were missing at a stop
-            if self.store.has_weights(trial_name(layer, CKA_SEED, epochs)):
-                self._read(runner.run(layer, CKA_SEED))
+        """Store states, untrained and of each trained layer, of the last one's model at all layers."""
+        depth, store = self.full.depth, self.store
+        store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
+        missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]
         # Read as soon as a trial is finished: its weights then go.
-        new = [(layer, CKA_SEED) for layer in layers if runner.stored(layer, CKA_SEED) is None]
-        for trial in runner.as_finished(new, keep_weights=True):
-            self._read(trial)
-        self._stages()
-
-    def _read(self, trial: Trial) -> None:
-        if trial.layer < self.full.depth:
-            self.store.tensor(_own(trial.layer), lambda: self._trained(trial)[-1])
-            self.store.forget_weights({trial_name(self.full.depth, CKA_SEED, trial.epochs)})
-
-    def _trained(self, trial: Trial) -> Tensor:
-        trained = self.store.encoder(trial.name, self.full.device)
-        return self._states(trained, f"trained at layer {trial.layer}")
+        for trial in self.runner.as_finished(missing, keep_weights=True):
+            trained, first = store.encoder(trial.name, self.full.device), 0 if trial.layer == depth else -1
+            states = self._states(trained, f"trained at layer {trial.layer}")[first:]
+            store.tensor(_trained(trial.layer), partial(torch.clone, states))
+            store.forget_weights({trial_name(depth, CKA_SEED, trial.epochs)})
 
     def _states(self, encoder: Encoder, stage: str) -> Tensor:
         def progress(task: str, done: int, total: int) -> None:
@@ -338,42 +292,37 @@ class Part:
 
         return layer_states(encoder, self.texts, progress=progress)
 
-    def _stages(self) -> tuple[Callable[[int], Tensor | None], ...]:
-        """Return functions from a layer to its states (n, d): untrained, trained at the last layer, at this one."""
-        store, depth = self.store, self.full.depth
-        untrained = store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
-        last = store.tensor(
-            "states-last-layer-trained",
-            lambda: self._trained(self.runner.run(depth, CKA_SEED, keep_weights=True)),
+    def _stages(self, layer: int) -> dict[str, Tensor | None]:
+        """Return states (n, d) of a layer: untrained, trained at the last layer, and at this one if it was."""
+        untrained, last, own = (
+            self.store.read_tensor(name) for name in ("states-untrained", _trained(self.full.depth), _trained(layer))
         )
-        return (
-            untrained.__getitem__,
-            last.__getitem__,
-            lambda layer: last[layer] if layer == depth else store.read_tensor(_own(layer)),
-        )
+        at = {"untrained": untrained, "last_trained": last}
+        found = {stage: None if states is None else states[layer] for stage, states in at.items()}
+        return found | {"own_trained": None if own is None else own[-1]}
 
     def cka(self, reference: "Part") -> Iterator[CKARow]:
         """Yield linear CKA of each layer to the reference's at the same relative depth and stage."""
-        pairs = list(
-            zip(("untrained", "last_trained", "own_trained"), self._stages(), reference._stages(), strict=True)
-        )
         held = layers_held(self.full.backbone.config)
         for layer, other in enumerate(relative_layers(self.full.depth, reference.full.depth)):
-            if layer in held:
-                states = {stage: (mine(layer), theirs(other)) for stage, mine, theirs in pairs}
-                yield CKARow(
-                    model=self.name,
-                    reference=reference.name,
-                    task=self.task.name,
-                    layer=layer,
-                    reference_layer=other,
-                    num_texts=len(self.texts),
-                    **{stage: _cka(*both, "debiased") for stage, both in states.items()},
-                    **{f"{stage}_biased": _cka(*both, "biased") for stage, both in states.items()},
-                )
+            if layer not in held:
+                continue
+            values, theirs = dict[str, float | None](), reference._stages(other)
+            for stage, states in self._stages(layer).items():
+                values[stage] = _cka(states, theirs[stage], "debiased")
+                values[f"{stage}_biased"] = _cka(states, theirs[stage], "biased")
+            yield CKARow(
+                model=self.name,
+                reference=reference.name,
+                task=self.task.name,
+                layer=layer,
+                reference_layer=other,
+                num_texts=len(self.texts),
+                **values,
+            )
 
 
-def _own(layer: int) -> str:
+def _trained(layer: int) -> str:
     return f"states-layer{layer:02d}-trained"
 
 

@@ -18,13 +18,15 @@ from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_be
 from truncate_kit.methods.tmft.result import Certainty, SweepResult, certainty
 from truncate_kit.methods.tmft.searching import SEARCHES, Search
 from truncate_kit.methods.tmft.settings import STRATEGIES, Picker, SweepSettings, picker
-from truncate_kit.methods.tmft.trials import TrialRunner, layers_named, layers_to_try, scores_by_layer
+from truncate_kit.methods.tmft.trials import TrialRunner, layers_named, layers_to_try, scores_by_layer, trial_runner
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
+from truncate_kit.models.pipeline import origin_of, save_encoder
+from truncate_kit.models.store import output_folder
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
-from truncate_kit.training.tasks import LabelledTask, Teacher, scored_as
+from truncate_kit.training.tasks import Teacher
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.drop import DropPrediction
@@ -144,31 +146,30 @@ class _Sweep:
         watcher: TrialWatcher,
         engine: Engine | None,
     ) -> None:
-        self.whole = self.data = data
-        self.folder, self.settings, self.before, self.retrieval = folder, settings, before, retrieval
-        self.layers, teacher = check_sweep(encoder, settings), before.teacher
-        self.choosing: tuple[str, ...] = ()
+        self.whole, self.folder, self.settings, self.before, self.retrieval = data, folder, settings, before, retrieval
+        self.layers, self.choosing = check_sweep(encoder, settings), list[str]()
         if retrieval is not None:
             from truncate_kit.training.queries import choosing_queries
 
-            self.choosing = choosing_queries(retrieval)
-            # Documents serve many queries: of judged pairs only queries are left out.
-            judged = training.row.data == "judged"
-            self.data = data.without_texts(retrieval.asked if judged else retrieval.held_out)
+            self.choosing += choosing_queries(retrieval)
 
         def runner_of(model: Encoder) -> TrialRunner:
-            task = LabelledTask(model, self.data, training.objective, teacher, retrieval)
-            # The two constants keep keys of earlier trials.
-            parts = [training.settled(model.width).to_json(), self.data.fingerprint(), "", "LabelledTask"]
-            parts += [before.prior.fingerprint()] if before.prior else []
-            parts += [encoder_digest(teacher.encoder), str(teacher.weight)] if teacher else []
-            parts += [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, model)]
-            described = {"model": model.name, "training": training.to_dict()}
-            store = RunStore(folder / "trials", run_key(model, *parts), described)
-            return TrialRunner(model, task, training, store, before.prior, watcher, engine, keeps_weights=True)
+            return trial_runner(
+                model,
+                data,
+                training,
+                folder / "trials",
+                before.prior,
+                teacher=before.teacher,
+                retrieval=retrieval,
+                watcher=watcher,
+                engine=engine,
+                keeps_weights=True,
+            )
 
         self.runner = runner_of(encoder)
         self.full = self.runner if before.full is None else runner_of(before.full)
+        self.data = self.runner.task.data
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full

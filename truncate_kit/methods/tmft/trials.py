@@ -16,17 +16,19 @@ from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.vectors import Span
+from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.tmft.result import LayerScores
 from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.store import RunStore, checkpoint_of
+from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
 from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
-from truncate_kit.training.tasks import Task
+from truncate_kit.training.tasks import LabelledTask, Teacher, scored_as
 
 if TYPE_CHECKING:
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.priors import WordPrior
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
@@ -139,7 +141,7 @@ def probe_layers(
 
 def rank(
     full: Encoder,
-    task: Task,
+    task: LabelledTask,
     settings: TrainingSettings,
     name: Ranked,
     layers: Sequence[int],
@@ -201,7 +203,12 @@ class TrialWork:
     """Shared state of trials and rankings, sent to workers."""
 
     def __init__(
-        self, full: Encoder, task: Task, settings: TrainingSettings, prior: "WordPrior | None", folder: Path
+        self,
+        full: Encoder,
+        task: LabelledTask,
+        settings: TrainingSettings,
+        prior: "WordPrior | None",
+        folder: Path,
     ) -> None:
         self.full, self.task, self.settings, self.prior, self.folder = full, task, settings, prior, folder
 
@@ -272,7 +279,7 @@ class TrialRunner:
     def __init__(
         self,
         full: Encoder,
-        task: Task,
+        task: LabelledTask,
         settings: TrainingSettings,
         store: RunStore,
         prior: "WordPrior | None" = None,
@@ -380,13 +387,7 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """Score models trained at the last layer at each of `layers`, by seed.
-
-        Raises `UsageError` for an objective with a classifier, which fits the last layer only.
-        """
-        if self.task.trial(self.full, seeds[0])[0].head is not None:
-            hint = "Read earlier layers with another objective."
-            raise UsageError("A classifier that was trained at the last layer does not fit an earlier one.", hint=hint)
+        """Score models trained at the last layer at each of `layers`, by seed."""
 
         def read(layer: int, seed: int) -> Trial | None:
             return self.store.read(_earlier(layer, seed), Trial)
@@ -420,6 +421,34 @@ class TrialRunner:
                 kept(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
             )
         return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in rankings.values() if tensor is not None]
+
+
+def trial_runner(
+    full: Encoder,
+    data: PairSplits,
+    training: TrainingSettings,
+    folder: Path,
+    prior: "WordPrior | None" = None,
+    *,
+    teacher: Teacher | None = None,
+    retrieval: "RetrievalSet | None" = None,
+    **options: Any,
+) -> TrialRunner:
+    """Return a runner of trials on labelled pairs, stored in `folder` by all that they depend on.
+
+    Training pairs with texts of `retrieval`, or judged ones with its queries, are left out. `options` are of
+    `TrialRunner`.
+    """
+    if retrieval is not None:
+        # Documents serve many queries: of judged pairs only queries are left out.
+        data = data.without_texts(retrieval.asked if training.row.data == "judged" else retrieval.held_out)
+    task = LabelledTask(full, data, training.objective, teacher, retrieval)
+    parts = [training.settled(full.width).to_json(), data.fingerprint(), "LabelledTask"]
+    parts += [] if prior is None else [prior.fingerprint()]
+    parts += [] if teacher is None else [encoder_digest(teacher.encoder), str(teacher.weight)]
+    parts += [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, full)]
+    described = {"model": full.name, "data": data.name, "training": training.to_dict()}
+    return TrialRunner(full, task, training, RunStore(folder, run_key(full, *parts), described), prior, **options)
 
 
 def _earlier(layer: int, seed: int) -> str:
