@@ -26,8 +26,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
 from truncate_kit.report.view import points, view_of
-from truncate_kit.training.settings import default_learning_rate, word_training
-from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import WORD_EPOCHS, default_learning_rate, word_training
 from truncate_kit_cli.app import main
 

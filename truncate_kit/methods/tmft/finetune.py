@@ -21,9 +21,7 @@ from truncate_kit.methods.tmft.settings import STRATEGIES, Picker, SweepSettings
 from truncate_kit.methods.tmft.trials import TrialRunner, layers_named, layers_to_try, scores_by_layer, trial_runner
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
-from truncate_kit.models.pipeline import origin_of, save_encoder
-from truncate_kit.models.store import output_folder
+from truncate_kit.models.store import origin_of, output_folder
 from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
 from truncate_kit.training.tasks import Teacher
