@@ -221,7 +221,7 @@ def a_combination(splits: int, *, missing: bool = False) -> CombinationReport:
     return CombinationReport(
         model="mini <b>", data="stsb", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
         num_subsets=15, num_pairs=1379, splits=(split,) * splits, chosen=(0, 3), chosen_dev=73.0,
-        unseen=None, num_unseen=0, beam_loss=None, seconds=1.0,
+        unseen=None, num_unseen=0, seconds=1.0,
     )  # fmt: skip
 
 

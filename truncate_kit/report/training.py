@@ -461,8 +461,6 @@ def view_combination_report(report: CombinationReport) -> View:
     notes = [
         f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({how}{up_to}), chosen on "
         f"{first.num_dev} pairs, {counted(len(report.splits), 'random split')}.",
-        report.beam_loss is not None
-        and f"On fewer layers the beam search lost at most {report.beam_loss:.3f} points against exact.",
     ]
     plots = _combination_plots(report)
     return View("combined", "Several layers together", tables, [chosen], notes=notes, plots=plots)

@@ -113,15 +113,14 @@ def test_a_pair_and_its_mirror_are_never_on_two_sides():
     assert {place % 40 for place in dev}.isdisjoint(place % 40 for place in test)
 
 
-def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
+def test_a_beam_finds_no_more_and_sizes_are_limited_as_told(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
-    options = {"dev_pairs": 18, "splits": 3}
-    exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **options))
-    assert (exact.num_subsets, exact.beam_loss) == (10, None)
-    beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **options))
-    full = combine(encoder, pairs, settings=CombineSettings(**options))
-    lost = max(ours.best[1] - theirs.best[1] for ours, theirs in zip(full.splits, beam.splits, strict=True))
-    assert beam.beam_loss == pytest.approx(lost, abs=1e-9)
+    changes = ({}, {"up_to": 2}, {"search": "beam", "width": 1})
+    full, short, beam = (
+        combine(encoder, pairs, settings=CombineSettings(dev_pairs=18, splits=3, **change)) for change in changes
+    )
+    assert (short.num_subsets, short.method, beam.method) == (10, "exact", "beam")
+    assert all(ours.best[1] >= theirs.best[1] for ours, theirs in zip(full.splits, beam.splits, strict=True))
 
 
 def test_the_mean_through_the_trained_head(tiny_folder):
@@ -184,12 +183,11 @@ def deep_encoder(depth, folder):
     return load_encoder(folder)
 
 
-def test_a_beam_beyond_27_layers_with_its_loss_on_sixteen_of_them(tmp_path):
+def test_a_beam_beyond_27_layers(tmp_path):
     encoder, pairs = deep_encoder(27, tmp_path / "m"), sentence_pairs(30)
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, width=2))
     assert (report.method, report.up_to, report.depth) == ("beam", 28, 27)
     assert report.num_subsets <= 28 + 2 * 27 * 28
-    assert report.beam_loss >= 0
     with pytest.raises(UsageError, match="268,435,455 combinations are too many"):
         combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, search="exact"))
     few = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, up_to=2))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError, counted
 from truncate_kit.core.hardware import check_threads
-from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, split_pairs
 from truncate_kit.methods.bert_lc.search import (
@@ -52,7 +52,6 @@ from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import iter_states, truncate
 
 RANDOM_DRAWS = 100
-_QUICK = 2**16 - 1  # subsets tried exactly to measure the loss of a beam
 _WINDOW = 2_048  # pairs in memory at a time
 
 
@@ -114,7 +113,7 @@ def combine(
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
     method, up_to = _plan(encoder.depth + 1, settings)
     scorer, first_tokens = _read(encoder, pairs, settings, head, progress)
-    every, beam_loss = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
+    every = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
     splits = tuple(
         _split_report(scorer, first_tokens, seed, divisions[seed], best, up_to) for seed, best in enumerate(every)
     )
@@ -144,7 +143,6 @@ def combine(
         chosen_dev=means[chosen],
         unseen=unseen,
         num_unseen=len(rest),
-        beam_loss=beam_loss,
         seconds=perf_counter() - start,
     )
 
@@ -200,29 +198,15 @@ def _search(
     up_to: int,
     threads: int,
     progress: Progress,
-) -> tuple[list[BestSubsets], float | None]:
-    """Return the best combinations on dev by division, and the points a beam loses on up to 16 layers."""
+) -> list[BestSubsets]:
+    """Return the best combinations on dev by division."""
     if isinstance(scorer, StatePairs):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
-        return search_states(scorer.select(union), parts, up_to=up_to, progress=progress), None
-
-    beam = partial(search_beam, width=settings.width)
-    searches: dict[str, Callable[..., BestSubsets]] = {"beam": beam, "exact": partial(search_exact, threads=threads)}
-
-    def best_of(grams: PairGrams, method: str, up_to: int, progress: Progress = silent) -> list[BestSubsets]:
-        search = partial(searches[method], up_to=up_to, progress=progress)
-        return [search(grams.select(places), ranks) for places, ranks in sides]
-
-    if method == "exact":
-        return best_of(scorer, method, up_to, progress), None
-    layers, most = list(range(scorer.num_layers)), up_to
-    if count_subsets(len(layers), up_to) > _QUICK:
-        layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
-        most = min(up_to, len(layers))
-    part = PairGrams(scorer.forms[:, layers][:, :, layers])
-    rows = zip(best_of(part, "exact", most), best_of(part, "beam", most), strict=True)
-    return best_of(scorer, method, up_to, progress), 100 * max(true.best[0] - near.best[0] for true, near in rows)
+        return search_states(scorer.select(union), parts, up_to=up_to, progress=progress)
+    beam, exact = partial(search_beam, width=settings.width), partial(search_exact, threads=threads)
+    search: Callable[..., BestSubsets] = beam if method == "beam" else exact
+    return [search(scorer.select(places), ranks, up_to=up_to, progress=progress) for places, ranks in sides]
 
 
 def _points(side: Side, cosines: Floats) -> float | None:

@@ -83,7 +83,6 @@ class CombinationReport(Result):
     chosen_dev: float  # that mean
     unseen: float | None  # on pairs that no split chose on
     num_unseen: int
-    beam_loss: float | None  # most points lost against an exact search
     seconds: float
 
     def best(self, side: str) -> Span | None:
