@@ -44,7 +44,6 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     )
     assert "2 blocks of 3 (1, 3)" in out
     assert "choices of blocks tried" in out
-    assert "simpler rules, and the ones named." in out
     assert all(rule in out for rule in ("first", "even", "block influence", "angular", "cka"))
     assert "exported/lean" in out
     assert (texts.parent / "exported/frontier.png").stat().st_size > 10_000
