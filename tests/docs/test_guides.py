@@ -120,6 +120,7 @@ def shortened(words):
     known -= set() if "--prior-texts" in words else {"--prior-epochs"}  # refused without
     added = [option for option in SHORTER if option in known and option not in words]
     quick = ["--quick"] if (words[0] == "bench" or "transfer" in words) and "--quick" not in words else []
+    quick += ["--backends", "torch-fp32"] if words[0] == "bench" and "--backends" not in words else []
     return [*words, *quick, *(str(part) for option in added for part in (option, SHORTER[option]))]
 
 
@@ -147,8 +148,6 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
         for words, text, refusal in to_run(page):
             if tuple(words) in done:
                 continue
-            if words[0] == "bench" and "--backends" not in words and any(one[0] == "bench" for one in done):
-                words += ["--backends", "torch-fp32"]
             done.add(tuple(words))
             with monkeypatch.context() as patch, ExitStack() as stack:
                 patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -13,17 +13,15 @@ SMALLER = {"pairs.first(100)": "pairs.first(40)", "layers=[1, 2]": "layers=[1]"}
 SMALLER |= {'mini-bert"), 4)': 'mini-bert"), 2)', "blocks=2": "blocks=1"}
 SMALLER |= {".texts()[:400]": ".texts()[:240]", "held_out=100": "held_out=42"}
 
-# What all tests do without (tests/support/economy.py), but for figures: ten seconds of timing, above all; and, as in
-# tests/conftest.py, most of the collector's looking for garbage.
+# What all tests do without (tests/support/economy.py), and, as in tests/conftest.py, most looking for garbage.
 ECONOMY = """
 import gc
 gc.set_threshold(50_000, 20, 20)
 from contextlib import ExitStack
 from pathlib import Path
-from tests.support.economy import drawing, economical
+from tests.support.economy import economical
 economy = ExitStack()
 economy.enter_context(economical(Path({folder!r})))
-economy.enter_context(drawing())
 gc.freeze()
 """
 
