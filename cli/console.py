@@ -190,26 +190,20 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
     return groups
 
 
-@contextmanager
-def progress_bar() -> Iterator["Progress"]:
-    """Draw progress on stderr."""
+def progress_bar() -> "Progress":
+    """Return what draws progress on stderr."""
     from truncate_kit.core.progress import Bars, silent
 
-    yield silent if RUN.quiet else Bars(_above_bars)
+    return silent if RUN.quiet else Bars(_above_bars)
 
 
 @contextmanager
 def watching(out: Path, *, tensorboard: bool) -> Iterator["TrialWatcher"]:
     """Draw and print trials. Raises `MissingExtraError`."""
-    from truncate_kit.core.progress import Bars, TrialWatcher
+    from truncate_kit.core.progress import Bars, TensorboardLog, TrialWatcher
 
-    with contextlib.ExitStack() as stack:
-        beside = None
-        if tensorboard:
-            from truncate_kit.core.progress import TensorboardLog
-
-            beside = stack.enter_context(TensorboardLog(out / "tensorboard"))
-        yield (beside or TrialWatcher()) if RUN.quiet else Bars(_above_bars, beside)
+    with TensorboardLog(out / "tensorboard") if tensorboard else contextlib.nullcontext(TrialWatcher()) as log:
+        yield log if RUN.quiet else Bars(_above_bars, log)
 
 
 def _above_bars(line: str) -> None:

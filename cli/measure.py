@@ -96,7 +96,7 @@ def analyze(
         labelled = splits.split(split)
     if (analyzed := labelled if searched is None else searched) is not None:
         note(f"Analyzed: {analyzed.name}.", seen_among(analyzed, source.name))
-    with workspace.held(), progress_bar() as progress:
+    with workspace.held():
         result = profile(
             encoder,
             None if texts is None else list(iter_texts(texts)),
@@ -104,7 +104,7 @@ def analyze(
             pairs=labelled,
             retrieval=searched,
             settings=replace(settings, blocks=kept, pooling=None if source.pooling is None else encoder.pooling),
-            progress=progress,
+            progress=progress_bar(),
         )
         path = workspace.write(result, workspace.profile)
         workspace.remember(source, data_source, queries=queries)
@@ -170,7 +170,7 @@ def evaluate(
     if isinstance(encoder, OnnxEncoder):
         note(graph_sentence(encoder.file, encoder.report, encoder.device.type) if encoder.report else None)
     stored = suite is not None or bool(tasks)
-    with workspace.held() if stored else nullcontext(), progress_bar() as progress:
+    with workspace.held() if stored else nullcontext():
         run = SuiteRun(
             encoder=encoder,
             model=source.name,
@@ -179,7 +179,7 @@ def evaluate(
             threads=hardware.threads,
             work=workspace.folder / "trials",
             note=note,
-            progress=progress,
+            progress=progress_bar(),
         )
         if tasks:
             report = _mteb(tasks, run, against, max_length, hardware.device)
@@ -264,8 +264,7 @@ def compare(
     load: dict[str, Any] = {"max_length": max_length, "threads": hardware.threads, "device": hardware.device}
     first, second = (load_text_encoder(name, **load) for name in (full, lean))
     note(*note_of_searched(lean, second, searched))
-    with progress_bar() as progress:
-        report = run(first, second, searched, names=(full, lean), top=top, progress=progress)
+    report = run(first, second, searched, names=(full, lean), top=top, progress=progress_bar())
     show(report)
     if any(encoder.heads is not None for encoder in (first, second)):
         say(CODES)
@@ -318,8 +317,8 @@ def bench(
     scored, texts = _scored_on(workspace, named, pairs)
     source = None if pairs.data is None else Source(pairs.data, columns=pairs.columns, scale=pairs.scale)
     data, graphs = (scored, workspace.graphs) if random_weights is None else (None, None)
-    with workspace.held(), progress_bar() as progress:
-        report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress)
+    with workspace.held():
+        report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress_bar())
         path = workspace.write(report, workspace.bench)
         workspace.remember_benched(source)
     show(report, path, figures=path.parent)

@@ -142,7 +142,7 @@ def export(
         model = None
     source = workspace.finished_model(model)
     ours = _inside(workspace, source.name)
-    with workspace.held(), progress_bar() as progress:
+    with workspace.held():
         if not ours:
             _check_replaceable(workspace.lean, source.name)
         place = Path(source.name) if ours else workspace.lean
@@ -154,7 +154,7 @@ def export(
         if precision == "int8" and None in (splits.dev, splits.test):
             splits = workspace.divided(splits)
         dev = splits.dev if precision == "int8" else None
-        work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress}
+        work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress_bar()}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
     show(report, place / report.file)
@@ -218,7 +218,7 @@ def encode(
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     from truncate_kit.export.encode import encode_file, gives_unit_vectors
-    from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
+    from truncate_kit.export.record import graph_sentence, suited_precision
     from truncate_kit.export.runtime import OnnxEncoder
 
     named = workspace.finished_model(model, pooling, max_length)
@@ -229,12 +229,9 @@ def encode(
     encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
     if isinstance(encoder, OnnxEncoder):
         note(graph_sentence(encoder.file, encoder.report, where) if encoder.report else None)
-    elif runtime is None and graphs_in(place):
-        why = "a graph has its pooling and its length inside" if inside else f"{place} has no graph for {where}"
-        note(f"This runs in torch: {why}.")
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
-    with machine.open() as engine, progress_bar() as progress, _readable(file) as source:
-        result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress)
+    with machine.open() as engine, _readable(file) as source:
+        result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress_bar())
     if result.num_cut and encoder.reader is not None:
         of = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
         note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")

@@ -88,8 +88,7 @@ def study(
         check_shared(group, any(prior.texts for prior in plan.priors))
         if group.size > 1:
             RUN.quiet |= not group.leads
-            with progress_bar() as progress:
-                adapt_all(plan, out, device=place, group=group, progress=progress)
+            adapt_all(plan, out, device=place, group=group, progress=progress_bar())
     if not group.leads:  # only adaptations are shared
         return
     with machine.open() as engine, watching(out, tensorboard=tensorboard) as watcher:

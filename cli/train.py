@@ -30,7 +30,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.core.progress import Progress
     from truncate_kit.data.pairs import PairSet, PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.triplets import TripletSet
@@ -65,9 +64,7 @@ class Priors:
         if self.prior_texts is None:
             refuse("--prior-texts", prior_layer=self.prior_layer, prior_epochs=self.prior_epochs)
 
-    def adapt(
-        self, encoder: "Encoder", workspace: Workspace, precision: str, group: "Group", progress: "Progress"
-    ) -> "Encoder":
+    def adapt(self, encoder: "Encoder", workspace: Workspace, precision: str, group: "Group") -> "Encoder":
         """Adapt the encoder to the texts, if any, and note the loss."""
         check_shared(group, self.prior_texts is not None)
         if self.prior_texts is None:
@@ -78,13 +75,12 @@ class Priors:
 
         settings = AdaptationSettings(precision=precision, **without_none(epochs=self.prior_epochs))
         raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"
-        note(f"First the encoder is adapted to {len(raw):,} texts of {self.prior_texts}.")
-        model, result = adapted(encoder, raw, place, settings, layer=self.prior_layer, group=group, progress=progress)
-        head = "the checkpoint's head" if result.head_pretrained else "a new head"
+        how: dict[str, Any] = {"layer": self.prior_layer, "group": group, "progress": progress_bar()}
+        model, result = adapted(encoder, raw, place, settings, **how)
+        before, after = result.losses[0], result.losses[result.best_epoch]
         note(
-            f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "
-            f"{result.losses[0]:.3f} before, {result.losses[result.best_epoch]:.3f} after epoch {result.best_epoch}, "
-            f"on {result.num_held_out:,} held-out texts."
+            f"Adapted at layer {result.layer} to {result.num_texts:,} texts: masked cross entropy on held-out texts "
+            f"{before:.3f} before, {after:.3f} after epoch {result.best_epoch}."
         )
         return model
 
@@ -167,8 +163,7 @@ def finetune(
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
-        anything = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts) != (None,) * 5
-        source = workspace.starting_model(model, pooling, max_length, or_miniature=not anything)
+        source = workspace.starting_model(model, pooling, max_length, or_miniature=pairs.data is None)
         splits, searched, data_source = _labelled(workspace, row, pairs, retrieval, search_metric)
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
@@ -180,9 +175,9 @@ def finetune(
         taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
         prediction = None
         # Both are long: keep other commands from leaving a model here.
-        with workspace.held() if group.leads else nullcontext(), progress_bar() as progress:
+        with workspace.held() if group.leads else nullcontext():
             note(workspace.replaced_by(source.name))
-            encoder = priors.adapt(encoder, workspace, precision, group, progress)
+            encoder = priors.adapt(encoder, workspace, precision, group)
             if group.leads:
                 prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
     if not group.leads:  # only an adaptation is shared
@@ -319,10 +314,9 @@ def distill(
         if layer == "auto" and group.leads:
             aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
             if drop is not None:
-                said = f"So layer {aim} is learned; --layer last learns the last layer."
-                cut = f"`truncate-kit cut {source.name} --layer {drop.last_before}`"
-                bad = f"The vectors of its end are no good aim: cut it first ({cut}), or use `truncate-kit finetune`."
-                note(f"{drop.sentence} {bad if aim is None else said}")
+                learned = f"layer {aim} is learned; --layer last learns the last layer"
+                first = f"cut it first, with truncate-kit cut {source.name} --layer {drop.last_before}, or use finetune"
+                note(f"{drop.sentence} So {first if aim is None else learned}.")
         settings = replace(settings, layer=group.agree(aim))
         note(workspace.replaced_by(source.name, distilled=True))
         raw = RawTexts(
@@ -332,8 +326,8 @@ def distill(
             vocabulary=vocabulary,
         )
         work: dict[str, Any] = {"budget": budget, "settings": settings, "data": held_out, "group": group}
-        with machine.open() as engine, progress_bar() as progress:
-            result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress, **work)
+        with machine.open() as engine:
+            result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress_bar(), **work)
         if not group.leads:
             return
     workspace.remember(source, data_source, queries=None if data_source else pairs.data)
@@ -440,8 +434,7 @@ def contrast(
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)
         note(workspace.replaced_by(source.name))
         work: dict[str, Any] = {"settings": settings, "generator": fills, "group": group}
-        with progress_bar() as progress:
-            result = finetune_contrastive(encoder, rows, splits, out=workspace.folder, progress=progress, **work)
+        result = finetune_contrastive(encoder, rows, splits, out=workspace.folder, progress=progress_bar(), **work)
         if not group.leads:
             return
     workspace.forget_lean()
@@ -515,8 +508,7 @@ def freeze(
     splits, data_source = workspace.data(pairs)
     splits = workspace.divided(splits)
     work: dict[str, Any] = {"settings": settings, "raw": raw, "nli": first}
-    with progress_bar() as progress:
-        report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress, **work)
+    report = finetune_frozen(encoder, splits, out=workspace.folder, progress=progress_bar(), **work)
     workspace.remember(source, data_source)
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the replaced report
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
@@ -566,8 +558,7 @@ def combine(
     scored = workspace.unseen(splits, source.name).evaluation
     with output_folder(workspace.folder, encoder, workspace.combined.name):  # fails before the search
         work: dict[str, Any] = {"settings": settings, "head": trained, "threads": hardware.threads or usable_cores()}
-        with progress_bar() as progress:
-            report = run(encoder, scored, progress=progress, **work)
+        report = run(encoder, scored, progress=progress_bar(), **work)
         report.write(workspace.combination_file)
         workspace.remember(None if workspace.holds(source.name) else source, named)
         show(report, workspace.combination_file, figures=workspace.combination)

@@ -171,7 +171,7 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     code, _, err = run(*command, "--prior-words", words, "--prior-texts", single_file, "--prior-epochs", 1)
     assert code == 0, err
     assert "Adapted at layer 3 to" in err
-    assert "with a new head: masked cross entropy" in err
+    assert "masked cross entropy on held-out texts" in err
     assert "Before each trial: Word similarity: rg65 28 merged" in err
     assert weights.read_bytes() != plain
     code, out, err = run(*command, "--prior-texts", single_file, "--prior-epochs", 1, "--prior-layer", 2)
