@@ -163,7 +163,7 @@ def test_a_file_that_changed_is_known_pair_by_pair(workspace, whole, divided):
 def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
     assert seen_among(divided.test, workspace.lean) is None
     for pairs in (divided.train, divided.dev):
-        assert f"{len(pairs)} of these {len(pairs)} pairs" in seen_among(pairs, workspace.lean)
+        assert f"{len(pairs)} of {len(pairs)} pairs" in seen_among(pairs, workspace.lean)
     noted = seen_by(workspace.lean)
     assert np.isin(pair_keys([*divided.train, *divided.dev]), noted).all()
     assert not np.isin(pair_keys(divided.test), noted).any()
@@ -215,7 +215,7 @@ def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
     for model in (work.lean, work.full):
         for data in (asked, elsewhere, searched):
             number = sum(query in chose for query in data.queries)
-            part = f"trained on or chosen by {number} of these {len(data.queries)} queries"
+            part = f"trained on or chosen by {number} of {len(data.queries)} queries"
             assert part in seen_among(data, model)
             left, said = unseen_queries(data, model)
             assert left.queries == tuple(query for query in data.queries if query not in chose)
@@ -223,5 +223,5 @@ def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
     assert unseen_queries(asked, work.lean, work.full)[0].queries == unseen_queries(asked, work.lean)[0].queries
     assert unseen_queries(asked, "mini-bert") == (asked, None)
     some = with_queries(asked, [place for place, query in enumerate(asked.queries) if query in chose])
-    with pytest.raises(DataError, match="only the others count"):
+    with pytest.raises(DataError, match="trained on or chosen by"):
         unseen_queries(some, work.lean)

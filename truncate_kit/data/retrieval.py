@@ -192,15 +192,11 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
     place = {name: index for index, name in enumerate(documents)}
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
-        problem, hint = "", "Add it to corpus.jsonl or queries.jsonl, or leave out the line."
-        if query not in queries:
-            problem = f"there is no query with the id {query!r}."
-        elif document not in documents:
-            problem = f"there is no document with the id {document!r}."
-        elif judged.setdefault(query, {}).setdefault(place[document], grade) != grade:
-            problem, hint = f"query {query!r} and document {document!r} have two grades.", "Keep one of them."
-        if problem:
+        if query not in queries or document not in documents:
+            problem = f"there is no query {query!r} or no document {document!r}."
+            hint = "Add it to corpus.jsonl or queries.jsonl, or leave out the line."
             raise DataError(f"{path}, line {number}: {problem}", hint=hint)
+        judged.setdefault(query, {})[place[document]] = grade
     answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in judged.items()}
     return {query: grades for query, grades in answers.items() if grades}
 
@@ -228,11 +224,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     texts = dict.fromkeys(chain(answers, read_texts(corpus) if corpus else ()))
     place = {text: index for index, text in enumerate(texts)}
     relevant: dict[str, dict[int, float]] = {}
-    grades: dict[tuple[str, str], bool] = {}
-    for row, (query, text, answer) in enumerate(zip(asked, answers, _answered(table), strict=True)):
-        if grades.setdefault((query, text), answer) != answer:
-            problem = f"query {query[:40]!r} and document {text[:40]!r} have two grades."
-            raise table.problem(row, problem, hint="Keep one of them.")
+    for query, text, answer in zip(asked, answers, _answered(table), strict=True):
         if answer and query != text:
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:

@@ -91,16 +91,17 @@ def _head(keys: bytes) -> bytes:
 # Measuring
 
 
+def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
+    """Return a sentence on what a model has seen, such as "pairs of stsb/en"; empty if nothing."""
+    known, who = int(np.isin(here, seen).sum()), name_without_folders(str(model))
+    part = f"{known:,} of {len(here):,} {what}"
+    return f"{who} was trained on or chosen by {part}: a score on them says little of others." if known else ""
+
+
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
     """Return a sentence for each model that has seen pairs to measure on."""
     here = pair_keys(pairs)
-    counts = {model: int(np.isin(here, keys).sum()) for model, keys in models.items()}
-    return " ".join(
-        f"{name_without_folders(model)} was trained on or chosen by {known:,} of {len(here):,} pairs of "
-        f"{pairs.name} before: the score there may flatter what is made from it."
-        for model, known in counts.items()
-        if known
-    )
+    return " ".join(filter(None, (seen_note(model, here, keys, f"pairs of {pairs.name}") for model, keys in models.items())))
 
 
 def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
@@ -156,10 +157,8 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
     """Return a sentence on the seen pairs or queries, if any."""
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
-    known = int(np.isin(here, seen_by(model)).sum())
-    if known:
-        part = f"{known:,} of these {len(here):,} {kind}"
-        return f"{model} was trained on or chosen by {part}: a score on them says little of others."
+    if note := seen_note(model, here, seen_by(model), f"{kind} of {data.name}"):
+        return note
     origin = read_origin(model) if isinstance(data, PairSet) else None
     if origin is not None and origin.method == "combine" and origin.fingerprint == data.fingerprint():
         return f"The layers of {model} were chosen on a part of these pairs."
@@ -170,14 +169,12 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
     """Drop seen queries and return a sentence on the others. Raises `DataError` if no query is left."""
     from truncate_kit.data.retrieval import with_queries
 
-    notes, kept = list[str](), data
-    for model in models:
-        known = np.isin(query_keys(kept.queries), seen_by(model))
-        if known.any():
-            part = f"{int(known.sum()):,} of {len(known):,} queries of {data.name}"
-            notes.append(f"{model} was trained on or chosen by {part}: only the others count.")
-            if known.all():
-                raise DataError(notes[-1], hint="Name another set as `data`.")
-            left = {query for query, was in zip(kept.queries, known.tolist(), strict=True) if not was}
-            kept = with_queries(data, [place for place, query in enumerate(data.queries) if query in left])
-    return kept, " ".join(notes) or None
+    here, seen = query_keys(data.queries), {model: seen_by(model) for model in models}
+    what = f"queries of {data.name}"
+    notes = " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in seen.items())))
+    if not notes:
+        return data, None
+    fresh = np.flatnonzero(~np.isin(here, merged(*seen.values())))
+    if not len(fresh):
+        raise DataError(notes, hint="Name another set as `data`.")
+    return with_queries(data, fresh.tolist()), f"{notes} Only the others count."

@@ -116,11 +116,7 @@ def encode_distinct(
         vectors = encoder.encode([(prompt or "") + text for text in chunk], **options)
         parts.append(one_row_each(vectors, len(chunk)).float().cpu())
         progress(f"Encoding {len(texts):,} texts", start + len(chunk), len(texts))
-    return check_finite_vectors(torch.cat(parts))
-
-
-def check_finite_vectors(vectors: Tensor) -> Tensor:
-    """Return the vectors. Raises `DataError` on NaN or infinity."""
+    vectors = torch.cat(parts)
     if bad := int((~vectors.isfinite().all(dim=1)).sum()):
         raise DataError(
             f"The model gives vectors that are not numbers for {bad:,} of {len(vectors):,} texts.",

@@ -20,7 +20,6 @@ from truncate_kit.evaluation.graded import MEASURES, measure_of
 from truncate_kit.evaluation.retrieval import encode_prompted
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, settings_of, side_prompt
 
-_BLOCK = 256  # pairs compared at a time
 _BATCH = 256  # texts per call of mteb
 
 
@@ -62,8 +61,8 @@ class MtebEncoder:
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         """Compare the vectors of each row, (n,)."""
-        sides = zip(*(torch.split(torch.as_tensor(side), _BLOCK) for side in (embeddings1, embeddings2)), strict=True)
-        return torch.cat([self._measure(first, second).diagonal() for first, second in sides])
+        sides = zip(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2), strict=True)
+        return torch.cat([self._measure(first[None], second[None])[0] for first, second in sides])
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
@@ -117,8 +116,6 @@ def evaluate_mteb(
             name, (subsets,) = rows[-1].task, rows[-1].size
             if subsets > 1:
                 notes.append(f"{name}: the mean over {subsets} subsets, mostly languages.")
-            if task.superseded_by is not None:
-                notes.append(f"{name}: MTEB recommends {task.superseded_by} instead, for new comparisons.")
     progress("MTEB tasks", len(distinct), len(distinct))
     return report_of("mteb", encoder, model, _measured(), rows, notes)
 

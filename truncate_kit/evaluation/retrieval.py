@@ -27,6 +27,7 @@ from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_pr
 
 Places = NDArray[np.int64]  # (queries, top), best first, −1 if there are no more
 Array = NDArray[np.float64]
+Best = tuple[Tensor, Tensor]  # similarities and places, (queries, ≤ top + 1), best first
 QueryScores = dict[SearchMetric, Array]  # by metric, (queries,)
 Reader = Callable[[Sequence[str]], Tensor]  # states of all layers, (L', n, d)
 TOP = 10
@@ -72,13 +73,11 @@ class SearchVectors:
         unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in sides)
         if unit and form.kept(width) < width:
             form = replace(form, normalize=True)  # as `encode_file` writes them
-        scaled = form.precision in ("int8", "binary")
-        if measure != "cosine" and (scaled or (form.normalize and not unit)):
+        if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
             if measure == "manhattan" or not unit:
-                cause = form.precision if scaled else "`normalize`"
                 raise UsageError(
-                    f"This model compares vectors by {measure} and their length, which {cause} does not keep.",
-                    hint='Use `precision="float32"` or `precision="float16"`.' if scaled else "Use `normalize=False`.",
+                    f"This model compares vectors by {measure}: their length counts, and is not kept here.",
+                    hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
                 )
             measure = "cosine"
         queries, documents = (form.numbers(form.store(side), width) for side in sides)
@@ -118,49 +117,32 @@ def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None
     places = []
     for start in range(0, len(vectors.queries), QUERY_BLOCK):
         queries = vectors.queries[start : start + QUERY_BLOCK]
-        nearest = Nearest(len(queries), top)
+        best = _no_documents(len(queries))
         for first in range(0, len(vectors.documents), DOCUMENT_BLOCK):
             some = vectors.documents[first : first + DOCUMENT_BLOCK]
-            nearest.add(compared(vectors.measure, queries, some), first)
-        places.append(nearest.places)
+            best = _nearest(best, compared(vectors.measure, queries, some), first, top)
+        places.append(best[1])
     return without_own(torch.cat(places), top=top, own=own)
 
 
-class Nearest:
-    """The `top` documents most like each query, and one more, as one may be the query itself."""
-
-    def __init__(self, num_queries: int, top: int) -> None:
-        self._count = top + 1
-        self._scores = torch.empty(num_queries, 0)
-        self.places = torch.empty(num_queries, 0, dtype=torch.long)
-
-    def add(self, scores: Tensor, first: int) -> None:
-        """Add the similarities (q, n) of documents from place `first` on."""
-        values, indices = _top(scores, min(self._count, scores.shape[1]))
-        self._scores, self.places = torch.cat([self._scores, values], 1), torch.cat([self.places, indices + first], 1)
-        self._take(self.places.argsort(dim=1))
-        self._take(self._scores.argsort(dim=1, descending=True, stable=True)[:, : self._count])
-
-    def _take(self, order: Tensor) -> None:
-        self._scores, self.places = self._scores.gather(1, order), self.places.gather(1, order)
+def _no_documents(num_queries: int) -> Best:
+    return torch.empty(num_queries, 0), torch.empty(num_queries, 0, dtype=torch.long)
 
 
-def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest of each row (q, n), best first, and places; of equal ones the earliest.
+def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
+    """Return the `top` documents most like each query, and one more, as one may be the query itself.
 
-    `topk` takes any of these; a full sort is many times slower.
+    Takes the best ones so far, and the similarities (q, n) of documents from place `first` on.
     """
-    values, indices = scores.topk(count, dim=1)
-    equal = scores == values[:, -1:]
-    taken = (values == values[:, -1:]).sum(dim=1)
-    rows = (equal.sum(dim=1) > taken).nonzero()[:, 0]
-    if len(rows):
-        # Counted down: the largest numbers are the earliest places.
-        downwards = torch.arange(scores.shape[1], 0, -1, dtype=torch.int32)
-        earliest = torch.where(equal[rows], downwards, 0).topk(count, dim=1).indices
-        rank = torch.arange(count) - (count - taken[rows, None])  # equal ones stand last
-        indices[rows] = torch.where(rank < 0, indices[rows], earliest.gather(1, rank.clamp(min=0)))
-    return values, indices
+    values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
+    tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
+    if tied.any():  # `topk` takes any of equal ones, a full sort the earliest; it is many times slower
+        indices[tied] = scores[tied].argsort(dim=1, descending=True, stable=True)[:, : values.shape[1]]
+    indices = indices.sort(dim=1).values
+    values = torch.cat([best[0], scores.gather(1, indices)], 1)
+    places = torch.cat([best[1], indices + first], 1)
+    order = values.argsort(dim=1, descending=True, stable=True)[:, : top + 1]
+    return values.gather(1, order), places.gather(1, order)
 
 
 def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Places:
@@ -209,12 +191,12 @@ def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, floa
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
     """Score each layer by cosine at depth `TOP`."""
     queries = read_queries(data.queries)
-    nearest = [Nearest(len(data.queries), TOP) for _ in queries]
+    nearest = [_no_documents(len(data.queries)) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
         documents = read_documents(data.documents[first : first + DOCUMENTS_AT_A_TIME])
         for layer, best in enumerate(nearest):
-            best.add(compared("cosine", queries[layer], documents[layer]), first)
-    places = (without_own(best.places, top=TOP, own=data.own_documents) for best in nearest)
+            nearest[layer] = _nearest(best, compared("cosine", queries[layer], documents[layer]), first, TOP)
+    places = (without_own(places, top=TOP, own=data.own_documents) for _, places in nearest)
     return [score_queries(layer, data.relevance) for layer in places]
 
 

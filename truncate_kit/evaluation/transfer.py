@@ -4,7 +4,6 @@ Layers are chosen inside the training part: ridge regressions rank all subsets, 
 among the finalists. A run takes hours: finished divisions are kept on disk.
 """
 
-import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -20,24 +19,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit, train_test_split
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, ModelError, counted
-from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.errors import DataError, ModelError
+from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
-from truncate_kit.data.seen import seen_by, text_keys
+from truncate_kit.data.seen import seen_by, seen_note, text_keys
 from truncate_kit.data.suites import LabelledSet, find_transfer
 from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, means_of, report_of
-from truncate_kit.evaluation.graded import check_finite_vectors, encode_distinct
+from truncate_kit.evaluation.graded import encode_distinct
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.store import RunStore, in_order, sha256_of, weight_parts
-from truncate_kit.models.truncation import iter_states, layer_states
+from truncate_kit.models.truncation import layer_states
 
 Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
@@ -135,16 +134,17 @@ def prepare_task(
     Raises `ModelError` unless the encoder gives one vector per text.
     """
     labels = np.asarray(data.labels)
-    rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows, settings.seed)
+    rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows or len(data), settings.seed)
     sides = [[side[row] for row in rows] for side in (data.first, data.second) if side is not None]
     texts = list(dict.fromkeys(text for side in sides for text in side))
     place = {text: index for index, text in enumerate(texts)}
-    vectors, states = text_features(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
+    vectors = encode_distinct(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
+    states = layer_states(encoder, texts) if isinstance(encoder, Encoder) else None
     first, *others = (torch.tensor([place[text] for text in side]) for side in sides)
     second, cls, activation = others[0] if others else None, None, None
     if pooler is not None and states is not None and isinstance(encoder, Encoder):
         with torch.inference_mode():
-            cls = _features(pooler.cpu()(first_tokens(encoder, texts)), first, second)
+            cls = _features(pooler.cpu()(layer_states(encoder, texts, pooling="cls")[-1]), first, second)
             if settings.head:
                 # W · mean + b is the mean of W · state + b.
                 activation, states = pooler.activation, pooler.linear(states)
@@ -184,33 +184,25 @@ def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settin
         return list(pool.map(accuracy, fits))
 
 
-def divisions(labels: Labels, number: int, share: float, seed: int) -> list[tuple[Rows, Rows]]:
-    """Return random divisions into rows to fit and to hold out, by class if classes are large enough."""
-    held_out = ceil(share * len(labels))
-    kind = StratifiedShuffleSplit if by_class(labels, held_out) else ShuffleSplit
-    division: Any = kind(number, test_size=held_out, random_state=seed)
+def divisions(labels: Labels, number: int, held_out: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """Return random divisions into rows to fit and `held_out` others, by class if classes are large enough."""
+    counts = np.unique(labels, return_counts=True)[1]
+    by_class = counts.min() >= 2 and len(counts) <= held_out <= len(labels) - len(counts)
+    division: Any = (StratifiedShuffleSplit if by_class else ShuffleSplit)(
+        number, test_size=held_out, train_size=len(labels) - held_out, random_state=seed
+    )
     return list(division.split(labels, labels))
 
 
-def by_class(labels: Labels, part: int) -> bool:
-    """Return whether `part` of the rows, and the rest, can hold each class in its share."""
-    counts = np.unique(labels, return_counts=True)[1]
-    return bool(counts.min() >= 2 and len(counts) <= part <= len(labels) - len(counts))
-
-
-def drawn_rows(rows: Rows, labels: Labels, count: int | None, seed: int) -> Rows:
+def drawn_rows(rows: Rows, labels: Labels, count: int, seed: int) -> Rows:
     """Draw `count` of the rows, by class if classes are large enough."""
-    if count is None or count >= len(rows):
-        return rows
-    stratify = labels[rows] if by_class(labels[rows], count) else None
-    kept: Rows = train_test_split(rows, train_size=count, stratify=stratify, random_state=seed)[0]
-    return kept
+    return rows if count >= len(rows) else rows[divisions(labels[rows], 1, len(rows) - count, seed)[0][0]]
 
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
     """Choose the subset with the best mean accuracy over divisions."""
     subsets, labels = task.subsets(settings), task.labels
-    folds = divisions(labels[rows], settings.inner_splits, settings.inner_share, seed)
+    folds = divisions(labels[rows], settings.inner_splits, ceil(settings.inner_share * len(rows)), seed)
     assert task.small is not None
     if task.second is None and task.activation is None:
         ranked = ridge_accuracies(task.small[:, task.first[rows]], labels[rows], folds, subsets)
@@ -283,11 +275,8 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
     sets, seen = find_transfer(run.data), seen_by(run.model)
     for data in sets:
         keys = text_keys(zip(data.first, data.second or (), strict=False))
-        if known := int(np.isin(keys, seen).sum()):
-            run.note(
-                f"{run.model} was trained on or chosen by {known:,} of the {counted(len(data), 'row')} of {data.name}: "
-                "accuracy there says little of other rows."
-            )
+        if note := seen_note(run.model, keys, seen, f"rows of {data.name}"):
+            run.note(note)
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
     return score_transfer(
@@ -327,7 +316,7 @@ def score_transfer(
         DataError: A set has one class alone, every share leaves too few rows, or vectors are not finite.
         FileProblemError: The folder cannot be written, or another process works there.
     """
-    progress, settings, begin = reporter(progress), settings or TransferSettings(), time.perf_counter()
+    progress, settings = reporter(progress), settings or TransferSettings()
     for data in sets:
         if len(data.classes) < 2:
             raise DataError(f"{data.name} has one class alone.", hint="Give a set with at least two classes.")
@@ -346,17 +335,11 @@ def score_transfer(
         store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": data.name})
         with store.open() if store else nullcontext():
             rows += _score(data, task, settings, store, progress)
-        texts = torch.stack([task.first, task.first if task.second is None else task.second], 1)
-        if (repeated := len(texts) - len(np.unique(texts, axis=0))) * 100 >= len(texts):
-            notes.append(f"{data.name}: {repeated:,} of {len(texts):,} rows repeat a text.")
     if subsets:
         number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
         notes.append(f"Layers were chosen inside the training part, among {number}.")
-    if settings.head:
-        notes.append("Means of layers go through the model's trained pooler.")
     if settings.max_rows is not None:
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
-    notes.append(f"Took {time.perf_counter() - begin:.0f} s.")
     how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
     last = {row.task: row for row in rows if row.size}  # of the largest scored share
     report = report_of("transfer", encoder, model, how, [*last.values()], notes)
@@ -375,7 +358,7 @@ def _score(
     data: LabelledSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
 ) -> list[Score]:
     labels, curve, done = task.labels, list[Score](), 0
-    parts = divisions(labels, settings.splits, settings.test_share, settings.seed)
+    parts = divisions(labels, settings.splits, ceil(settings.test_share * len(labels)), settings.seed)
     shares = settings.train_rows(len(data))
     wanted = len(parts) * sum(number >= FEWEST_ROWS for number in shares.values())
     classes = {"most frequent": 100 * float(np.bincount(labels).max() / len(labels)), "classes": len(data.classes)}
@@ -421,31 +404,3 @@ def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, se
         labels = {"layers": " ".join(map(str, chosen))}
     shares = accuracies([(values, *places) for values in features.values()], task.labels, settings)
     return {"labels": labels, "values": {kind: 100 * share for kind, share in zip(features, shares, strict=True)}}
-
-
-def text_features(
-    encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent
-) -> tuple[Tensor, Tensor | None]:
-    """Return the vectors (n, out) and, for an `Encoder`, the states of all layers (L', n, d), in one pass if possible.
-
-    Raises `DataError`.
-    """
-    if not isinstance(encoder, Encoder):
-        return encode_distinct(encoder, texts, progress), None
-    states = layer_states(encoder, texts, progress=progress)
-    other_heads = encoder.heads is not None and encoder.heads.raw
-    if encoder.pools_over_layers or encoder.pooling == "concat" or other_heads:
-        return encode_distinct(encoder, texts, progress), states
-    with torch.inference_mode():
-        vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
-        for module in encoder.tail:
-            vectors = module(vectors.to(encoder.device)).cpu()
-    return check_finite_vectors(vectors.clone()), states
-
-
-def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
-    """Return the states (n, d) of the first token in the last layer."""
-    states = torch.empty(len(texts), encoder.width, dtype=torch.float32)
-    for places, pooled, _, _ in iter_states(encoder, texts, pooling="cls"):
-        states[places] = pooled[-1]
-    return states
