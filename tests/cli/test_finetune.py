@@ -232,7 +232,7 @@ def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder,
     assert (found["metric"], found["training"]["objective"]) == ("MRR@10 of half the queries", "search")
     code, _, err = run("evaluate", "exported/lean", "--data", folder)
     assert code == 0, err
-    assert "trained on or chosen by 36 of these 48 queries" in " ".join(err.split())
+    assert "trained on or chosen by 36 of 48 queries" in " ".join(err.split())
     write_page(tmp_path / "exported")
     page = (tmp_path / "exported/report.html").read_text()
     assert "search/test" in page

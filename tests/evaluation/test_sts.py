@@ -12,7 +12,6 @@ from truncate_kit.data.seen import text_keys
 from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.graded import score_sts
-from truncate_kit.evaluation.transfer import text_features
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
 # pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
@@ -94,14 +93,6 @@ def test_no_sets_and_empty_ones_are_refused_in_words():
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
 SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_vectors_for_classifiers_are_the_codes(tiny_folder, name):
-    encoder = with_heads(tiny_folder(name))
-    vectors, states = text_features(encoder, FIRST)
-    torch.testing.assert_close(vectors, encoder.vectors(FIRST), atol=1e-6, rtol=1e-5)
-    assert states.shape == (4, 5, 16)
 
 
 def test_similarity_is_the_score_of_the_heads(tiny_folder):

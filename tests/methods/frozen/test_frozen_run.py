@@ -18,7 +18,6 @@ from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.seen import pair_keys, seen_by
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.evaluation.transfer import text_features
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.frozen.run import finetune_frozen, nli_scores
@@ -129,7 +128,7 @@ def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_train
     model = load_encoder(tmp_path / "frozen")
     assert (model.heads.raw, len(model.heads.networks.layers)) == (not final_norm, 2)
     assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
-    vectors, _ = text_features(model, DATA.test.texts())
+    vectors = model.vectors(DATA.test.texts())
     torch.testing.assert_close(vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
     if not final_norm:
         export_onnx(model, tmp_path / "frozen")
