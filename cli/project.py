@@ -79,7 +79,7 @@ def study(
     from truncate_kit.methods.study.plan import read_study
     from truncate_kit.methods.study.running import adapt_all, run_study
     from truncate_kit.report.study import PAGE, SCORES
-    from truncate_kit.training.distributed import joined
+    from truncate_kit.training.loop import joined
 
     from .train import check_shared
 

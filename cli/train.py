@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from truncate_kit.methods.priors import WordPrior
     from truncate_kit.methods.tmft.settings import SweepSettings
     from truncate_kit.models.encoder import Encoder
-    from truncate_kit.training.distributed import Group
+    from truncate_kit.training.loop import Group
     from truncate_kit.training.settings import Objective, TrainingSettings
 
 FREEZE_POOLING = "last"  # as in the FREEZE report
@@ -146,7 +146,7 @@ def finetune(
     from truncate_kit.methods.tmft.trials import kept_encoder
     from truncate_kit.models.truncation import truncate
     from truncate_kit.report.card import add_figure
-    from truncate_kit.training.distributed import joined
+    from truncate_kit.training.loop import joined
     from truncate_kit.training.settings import TrainingSettings, word_training
 
     kept = None if blocks is None else blocks_named(blocks)
@@ -172,7 +172,9 @@ def finetune(
         encoder = full if kept is None else kept_encoder(full, kept)
         check_sweep(encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer), settings)
         priors.word_prior(full, precision)
-        taught = None if teacher is None else _teacher(workspace, teacher, teacher_weight, source, here)
+        taught = None
+        if teacher is not None:
+            taught = workspace.load(Source(teacher, max_length=source.max_length), device=here)
         prediction = None
         # Both are long: keep other commands from leaving a model here.
         with workspace.held() if group.leads else nullcontext():
@@ -196,6 +198,7 @@ def finetune(
                 prior=priors.word_prior(encoder, precision, workspace),
                 full=full if encoder.depth < full.depth else None,
                 teacher=taught,
+                teacher_weight=teacher_weight,
                 words=priors.for_card(encoder.depth, full.depth, kept),
                 blocks=None if kept is None else kept[: encoder.depth],
             ),
@@ -254,12 +257,6 @@ def _labelled(
     return splits, queries, data_source
 
 
-def _teacher(workspace: Workspace, name: str, weight: float, source: Source, device: str | None) -> Any:
-    from truncate_kit.training.tasks import Teacher
-
-    return Teacher(workspace.load(Source(name, max_length=source.max_length), device=device), weight)
-
-
 @command(
     "truncate-kit distill sentence-transformers/all-MiniLM-L6-v2 --texts sentences.txt",
     "truncate-kit distill MODEL --texts sentences.txt --speedup 2 --exclude test.csv",
@@ -301,7 +298,7 @@ def distill(
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
     from truncate_kit.methods.distill.texts import RawTexts
-    from truncate_kit.training.distributed import joined
+    from truncate_kit.training.loop import joined
 
     left_out = {text for path in exclude or () for text in _texts_in(path)}
     with joined(machine.device) as (group, here):
@@ -418,7 +415,7 @@ def contrast(
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.report.chart import write_figures
     from truncate_kit.report.view import view_of
-    from truncate_kit.training.distributed import joined
+    from truncate_kit.training.loop import joined
 
     with joined(hardware.device) as (group, here):
         RUN.quiet |= not group.leads

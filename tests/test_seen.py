@@ -37,7 +37,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.queries import choosing_queries
 from truncate_kit.training.settings import TrainingSettings, word_training
-from truncate_kit.training.tasks import Teacher
 
 PAIRS = make_pairs(30)
 ONCE = TrainingSettings(epochs=1)
@@ -199,7 +198,7 @@ def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path):
     assert known_of(again.lean, *sets) == known_of(again.full, *sets) == number
     words, model = load_pairs(words_folder(tmp_path / "words")), load_encoder(tiny_folder("bert"))
     prior = WordPrior(model, words, replace(word_training(), epochs=1))
-    before = Preparation(teacher=Teacher(load_encoder(source.lean)), prior=prior)
+    before = Preparation(teacher=load_encoder(source.lean), prior=prior)
     learner = trained(tmp_path / "learner", tiny_folder("bert"), second, before=before)
     drawn = split_pairs(words.train, 0, words.shares)
     for folder in (learner.lean, learner.full):

@@ -15,7 +15,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from truncate_kit.methods.priors import HiddenWords, MaskedEvaluator, MaskedHead
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.training.examples import Ids, TextRows
+from truncate_kit.training.examples import Evaluator, Examples, Ids
 
 EVALUATED_TOGETHER = 64
 
@@ -144,25 +144,23 @@ def causal_loss(encoder: Encoder, batch: Batch, reduction: str = "mean") -> Tens
     return nn.functional.cross_entropy(logits.float(), batch["input_ids"][:, 1:][asked], reduction=reduction)
 
 
-class CausalTexts(TextRows):
+class CausalTexts(Examples):
     """Raw texts, each of which is read from its beginning."""
 
-    def texts(self) -> None:
-        """Every id of the vocabulary is a possible next word."""
+    def texts(self) -> Sequence[Ids]:
+        """Keep the whole vocabulary: every id is a possible next word."""
+        return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return `causal_loss` of the texts at the given places."""
         return causal_loss(encoder, encoder.pad(self.ids(batch)))
 
 
-class CausalEvaluator:
+class CausalEvaluator(Evaluator):
     """Minus the cross entropy (nats per token) on held-out texts."""
 
     def __init__(self, ids: list[Ids]) -> None:
         self._ids = ids
-
-    def texts(self) -> None:
-        """Every id of the vocabulary is a possible next word."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:

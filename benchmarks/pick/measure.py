@@ -32,10 +32,9 @@ from truncate_kit.methods.tmft.trials import rank as rank_layers
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layers_held, truncate
-from truncate_kit.training.examples import PairEvaluator
+from truncate_kit.training.examples import LabelledTask, PairEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.tasks import LabelledTask
 
 MEASURED = Path(__file__).parent / "measured.csv"
 RANKINGS = MEASURED.with_name("rankings.csv")

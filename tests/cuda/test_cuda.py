@@ -19,7 +19,7 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.distributed import isolated
+from truncate_kit.training.loop import isolated
 from truncate_kit_cli.app import main
 
 DEVICE = "cuda"

@@ -22,7 +22,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import read_run, write_page
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.tasks import Teacher
 
 ONCE = TrainingSettings(epochs=1)
 TEXTS = [f"{first} {second} {third}" for first in WORDS for second in WORDS for third in WORDS[:3]]
@@ -63,7 +62,7 @@ def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny
     found = finetune(knowing, data, out=tmp_path / "own", settings=settings, training=ONCE)
     assert found.seen_before.startswith(said_of(data))
     assert found.seen_before in (tmp_path / "own/lean/README.md").read_text().replace("\n", " ")
-    teacher = Preparation(teacher=Teacher(knowing, 1.0))
+    teacher = Preparation(teacher=knowing)
     taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, before=teacher)
     assert taught.seen_before == found.seen_before
     assert finetune(plain, data, out=tmp_path / "none", settings=settings, training=ONCE).seen_before == ""

@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.support.distributed import gradients
 from truncate_kit.methods.priors import MaskedTexts, adapted, load_masked_head
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.distributed import Group
+from truncate_kit.training.loop import Group
 from truncate_kit.training.settings import AdaptationSettings
 
 _WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "red", "small", "tree", "blue"]

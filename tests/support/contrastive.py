@@ -15,9 +15,8 @@ from truncate_kit.methods.contrast.model import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.distributed import Group
 from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.loop import Group, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
 TRAINING = TrainingSettings(epochs=2, batch_size=6, learning_rate=1e-3, weight_decay=0.0, warmup=0.0, buckets=False)

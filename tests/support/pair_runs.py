@@ -5,7 +5,7 @@ from typing import Any
 
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import Pairs, cosine_mse
+from truncate_kit.training.examples import Evaluator, Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
@@ -20,9 +20,6 @@ def pair_run(folder: Path | str, **settings: Any) -> TrainingRun:
     return TrainingRun(encoder, examples, _Scores(), TrainingSettings(epochs=1, **settings), seed=0)
 
 
-class _Scores:
-    def texts(self) -> None:
-        return None
-
+class _Scores(Evaluator):
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         return 1.0, None

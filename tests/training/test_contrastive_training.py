@@ -9,9 +9,8 @@ from safetensors.torch import load_file
 from tests.support.contrastive import TRAINING, evaluator, examples, fresh, gradients_and_training
 from tests.support.distributed import assert_same, gradients, in_two_processes, tiny_without_dropout
 from truncate_kit.training import examples as contrastive
-from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.examples import ContrastiveTexts, contrastive_loss
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.loop import ALONE, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
 
@@ -109,7 +108,7 @@ _WORKER = """
 from pathlib import Path
 from safetensors.torch import save_file
 from tests.support.contrastive import gradients_and_training
-from truncate_kit.training.distributed import joined
+from truncate_kit.training.loop import joined
 with joined() as (group, device):
     for chunk in (None, 4):
         found, scores = gradients_and_training({folder!r}, group, chunk)

@@ -15,9 +15,8 @@ from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import TEMPERATURE
-from truncate_kit.training.queries import choosing_queries, read_judged
-from truncate_kit.training.tasks import LabelledTask, Teacher
+from truncate_kit.training.examples import TEMPERATURE, LabelledTask
+from truncate_kit.training.queries import choosing_queries, halves, read_judged
 
 SEARCH = dataclasses.replace(SHORT, objective="search")
 
@@ -117,7 +116,7 @@ def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path,
     encoder = without_dropout(load_encoder(tiny_folder("bert")))
     encoder.settings["similarity_fn_name"] = measure
     data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
-    examples, _, _ = LabelledTask(encoder, data, "search", retrieval=asked).trial(encoder, 0)
+    examples, _, _ = LabelledTask(encoder, data, "search", queries=halves(encoder, asked)).trial(encoder, 0)
     batch = [0, 1, 2, 3, 7, 9, 10, 11]
     rows = [data.train.pairs[place] for place in batch]
     answers = {(pair.first, pair.second) for pair in data.train}
@@ -142,7 +141,7 @@ def test_a_teachers_vectors_are_those_of_its_searches(tiny_folder, tmp_path):
     encoder, teacher = (load_encoder(tiny_folder("bert")) for _ in range(2))
     teacher.settings |= {"prompts": {"query": "the red ", "passage": "not "}}
     data, asked = read_judged(judged_folder(tmp_path / "set", test=48))
-    tasks = [LabelledTask(encoder, data, "search", one, asked) for one in (None, Teacher(teacher, 2.0))]
+    tasks = [LabelledTask(encoder, data, "search", one, 2.0, halves(encoder, asked)) for one in (None, teacher)]
     plain, taught = (task.trial(encoder, 0)[0].loss(encoder.eval(), range(6)) for task in tasks)
     pairs = data.train.pairs[:6]
     own = encoder.vectors([text for pair in pairs for text in (pair.first, pair.second)])

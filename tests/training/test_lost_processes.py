@@ -4,7 +4,7 @@ from tests.support.distributed import in_two_processes
 
 _PROGRAM = """
 from truncate_kit.core.errors import TruncateKitError
-from truncate_kit.training.distributed import joined
+from truncate_kit.training.loop import joined
 
 try:
     with joined("cpu") as (group, _):

@@ -17,10 +17,9 @@ from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator, Pairs
+from truncate_kit.training.examples import ContrastiveTexts, LabelledTask, PairEvaluator, Pairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import OBJECTIVES, Objective, TrainingSettings, described, scaled_learning_rate
-from truncate_kit.training.tasks import LabelledTask
 
 
 def absolute(first, second, target):

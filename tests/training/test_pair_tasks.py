@@ -10,9 +10,8 @@ from tests.support.pairs import labelled_splits
 from tests.support.training import SETTINGS
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.examples import best_threshold, cosine_entropy, f1, pair_logits
+from truncate_kit.training.examples import LabelledTask, best_threshold, cosine_entropy, f1, pair_logits
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.tasks import LabelledTask
 
 
 def test_cross_entropy_has_the_cosine_as_logit():
@@ -96,6 +95,6 @@ def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
     whole.train()
     start().train(checkpoint=tmp_path / "c", stop_after=1)
     rest.train(checkpoint=tmp_path / "c")
-    assert rest.state.scores == whole.state.scores
+    assert rest.scores == whole.scores
     for name, value in whole.best.items():
         assert torch.equal(value, rest.best[name])

@@ -10,7 +10,7 @@ from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.queries import check_queries, choosing_queries, halves, metric_of
+from truncate_kit.training.queries import check_queries, choosing_queries, halves
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -61,7 +61,7 @@ def test_another_metric_chooses(tiny_folder, metric):
     whole = evaluate_retrieval(encoder, data, model="whole")
     mean = sum(count * score for count, score in zip(counts, found, strict=True)) / sum(counts)
     assert mean == pytest.approx(whole.means[SEARCH_METRICS[metric]], abs=1e-3)
-    assert metric_of(by) == {"mrr": "MRR@10", "recall": "recall@10"}[metric] + " of half the queries"
+    assert halves(encoder, by)[0].metric == {"mrr": "MRR@10", "recall": "recall@10"}[metric] + " of half the queries"
     assert by.fingerprint() != data.fingerprint()  # so that trials are chosen anew
 
 

@@ -13,10 +13,9 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training import loop
-from truncate_kit.training.examples import PairEvaluator, Pairs, cosine_mse
+from truncate_kit.training.examples import LabelledTask, PairEvaluator, Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun, bucketed, precision
 from truncate_kit.training.settings import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
-from truncate_kit.training.tasks import LabelledTask, Teacher
 
 
 def graded(encoder, pairs: PairSet) -> Pairs:
@@ -150,8 +149,8 @@ def test_labels_and_a_teacher_together(tiny_folder, pairs):
     data = PairSplits(name="pairs", train=train, dev=dev, test=dev)
     batch = [0, 3, 5]
     losses = []
-    for one in (None, Teacher(teacher, 0.5)):
-        examples, _, _ = LabelledTask(encoder, data, teacher=one).trial(encoder, 0)
+    for one in (None, teacher):
+        examples, _, _ = LabelledTask(encoder, data, teacher=one, teacher_weight=0.5).trial(encoder, 0)
         with torch.no_grad():
             losses.append(float(examples.loss(encoder, batch)))
     chosen = [train.pairs[place] for place in batch]
@@ -165,7 +164,7 @@ def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
     teacher.tail.append(Dense(16, 5, bias=True, activation="Tanh"))
     data = PairSplits(name="pairs", train=pairs[0], dev=pairs[1], test=pairs[1])
     with pytest.raises(UsageError, match="have 5 dimensions, the student's 16"):
-        LabelledTask(encoder, data, teacher=Teacher(teacher))
+        LabelledTask(encoder, data, teacher=teacher)
 
 
 @pytest.mark.parametrize("looks_back", [1, 32])

@@ -22,11 +22,9 @@ from truncate_kit.models.loading import resolve
 from truncate_kit.models.pipeline import quiet_transformers, read_pipeline
 from truncate_kit.models.store import RunStore, run_key, sha256_of, weight_parts
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.examples import Ids, TextRows
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.examples import Evaluator, Examples, Ids, LabelledTask
+from truncate_kit.training.loop import ALONE, Group, TrainingRun, isolated
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings, word_training
-from truncate_kit.training.tasks import LabelledTask
 
 
 class _GivenStates(nn.Module):
@@ -178,7 +176,7 @@ def masked_loss(
     return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
 
 
-class MaskedTexts(TextRows):
+class MaskedTexts(Examples):
     """Raw texts with other tokens hidden each time."""
 
     def __init__(
@@ -197,8 +195,9 @@ class MaskedTexts(TextRows):
         self.head = head
         self._objective = objective
 
-    def texts(self) -> None:
+    def texts(self) -> Sequence[Ids]:
         """Keep the whole vocabulary: any id may replace a hidden token."""
+        return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the loss of this process's share, part by part; maybe 0."""
@@ -214,7 +213,7 @@ class MaskedTexts(TextRows):
         return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
 
 
-class MaskedEvaluator:
+class MaskedEvaluator(Evaluator):
     """Minus the masked cross entropy (nats per token), always with the same tokens hidden.
 
     Raises `DataError` if there is no token to hide.
@@ -230,9 +229,6 @@ class MaskedEvaluator:
                 "No word of the held-out texts can be hidden: all are special or unknown to the tokenizer.",
                 hint="Give texts in a language and script that the model knows.",
             )
-
-    def texts(self) -> None:
-        """Keep the whole vocabulary."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
@@ -307,14 +303,14 @@ def adapt(
     examples = MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group)
     micro_batch, task = MICRO_BATCH * group.size, f"masked words at layer {model.depth}, {_epochs(training)}"
     run = TrainingRun(model, examples, evaluator, training, seed=settings.seed, micro_batch=micro_batch, group=group)
-    state = run.train(checkpoint=checkpoint, progress=reporter(progress), task=task)
+    run.train(checkpoint=checkpoint, progress=reporter(progress), task=task)
     return model, AdaptationResult(
         layer=model.depth,
         num_texts=len(ids) - held,
         num_held_out=held,
         head_pretrained=head.pretrained,
-        losses=(-untrained, *(-score for score in state.scores)),
-        best_epoch=state.best_stage + 1,
+        losses=(-untrained, *(-score for score in run.scores)),
+        best_epoch=run.best_stage + 1,
         processes=group.size,
     )
 

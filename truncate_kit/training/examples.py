@@ -1,58 +1,55 @@
-"""Build a trial's examples (token ids with a loss) and evaluators."""
+"""Build a trial's examples (token ids with a loss) and evaluators from labelled pairs."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from statistics import fmean
-from typing import Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.settings import WEIGHT, Bounds, check_number
 from truncate_kit.core.vectors import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
-from truncate_kit.data.pairs import PairSet, PlacedPairs
-from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of_lengths, pair_similarities
-from truncate_kit.models.encoder import Batch, Encoder, length_batches, original_order
-from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.data.pairs import PairSet, PairSplits, PlacedPairs, splits_for
+from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, measure_of_lengths, pair_similarities
+from truncate_kit.models.encoder import (
+    DOCUMENT_PROMPTS,
+    QUERY_PROMPTS,
+    Batch,
+    Encoder,
+    length_batches,
+    original_order,
+    prompted_ids,
+    side_prompt,
+)
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
+from truncate_kit.training.loop import ALONE, Group
+from truncate_kit.training.settings import find_objective
+
+if TYPE_CHECKING:
+    from truncate_kit.training.queries import RetrievalEvaluator
 
 Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+Sides = tuple[dict[str, Ids], dict[str, Ids]]
 Scores = tuple[float, float | None]  # main score and Pearson, × 100
 TEMPERATURE = 0.05
 # A random batch of 64 is two thirds padding, which doubles a step on the CPU (benchmarks/training).
 ALIKE = 32
 
 
-class Examples(Protocol):
-    """Examples in batches."""
+class Examples:
+    """Rows of texts as token ids, by column, in batches."""
 
-    head: nn.Module | None  # trained beside the encoder
-    separable: bool  # the loss is a mean over examples, computable in parts
-
-    def __len__(self) -> int:
-        """Count the examples."""
-
-    def lengths(self) -> list[int]:
-        """Return the tokens of each example's longest text."""
-
-    def texts(self) -> Sequence[Ids] | None:
-        """Return all token ids; None if others may be used."""
-
-    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of the examples at these places."""
-
-
-class TextRows:
-    """Rows of texts as token ids, by column."""
-
-    head: nn.Module | None = None
-    separable = False
+    head: nn.Module | None = None  # trained beside the encoder
+    separable = False  # the loss is a mean over examples, computable in parts
+    _columns: tuple[list[Ids], ...] = ()
 
     def __init__(self, *columns: list[Ids]) -> None:
         self._columns = columns
@@ -61,16 +58,20 @@ class TextRows:
         return len(self._columns[0])
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each row's longest text."""
+        """Return the tokens of each example's longest text."""
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
-    def texts(self) -> list[Ids] | None:
-        """Return column after column."""
+    def texts(self) -> Sequence[Ids]:
+        """Return all token ids, column after column; none to keep the whole vocabulary."""
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
         """Return these rows' texts, column after column."""
         return [column[place] for column in self._columns for place in batch]
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Return the loss (0-d) of the examples at these places."""
+        raise NotImplementedError
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
@@ -85,7 +86,7 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
     return vectors.float()[original_order(batches)]
 
 
-class Pairs(TextRows):
+class Pairs(Examples):
     """Pairs of texts, encoded in one forward pass per batch.
 
     Args:
@@ -110,10 +111,6 @@ class Pairs(TextRows):
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head
         self._taught: tuple[Tensor, float] | None = None
-
-    def texts(self) -> list[Ids]:
-        """Return first texts, then second texts."""
-        return self.ids(range(len(self)))
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
         """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d) of `texts`."""
@@ -243,7 +240,7 @@ def contrastive_loss(
     return nn.functional.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
 
 
-class ContrastiveTexts(TextRows):
+class ContrastiveTexts(Examples):
     """Rows of texts for the contrastive objectives.
 
     Args:
@@ -297,22 +294,12 @@ def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
-class Evaluator(Protocol):
-    """A held-out set, scored in points; higher is better."""
+class Evaluator:
+    """A held-out set, scored in points; higher is better. Most need only vectors of their texts."""
 
-    def texts(self) -> Sequence[Ids] | None:
-        """Return all token ids, as `Examples`."""
+    _ids: Sequence[Ids] = ()
 
-    def score(self, encoder: Encoder) -> Scores:
-        """Return the main score and any Pearson correlation."""
-
-
-class VectorEvaluator(ABC):
-    """An `Evaluator` that needs only vectors of its texts."""
-
-    _ids: list[Ids]
-
-    def texts(self) -> list[Ids]:
+    def texts(self) -> Sequence[Ids]:
         """Return the token ids of all texts."""
         return self._ids
 
@@ -320,15 +307,14 @@ class VectorEvaluator(ABC):
         """Return the main score and any Pearson correlation."""
         return self.score_of(encoder.encode_ids(self._ids))
 
-    @abstractmethod
     def score_of(self, vectors: Tensor) -> Scores:
         """Score vectors (n, d) of `texts()`."""
+        raise NotImplementedError
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
         """Return the bootstrap 95 % interval, None without labels."""
         return None
 
-    @abstractmethod
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """Return a fixed random sample, to score thousands of encoders.
 
@@ -337,29 +323,25 @@ class VectorEvaluator(ABC):
             number: Of texts, about.
             tokens: Per text, at most.
         """
+        raise NotImplementedError
 
 
-class PairEvaluator(VectorEvaluator):
+class PairEvaluator(Evaluator):
     """Spearman and Pearson on graded pairs."""
 
     ranks = True  # rank correlation, so resamples are scored at once
 
     def __init__(self, encoder: Encoder, pairs: PairSet, *_: object) -> None:
-        self._places = PlacedPairs.of(pairs.pairs)
+        self._pairs, self._places, self._targets = pairs.pairs, PlacedPairs.of(pairs.pairs), pairs.scores()
         self._ids = encoder.token_ids(self._places.texts)
-        self._targets = pairs.scores()
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """Return a sample of fewer pairs."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
-        sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
-        kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
-        at = {place: index for index, place in enumerate(kept)}
-        sample = copy(self)
-        sample._places = PlacedPairs(
-            [self._places.texts[place] for place in kept], *([at[place] for place in side] for side in sides)
-        )
-        sample._ids = [encoder.reader.shortened(self._ids[place], tokens) for place in kept]
+        sample, ids = copy(self), dict(zip(self._places.texts, self._ids, strict=True))
+        sample._pairs = tuple(self._pairs[place] for place in drawn)
+        sample._places = PlacedPairs.of(sample._pairs)
+        sample._ids = [encoder.reader.shortened(ids[text], tokens) for text in sample._places.texts]
         sample._targets = [self._targets[place] for place in drawn]
         return sample
 
@@ -465,3 +447,91 @@ def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
     quality[value == below] = -1.0  # equal scores stay together
     best = int(quality.argmax())
     return float((value[best] + below[best]) / 2)
+
+
+class LabelledTask:
+    """TMFT on labelled pairs.
+
+    Args:
+        full: The full model, which gives the tokenizer.
+        data: With train, dev and test.
+        objective: A row of `OBJECTIVES`.
+        teacher: Its vectors are learned beside the labels.
+        teacher_weight: Of the mean 1 − cosine to the teacher's vectors.
+        queries: Replace the dev and test pairs; see `halves`.
+
+    Raises:
+        UsageError: There is no such objective, or the teacher has another width.
+        DataError: A split is missing or its targets do not suit.
+    """
+
+    def __init__(
+        self,
+        full: Encoder,
+        data: PairSplits,
+        objective: str = "cosine",
+        teacher: Encoder | None = None,
+        teacher_weight: float = 1.0,
+        queries: "tuple[RetrievalEvaluator, RetrievalEvaluator] | None" = None,
+    ) -> None:
+        row = find_objective(objective, "tmft")
+        if len(splits_for(data, seed=0).items()) < 3:
+            hint = "Give a folder with train, dev and test files; complete_splits takes missing ones out of train."
+            raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
+        row.check_targets(data, scored=queries is None)
+        self.metric, self._queries = row.metric if queries is None else queries[0].metric, queries
+        self._full, self.data, self._row, judged = full, data, row, row.data == "judged"
+        self._first, self._second = _sides(data, full, judged=judged)
+        self.num_examples = len(self._splits(0)[0])
+        self._taught: list[dict[str, Tensor]] | None = None
+        if teacher is not None:
+            allowed = Bounds(0, WEIGHT.most, whole=False, above=True)
+            self._weight = check_number("teacher_weight", teacher_weight, allowed)
+            if teacher.vector_width != full.vector_width:
+                raise UsageError(
+                    f"The teacher's vectors have {teacher.vector_width} dimensions, the student's {full.vector_width}.",
+                    hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",
+                )
+            self._taught = [
+                dict(zip(side, teacher.encode_ids(list(side.values())), strict=True))
+                for side in _sides(data, teacher, judged=judged)
+            ]
+
+    def trial(self, encoder: Encoder, seed: int) -> tuple[Pairs, Evaluator, Evaluator]:
+        """Return examples of train, and evaluators on dev and test that share their classifier."""
+        train, dev, test = self._splits(seed)
+        first, second = [self._first[pair.first] for pair in train], [self._second[pair.second] for pair in train]
+        examples: Pairs = builder(self._row.examples)(encoder, first, second, train, seed)
+        if self._taught is not None:
+            firsts, seconds = self._taught
+            wanted = [firsts[pair.first] for pair in train] + [seconds[pair.second] for pair in train]
+            examples.learn_vectors(torch.stack(wanted), self._weight)
+        if self._queries is not None:
+            return examples, *self._queries
+        evaluator = builder(self._row.evaluator)
+        on_dev = evaluator(self._full, dev, examples, None)
+        return examples, on_dev, evaluator(self._full, test, examples, on_dev)
+
+    def test_texts(self, seed: int) -> list[str]:
+        """Return the distinct texts of this seed's test split."""
+        return self._splits(seed)[2].texts()
+
+    def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
+        train, dev, test = (pairs for _, pairs in splits_for(self.data, seed).items())
+        return train, dev, test
+
+
+def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
+    if not judged:
+        both = dict(zip(texts := data.texts(), encoder.token_ids(texts), strict=True))
+        return both, both
+    pairs = [pair for _, split in data.items() for pair in split]
+    queries, documents = ({getattr(pair, side): None for pair in pairs} for side in ("first", "second"))
+    asked = prompted_ids(encoder, list(queries), side_prompt(encoder, QUERY_PROMPTS))
+    searched = prompted_ids(encoder, list(documents), side_prompt(encoder, DOCUMENT_PROMPTS))
+    return dict(zip(queries, asked, strict=True)), dict(zip(documents, searched, strict=True))
+
+
+def scored_as(data: object, encoder: Encoder) -> str:
+    """Return how query vectors are compared: no encoder digest has it."""
+    return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"

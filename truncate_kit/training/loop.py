@@ -1,28 +1,36 @@
-"""Train with AdamW, keep the weights best on dev, resume after a kill."""
+"""Train with AdamW, keep the weights best on dev, resume after a kill.
+
+Several processes can train one model: each embeds its share, all see all vectors.
+"""
 
 import contextlib
-import dataclasses
 import hashlib
+import os
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from truncate_kit.core.errors import DivergedError, FileProblemError
+from truncate_kit.core.errors import DeviceError, DivergedError, FileProblemError, TruncateKitError
 from truncate_kit.core.files import replacing
-from truncate_kit.core.hardware import give_back, is_out_of_memory, say_halved
+from truncate_kit.core.hardware import give_back, is_out_of_memory, say_halved, select_device, without_autocast
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import FORMAT
 from truncate_kit.models.encoder import Encoder
-from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Evaluator, Examples
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.settings import TrainingSettings, rate_at
+
+if TYPE_CHECKING:
+    from truncate_kit.training.examples import Evaluator, Examples
+
+Item = TypeVar("Item")
 
 BUCKET_BATCHES = 24  # sorted by length together: little padding, a fresh mix
 CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
@@ -31,33 +39,84 @@ CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 SEED_STRIDE = 1_000_003  # between processes, so that dropout differs
 
 
-@dataclass(slots=True)
-class Progressed:
-    """A run's state beside weights and optimiser."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The processes of one run; alone, every method returns its argument."""
 
-    scores: list[float] = dataclasses.field(default_factory=list)  # dev scores by stage
-    best_stage: int = -1  # -1 before the first
-    decay: float = 1.0  # AdamW's shrinkage of a row without gradient
-    best_decay: float = 1.0  # at the end of the best stage
-    seconds: float = 0.0  # training and evaluation
+    rank: int = 0  # number of this process
+    size: int = 1  # number of processes
 
     @property
-    def stage(self) -> int:
-        """Count the finished stages."""
-        return len(self.scores)
+    def leads(self) -> bool:
+        """Tell whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """Take every `size`-th item."""
+        return list(items[self.rank :: self.size])
+
+    def gather(self, own: Tensor, total: int) -> Tensor:
+        """Join the shares of all processes: (c, share, d) to (c, total, d)."""
+        if self.size == 1:
+            return own
+        sizes = [len(range(rank, total, self.size)) for rank in range(self.size)]
+        padded = nn.functional.pad(own.detach(), (0, 0, 0, max(sizes) - own.shape[1])).contiguous()
+        shares = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(shares, padded)
+        cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
+        # Each computes the whole loss with gradients of its own share; `sum_gradients` adds up.
+        cut[self.rank] = own
+        return torch.cat(cut, dim=1)
+
+    def sum_gradients(self, module: nn.Module) -> None:
+        """Sum each gradient over the processes, a missing one as 0."""
+        if self.size == 1:
+            return
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                distributed.all_reduce(parameter.grad)
+
+    def agree(self, value: Item) -> Item:
+        """Return the leader's value: clocks and roundings differ, decisions must not."""
+        return self.collect(value)[0]
+
+    def collect(self, value: Item) -> list[Item]:
+        """Return the values of all processes, by rank."""
+        if self.size == 1:
+            return [value]
+        box: list[Any] = [None] * self.size
+        distributed.all_gather_object(box, value)
+        return box
+
+
+ALONE = Group()
+
+PATIENCE = timedelta(days=7)
+"""Longest wait for another process: the leader may compute alone for hours."""
 
 
 class TrainingRun:
-    """One training run, up to the best weights on dev; a stage is an epoch or some steps."""
+    """One training run, up to the best weights on dev; a stage is an epoch or some steps.
+
+    Attributes:
+        scores: Dev scores by stage.
+        best_stage: -1 before the first.
+        decay: AdamW's shrinkage of a row without gradient.
+        best_decay: At the end of the best stage.
+        seconds: Training and evaluation.
+    """
 
     dropout = True
     bucket_batches = BUCKET_BATCHES
+    kept = ("scores", "best_stage", "decay", "best_decay", "seconds")  # in a checkpoint
 
     def __init__(
         self,
         encoder: Encoder,
-        examples: Examples,
-        evaluator: Evaluator,
+        examples: "Examples",
+        evaluator: "Evaluator",
         settings: TrainingSettings,
         *,
         seed: int,
@@ -78,9 +137,9 @@ class TrainingRun:
             group: Processes that share every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
-        texts, held_out, self._expand = examples.texts(), evaluator.texts(), None
-        if settings.compact_vocabulary and texts is not None and held_out is not None:
-            self._expand = compact_vocabulary(encoder, [*texts, *held_out])
+        texts, self._expand = examples.texts(), None
+        if settings.compact_vocabulary and texts:
+            self._expand = compact_vocabulary(encoder, [*texts, *evaluator.texts()])
         self.encoder, self.examples, self.evaluator = encoder, examples, evaluator
         self.settings, self.seed, self.group = settings, seed, group
         self.micro_batch = micro_batch or settings.batch_size
@@ -93,9 +152,15 @@ class TrainingRun:
         # Names do not depend on whether there is a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
-        self.state = Progressed()
+        self.scores: list[float] = []
         self.best: dict[str, Tensor] = {}
+        self.best_stage, self.decay, self.best_decay, self.seconds = -1, 1.0, 1.0, 0.0
         self._cut: tuple[int, list[list[int]]] = (-1, [])  # last epoch and its batches
+
+    @property
+    def stage(self) -> int:
+        """Count the finished stages."""
+        return len(self.scores)
 
     def train(
         self,
@@ -105,8 +170,8 @@ class TrainingRun:
         progress: Progress = silent,
         task: str = "training",
         stage_done: Callable[[int, float, float], None] | None = None,
-    ) -> Progressed:
-        """Train to the end, leaving the encoder with the best weights.
+    ) -> Self:
+        """Train to the end, leaving the encoder with the best weights; return the run.
 
         Args:
             checkpoint: State file, from which a run continues to the same weights; the caller removes it.
@@ -122,12 +187,12 @@ class TrainingRun:
         if checkpoint is not None and checkpoint.exists():
             self.restore(checkpoint)
         stored = time.monotonic()
-        while self.state.stage < min(self.stages, stop_after or self.stages) and not self.is_settled():
+        while self.stage < min(self.stages, stop_after or self.stages) and not self.is_settled():
             loss = self.train_stage(progress, task)
             if stage_done is not None:
-                stage_done(self.state.stage, loss, self.state.scores[-1])
-            done = min(self.state.stage * self.interval, self.total)  # steps
-            ends_epoch = done // self.steps > (self.state.stage - 1) * self.interval // self.steps
+                stage_done(self.stage, loss, self.scores[-1])
+            done = min(self.stage * self.interval, self.total)  # steps
+            ends_epoch = done // self.steps > (self.stage - 1) * self.interval // self.steps
             if checkpoint is not None and (
                 ends_epoch or self.group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS)
             ):
@@ -135,9 +200,9 @@ class TrainingRun:
                 stored = time.monotonic()
         self.trained.load_state_dict(self.best)
         if self._expand is not None:
-            self._expand(self.state.best_decay)
+            self._expand(self.best_decay)
         self.trained.eval()
-        return self.state
+        return self
 
     def is_settled(self) -> bool:
         """Tell whether further stages are useless."""
@@ -146,11 +211,11 @@ class TrainingRun:
     def train_stage(self, progress: Progress, task: str) -> float:
         """Train for one stage, score, keep the best weights; return the mean loss."""
         start = time.perf_counter()
-        state, settings = self.state, self.settings
+        settings = self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once: a GPU need not wait
         norms: list[Tensor] = []
         self.trained.train(self.dropout)
-        first = state.stage * self.interval
+        first = self.stage * self.interval
         steps = range(first, min(first + self.interval, self.total))
         for step in steps:
             epoch, place = divmod(step, self.steps)
@@ -162,7 +227,7 @@ class TrainingRun:
             norms.append(nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm))
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
-            state.decay *= 1 - rate * settings.weight_decay
+            self.decay *= 1 - rate * settings.weight_decay
             progress(task, step + 1, self.total)
             if len(norms) == CHECK_EVERY or step == steps[-1]:
                 finite = torch.isfinite(torch.stack(norms))
@@ -175,11 +240,11 @@ class TrainingRun:
                 norms.clear()
         with precision(self.encoder.device, settings.precision):
             score = self.group.agree(self.evaluator.score(self.encoder)[0])
-        state.scores.append(score)
-        if state.best_stage < 0 or score > state.scores[state.best_stage]:
-            state.best_stage, state.best_decay = state.stage - 1, state.decay
+        self.scores.append(score)
+        if self.best_stage < 0 or score > self.scores[self.best_stage]:
+            self.best_stage, self.best_decay = self.stage - 1, self.decay
             self.best = self._copied()
-        state.seconds += time.perf_counter() - start
+        self.seconds += time.perf_counter() - start
         return float(losses) / len(steps)
 
     def _copied(self) -> dict[str, Tensor]:
@@ -227,8 +292,12 @@ class TrainingRun:
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
         if not self.group.leads:
             return
-        best = None if self.state.best_stage == self.state.stage - 1 else self.best  # same as the weights
-        values: dict[str, Any] = {"state": dataclasses.asdict(self.state), "best": best, "random": random}
+        best = None if self.best_stage == self.stage - 1 else self.best  # same as the weights
+        values: dict[str, Any] = {
+            "state": {name: getattr(self, name) for name in self.kept},
+            "best": best,
+            "random": random,
+        }
         values |= {"weights": self.trained.state_dict(), "optimiser": self.optimiser.state_dict()}
         write_checkpoint(path, values | {"cuda_random": cuda_random})
 
@@ -236,7 +305,8 @@ class TrainingRun:
         """Continue from what `store` wrote."""
         values = read_checkpoint(path, self.encoder.device)
         try:
-            self.state = Progressed(**values["state"])
+            for name in self.kept:
+                setattr(self, name, values["state"][name])
             self.trained.load_state_dict(values["weights"])
             self.best = self._copied() if values["best"] is None else values["best"]
             self.optimiser.load_state_dict(values["optimiser"])
@@ -357,3 +427,57 @@ def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Call
 
     put(full[kept])
     return expand
+
+
+@contextlib.contextmanager
+def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
+    """Join the processes of `torchrun`; yield group and device. Raises `DeviceError`."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE, device
+        return
+    backend = "gloo"
+    if select_device(device).type == "cuda":
+        place = int(os.environ.get("LOCAL_RANK", "0"))
+        if place >= torch.cuda.device_count() > 0:
+            raise DeviceError(
+                f"Process {place} of this machine has no GPU: there are {torch.cuda.device_count()}.",
+                hint=f'Start torchrun with --nproc-per-node {torch.cuda.device_count()}, or use `device="cpu"`.',
+            )
+        device, backend = f"cuda:{place}", "nccl"
+        torch.cuda.set_device(select_device(device))
+    distributed.init_process_group(backend, timeout=PATIENCE)
+    try:
+        yield Group(distributed.get_rank(), size), device
+    except RuntimeError as error:
+        if not _is_lost(error):
+            raise
+        hint = "Look for its error in the output of the others; a process killed by the system leaves no message."
+        raise TruncateKitError("Another process of this run has ended.", hint=hint) from error
+    finally:
+        distributed.destroy_process_group()
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Tell whether another process is gone: gloo's error is plain, NCCL's its own."""
+    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
+
+
+_TURN = threading.RLock()  # reentrant: a study trains a sweep
+if hasattr(os, "register_at_fork"):  # a child has no thread to release it
+    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as in `logging`
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Allow one training at a time: dropout draws from the process's generator.
+
+    Restores generators; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with _TURN, contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(without_autocast())
+        yield

@@ -23,15 +23,16 @@ from truncate_kit.data.retrieval import (
 from truncate_kit.evaluation.graded import measure_of
 from truncate_kit.evaluation.retrieval import SearchVectors, estimated, score_queries, search
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
-from truncate_kit.training.examples import Scores, VectorEvaluator
+from truncate_kit.training.examples import Evaluator, Scores
 
 TOP = 10  # documents that count
 
 
-class RetrievalEvaluator(VectorEvaluator):
+class RetrievalEvaluator(Evaluator):
     """A set's metric, mostly nDCG@10, over queries at these places; `texts()`: queries, then documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
+        self.metric = f"{SEARCH_METRICS[data.metric]} of half the queries"
         self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
         self._own = [own[place] for place in queries]
         self._relevance: list[Any] = [data.relevance[place] for place in queries]
@@ -71,11 +72,6 @@ class RetrievalEvaluator(VectorEvaluator):
         with torch.autocast("cpu", enabled=False):  # compared to the hundredth
             ranked = search(sides, top=TOP, own=self._own)
         return score_queries(ranked, self._relevance)[self._metric]
-
-
-def metric_of(data: RetrievalSet) -> str:
-    """Name the metric by which half of the queries choose."""
-    return f"{SEARCH_METRICS[data.metric]} of half the queries"
 
 
 def check_queries(data: RetrievalSet) -> None:

@@ -18,7 +18,7 @@ from truncate_kit.methods.contrast.model import DifferenceTexts, poolable_encode
 from truncate_kit.methods.contrast.running import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.distributed import Group
+from truncate_kit.training.loop import Group
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]
 

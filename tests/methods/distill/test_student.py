@@ -9,7 +9,8 @@ from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.training.distributed import Group
+from truncate_kit.training.examples import Evaluator
+from truncate_kit.training.loop import Group
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} cat {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
@@ -101,10 +102,7 @@ def test_states_compare_the_tokens_behind_each_kept_block(taught):
 def test_learning_ends_where_scores_stop_growing(taught):
     full, store, vectors = taught
 
-    class Flat:
-        def texts(self):
-            return None
-
+    class Flat(Evaluator):
         def score(self, encoder):
             return 50.0, None
 
@@ -112,5 +110,4 @@ def test_learning_ends_where_scores_stop_growing(taught):
     student = keep(full, (1, 3))
     examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
     run = student_run(student, examples, Flat(), settings)
-    state = run.train()
-    assert state.stage == 11 < run.stages  # ten evaluations without a gain on the first
+    assert run.train().stage == 11 < run.stages  # ten evaluations without a gain on the first

@@ -10,13 +10,13 @@ from tests.support.adapting import TEXTS, gradients_and_adaptation
 from tests.support.distributed import assert_same, in_two_processes, tiny_without_dropout
 from truncate_kit.core.results import read_records
 from truncate_kit.methods.priors import AdaptationResult
-from truncate_kit.training.distributed import ALONE
+from truncate_kit.training.loop import ALONE
 
 _WORKER = """
 from pathlib import Path
 from safetensors.torch import save_file
 from tests.support.adapting import gradients_and_adaptation
-from truncate_kit.training.distributed import joined
+from truncate_kit.training.loop import joined
 out = Path({out!r})
 with joined() as (group, device):
     found, losses = gradients_and_adaptation({folder!r}, out / "adapted", group)

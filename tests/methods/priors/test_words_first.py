@@ -13,9 +13,9 @@ from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
+from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings
-from truncate_kit.training.tasks import LabelledTask
 
 WORDS = PairSplits(name="words", train=make_pairs(80, 3), shares=(0.7, 0.15, 0.15))
 

@@ -12,8 +12,8 @@ from truncate_kit.methods.study.running import run_study
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
+from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import TrainingRun
-from truncate_kit.training.tasks import LabelledTask
 
 STUDY = """
 seeds = 1

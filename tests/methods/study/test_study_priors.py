@@ -16,9 +16,9 @@ from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training import settings as configuration
+from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
-from truncate_kit.training.tasks import LabelledTask
 
 WORD_EPOCHS = 6  # of fifty in the product, and each is stored
 ADAPTATION = "epochs = 1, batch_size = 16, learning_rate = 2e-3"

@@ -20,9 +20,8 @@ from truncate_kit.methods.tmft.result import (
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words, sweep_table
-from truncate_kit.training.examples import best_threshold, f1
+from truncate_kit.training.examples import LabelledTask, best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.training.tasks import LabelledTask
 
 # Scores that depend on layer and seed; how well anything learns is not looked at.
 QUICK = TrainingSettings(epochs=1, batch_size=32, learning_rate=2e-3)

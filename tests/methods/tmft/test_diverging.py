@@ -21,8 +21,8 @@ from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
+from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit.training.tasks import LabelledTask
 from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

@@ -18,7 +18,7 @@ from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of, probe_l
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.training.examples import LabelledTask
 
 LAYERS = (0, 1, 2, 3)
 

@@ -14,8 +14,8 @@ from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import ContrastiveTexts, Ids, PairEvaluator, Scores, encoded
+from truncate_kit.training.loop import ALONE, Group
 from truncate_kit.training.settings import OBJECTIVES
 
 
@@ -207,8 +207,9 @@ class DifferenceTexts(ContrastiveTexts):
         self.discriminator = Discriminator(encoder).to(encoder.device)
         self.head: nn.Module | None = self.discriminator
 
-    def texts(self) -> None:
-        """Return None: any id of the vocabulary may be filled in."""
+    def texts(self) -> Sequence[Ids]:
+        """Keep the whole vocabulary: any id may be filled in."""
+        return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return both losses of the texts at the given places."""

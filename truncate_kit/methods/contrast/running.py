@@ -26,9 +26,8 @@ from truncate_kit.methods.priors import masked_head_digest
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
-from truncate_kit.training.distributed import ALONE, Group, isolated
 from truncate_kit.training.examples import Examples, Ids, PairEvaluator, builder
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.loop import ALONE, Group, TrainingRun, isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 
 StageDone = Callable[[int, float, float], None]
@@ -166,7 +165,7 @@ class _Run:
         on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(encoder, self.dev)
         every = settings.evaluate_every
         run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)
-        state = run.train(
+        run.train(
             checkpoint=self.store.checkpoint(name),
             progress=self.progress,
             stage_done=self.stage_done,
@@ -182,7 +181,7 @@ class _Run:
             seed=seed,
             epochs=training.epochs,
             steps=training.epochs * -(-len(examples) // training.batch_size),
-            **trial_scores(state.scores, dev, test, state.seconds),
+            **trial_scores(run.scores, dev, test, run.seconds),
         )
         if group.leads:
             self.store.write_encoder(name, trial, encoder)

@@ -75,10 +75,9 @@ from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
 from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
-from truncate_kit.training.distributed import ALONE, Group, isolated
-from truncate_kit.training.examples import Ids, PairEvaluator, VectorEvaluator
-from truncate_kit.training.queries import RetrievalEvaluator, check_queries, choosing_queries, halves, metric_of
-from truncate_kit.training.tasks import scored_as
+from truncate_kit.training.examples import Evaluator, Ids, PairEvaluator, scored_as
+from truncate_kit.training.loop import ALONE, Group, isolated
+from truncate_kit.training.queries import RetrievalEvaluator, check_queries, choosing_queries, halves
 
 FEWEST_TESTED = 3  # pairs that have a correlation
 AGREEMENT_PER_POINT = 3.0
@@ -191,7 +190,7 @@ class Distillation:
         self.evaluator, self.queries = judges or (by_agreement, None)
         self.metric, self.full_score = settings.agreement, 100.0
         if judges is not None:
-            self.metric = metric_of(data) if isinstance(data, RetrievalSet) else "Spearman × 100 on dev"
+            self.metric = "Spearman × 100 on dev" if self.queries is None else self.queries.metric
             self.full_score = self.evaluator.score(teacher)[0]
         self.needed: float | None = None
         if budget.within is not None:
@@ -206,7 +205,7 @@ class Distillation:
         usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
         self.searches = store("search", usual)
 
-    def _judges(self, encoder: Encoder) -> tuple[VectorEvaluator, RetrievalEvaluator | None] | None:
+    def _judges(self, encoder: Encoder) -> tuple[Evaluator, RetrievalEvaluator | None] | None:
         """Return what chooses by labels, and the queries that report, for the tokens of `encoder`."""
         if isinstance(self.data, RetrievalSet):
             return halves(encoder, self.data)
@@ -416,7 +415,8 @@ class Distillation:
         held_out = np.concatenate([self.choosing, self.reporting])
         learned = {piece for place in self.learned_from.tolist() for piece in texts.ids(place)}
         all_words = int(self.encoder.backbone.config.vocab_size)
-        ids: dict[int, tuple[list[Ids], list[Ids]]] = {all_words: (evaluator.texts(), report.texts())}  # by vocabulary
+        # By vocabulary.
+        ids: dict[int, tuple[Sequence[Ids], Sequence[Ids]]] = {all_words: (evaluator.texts(), report.texts())}
         with suppress(ModelError):  # no piece can go
             pieces = kept_pieces(self.encoder, learned)
             cut = keep_pieces(self.encoder, pieces)
@@ -475,7 +475,7 @@ class Distillation:
             return known
         self.group.agree((blocks, True))
         student, run = self._taught(blocks, few=True)
-        best, agreement = max(run.state.scores), None
+        best, agreement = max(run.scores), None
         if isinstance(self.evaluator, AgreementEvaluator):
             agreement = self.evaluator.agreement(student if best >= untrained else self._view(blocks))
         row = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
@@ -492,14 +492,14 @@ class Distillation:
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
-        state, best = run.state, max(run.state.scores)
+        best = max(run.scores)
         if not self.by_agreement:  # learning a worse end loses what a cut has
             as_it_came = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
                 student, best = as_it_came, untrained
-        agreement, steps = self.report.agreement(student), min(state.stage * run.interval, run.total)
-        row = LeanModel(blocks=blocks, score=best, scores=tuple(state.scores), agreement=agreement)
-        return self.runs.write_encoder(name, replace(row, steps=steps, seconds=state.seconds), student)
+        agreement, steps = self.report.agreement(student), min(run.stage * run.interval, run.total)
+        row = LeanModel(blocks=blocks, score=best, scores=tuple(run.scores), agreement=agreement)
+        return self.runs.write_encoder(name, replace(row, steps=steps, seconds=run.seconds), student)
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)

@@ -28,14 +28,13 @@ from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, Disti
 from truncate_kit.methods.distill.texts import TextStore, TokenRows
 from truncate_kit.models.encoder import Batch, Encoder
 from truncate_kit.models.store import StoredRows, encoder_digest
-from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Evaluator, Ids, VectorEvaluator
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.examples import Evaluator, Examples, Ids
+from truncate_kit.training.loop import ALONE, Group, TrainingRun
 from truncate_kit.training.queries import RetrievalEvaluator, halves
 from truncate_kit.training.settings import TrainingSettings
 
 
-class AgreementEvaluator(VectorEvaluator):
+class AgreementEvaluator(Evaluator):
     """Score an encoder by its agreement with given vectors (n, d) of held-out texts, without labels.
 
     Raises `DataError` for fewer than 2 · `NEAR` + 1 texts.
@@ -202,13 +201,11 @@ def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
     return torch.from_numpy(np.asarray(vectors[places], dtype=np.float32))
 
 
-class TaughtTexts:
+class TaughtTexts(Examples):
     """Texts with the teacher's vectors (n, out), both read from the disk.
 
     full: the full model and the kept blocks, for `states`.
     """
-
-    head: nn.Module | None = None
 
     def __init__(
         self,
@@ -233,9 +230,6 @@ class TaughtTexts:
     def lengths(self) -> list[int]:
         """Return the tokens of each text."""
         return self._lengths
-
-    def texts(self) -> None:
-        """Keep all rows of the word embeddings."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return 1 − cosine to the teacher's vector, plus the weighted parts for `similarity` and `states`.
@@ -284,7 +278,7 @@ class StudentRun(TrainingRun):
 
     def is_settled(self) -> bool:
         """Tell whether scores no longer grow."""
-        scores = self.state.scores
+        scores = self.scores
         return len(scores) > PATIENCE and max(scores[-PATIENCE:]) <= max(scores[:-PATIENCE])
 
 

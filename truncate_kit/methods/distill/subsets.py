@@ -15,7 +15,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, announce, repor
 from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config
-from truncate_kit.training.examples import Ids, VectorEvaluator
+from truncate_kit.training.examples import Evaluator, Ids
 from truncate_kit.training.loop import precision
 
 LEADING = 4  # of one size, any of which may learn best (benchmarks/lean)
@@ -30,7 +30,7 @@ SAID_SECONDS = 5.0  # a longer search is announced
 
 def search_subsets(
     encoder: Encoder,
-    evaluator: VectorEvaluator,
+    evaluator: Evaluator,
     *,
     blocks: Blocks | None = None,
     beam: int = BEAM,
@@ -127,7 +127,7 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
 
 
 def _scores(
-    evaluator: VectorEvaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
+    evaluator: Evaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
 ) -> dict[Blocks, float]:
     """Score subsets; sorted neighbours share the states of their common beginning."""
     scores: dict[Blocks, float] = {}
@@ -185,9 +185,7 @@ def _largest(values: Tensor, number: int) -> Blocks:
     return tuple(sorted(order[:number]))
 
 
-def plan_search(
-    encoder: Encoder, evaluator: VectorEvaluator, beam: int, progress: Progress
-) -> tuple[VectorEvaluator, int | None]:
+def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:
     """Return what scores the subsets, and the width of the beam, if any; announce a long search.
 
     Texts are shortened, then halved in number, then the beam is, until the search takes at most `SEARCH_SECONDS` and
@@ -223,7 +221,7 @@ def beam_runs(depth: int, beam: int) -> int:
     return depth + sum(number * (size + 1) // 2 for size, number in tried.items())
 
 
-def _seconds(encoder: Encoder, evaluator: VectorEvaluator) -> float:
+def _seconds(encoder: Encoder, evaluator: Evaluator) -> float:
     """Time one block with its score, per padded token of a few texts."""
     few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
     runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]

@@ -18,6 +18,7 @@ from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, Lay
 from truncate_kit.models.pipeline import WEIGHTS_FILE, write_module
 from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
 from truncate_kit.models.truncation import layer_states
+from truncate_kit.training.examples import Evaluator, Examples, Ids
 from truncate_kit.training.loop import TrainingRun
 
 CHUNK = 512  # seconds of work to repeat after a kill
@@ -71,11 +72,8 @@ def take_states(values: Rows, places: Sequence[int] | NDArray[np.int64], device:
     return torch.from_numpy(np.ascontiguousarray(values[np.asarray(places)])).transpose(0, 1).to(device)
 
 
-class StateExamples:
+class StateExamples(Examples, Evaluator):
     """Training examples that are states (n, L, d) instead of texts."""
-
-    head: nn.Module | None = None
-    separable = False  # the variance of a batch is no mean over its parts
 
     def __init__(self, values: Rows, count: int) -> None:
         self.values, self._count = values, count
@@ -87,8 +85,9 @@ class StateExamples:
         """Return the same length for all."""
         return [1] * self._count
 
-    def texts(self) -> None:
+    def texts(self) -> Sequence[Ids]:
         """Return no token ids."""
+        return ()
 
 
 class BlockAutoencoders(nn.Module):

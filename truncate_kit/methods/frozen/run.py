@@ -44,8 +44,7 @@ from truncate_kit.models.encoder import Encoder, LayerHeads
 from truncate_kit.models.pipeline import read_layer_heads, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
-from truncate_kit.training.distributed import isolated
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.loop import TrainingRun, isolated
 from truncate_kit.training.settings import check_diverged, trial_scores
 
 MODEL_FOLDER = "frozen"

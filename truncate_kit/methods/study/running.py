@@ -37,10 +37,10 @@ from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_n
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
-from truncate_kit.training.distributed import ALONE, Group, isolated
+from truncate_kit.training.examples import LabelledTask
+from truncate_kit.training.loop import ALONE, Group, isolated
 from truncate_kit.training.queries import read_judged
 from truncate_kit.training.settings import trial_name, word_training
-from truncate_kit.training.tasks import LabelledTask
 
 RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
 CKA_SEED = 0  # of compared models, one per layer as in the TMFT paper

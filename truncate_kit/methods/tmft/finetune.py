@@ -22,9 +22,8 @@ from truncate_kit.methods.tmft.trials import TrialRunner, layers_named, layers_t
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
-from truncate_kit.training.distributed import isolated
+from truncate_kit.training.loop import isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
-from truncate_kit.training.tasks import Teacher
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.drop import DropPrediction
@@ -40,7 +39,8 @@ class Preparation:
 
     prior: "WordPrior | None" = None
     full: Encoder | None = None  # the uncut model, if the encoder was cut before
-    teacher: Teacher | None = None
+    teacher: Encoder | None = None  # its vectors are learned beside the labels
+    teacher_weight: float = 1.0
     words: str = ""  # for model cards
     blocks: tuple[int, ...] | None = None  # kept blocks of `full`, if not the first ones
 
@@ -86,7 +86,7 @@ def finetune(
     settings, training, before = settings or SweepSettings(), training or TrainingSettings(), before or Preparation()
     watcher, folder = watcher_of(progress), local_path(out)
     sweep = _Sweep(encoder, data, folder, settings, training, before, retrieval, watcher, engine)
-    teachers = [] if before.teacher is None else [before.teacher.encoder]
+    teachers = [] if before.teacher is None else [before.teacher]
     with output_folder(folder, encoder, "lean", "full", teachers=teachers), ExitStack() as stores:
         for store in dict.fromkeys([sweep.runner.store, sweep.full.store]):
             stores.enter_context(store.open())
@@ -159,6 +159,7 @@ class _Sweep:
                 folder / "trials",
                 before.prior,
                 teacher=before.teacher,
+                teacher_weight=before.teacher_weight,
                 retrieval=retrieval,
                 watcher=watcher,
                 engine=engine,
@@ -227,8 +228,8 @@ class _Sweep:
     def _data_fields(self) -> dict[str, str]:
         seen, learned, teacher = {self.runner.full.name: self.runner.full.seen}, self.before.words, self.before.teacher
         if teacher is not None:
-            seen |= {teacher.encoder.name: teacher.encoder.seen}
-            beside = f"Beside the labels: the vectors of {teacher.encoder.name}, weight {teacher.weight:g}."
+            seen |= {teacher.name: teacher.seen}
+            beside = f"Beside the labels: the vectors of {teacher.name}, weight {self.before.teacher_weight:g}."
             learned = f"{learned} {beside}".lstrip()
         fields = {"data": self.data.name, "data_fingerprint": self.whole.fingerprint(), "before": learned}
         if self.retrieval is None:
@@ -277,7 +278,7 @@ class _Sweep:
             queries += self.choosing
             if result.training.row.data == "judged":
                 queries += {pair.first for pair in self.data.train or ()}
-        beside = [query_keys(queries), NO_KEYS if teacher is None else teacher.encoder.seen]
+        beside = [query_keys(queries), NO_KEYS if teacher is None else teacher.seen]
         for runner, trial, name in ((self.runner, best, "lean"), (self.full, strongest, "full")):
             saved = runner.store.encoder(trial.name, runner.full.device)
             saved.name = runner.full.name

@@ -22,10 +22,9 @@ from truncate_kit.methods.tmft.settings import parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
-from truncate_kit.training.examples import Ids, PairEvaluator, Pairs, VectorEvaluator
+from truncate_kit.training.examples import Evaluator, Examples, Ids, LabelledTask, PairEvaluator, Pairs, scored_as
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
-from truncate_kit.training.tasks import LabelledTask, Teacher, scored_as
 
 if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
@@ -61,10 +60,10 @@ def exit_vectors_of(
     return torch.cat(parts, dim=1)[:, original_order(batches)]
 
 
-class MultiExit:
+class MultiExit(Examples, Evaluator):
     """Examples and evaluator of several exits at once: the same pairs for each, with a head of its own."""
 
-    def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, VectorEvaluator]) -> None:
+    def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, Evaluator]) -> None:
         self._exits, self._held_out, self._any = exits, held_out, next(iter(exits.values()))
         self.separable = self._any.separable
         heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
@@ -102,7 +101,7 @@ class MultiExit:
 def probe_layers(
     encoder: Encoder,
     exits: Mapping[int, Pairs],
-    held_out: Mapping[int, VectorEvaluator],
+    held_out: Mapping[int, Evaluator],
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
@@ -148,19 +147,11 @@ def rank(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the dev score of each layer, in points.
-
-    Raises `UsageError` for a task without pairs.
-    """
+    """Return the dev score of each layer, in points."""
     encoder = full if name == "probe" else truncate(full, max(layers))
-    examples, dev = dict[int, Pairs](), dict[int, VectorEvaluator]()
+    examples, dev = dict[int, Pairs](), dict[int, Evaluator]()
     for layer in layers:  # each has its own head
         pairs, evaluator, _ = task.trial(encoder, seed)
-        if not isinstance(pairs, Pairs):
-            raise UsageError(
-                f"The strategy {name} ranks layers by labelled pairs, which this objective does not have.",
-                hint='Use `strategy="guided"`.',
-            )
         examples[layer], dev[layer] = pairs, evaluator
     if name == "probe":
         return probe_layers(encoder, examples, dev, seed, progress)
@@ -430,7 +421,8 @@ def trial_runner(
     folder: Path,
     prior: "WordPrior | None" = None,
     *,
-    teacher: Teacher | None = None,
+    teacher: Encoder | None = None,
+    teacher_weight: float = 1.0,
     retrieval: "RetrievalSet | None" = None,
     **options: Any,
 ) -> TrialRunner:
@@ -439,13 +431,17 @@ def trial_runner(
     Training pairs with texts of `retrieval`, or judged ones with its queries, are left out. `options` are of
     `TrialRunner`.
     """
+    queries = None
     if retrieval is not None:
+        from truncate_kit.training.queries import halves
+
+        queries = halves(full, retrieval)
         # Documents serve many queries: of judged pairs only queries are left out.
         data = data.without_texts(retrieval.asked if training.row.data == "judged" else retrieval.held_out)
-    task = LabelledTask(full, data, training.objective, teacher, retrieval)
+    task = LabelledTask(full, data, training.objective, teacher, teacher_weight, queries)
     parts = [training.settled(full.width).to_json(), data.fingerprint(), "LabelledTask"]
     parts += [] if prior is None else [prior.fingerprint()]
-    parts += [] if teacher is None else [encoder_digest(teacher.encoder), str(teacher.weight)]
+    parts += [] if teacher is None else [encoder_digest(teacher), str(teacher_weight)]
     parts += [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, full)]
     described = {"model": full.name, "data": data.name, "training": training.to_dict()}
     return TrialRunner(full, task, training, RunStore(folder, run_key(full, *parts), described), prior, **options)
