@@ -39,7 +39,7 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
 from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import ALONE, Group, isolated
-from truncate_kit.training.queries import read_judged
+from truncate_kit.training.queries import halves, read_judged
 from truncate_kit.training.settings import trial_name, word_training
 
 RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
@@ -144,7 +144,8 @@ def check_study(study: Study, device: str | None = None) -> Published:
         encoder = load_model(model, device)
         for task in study.tasks if model is study.models[0] else ():
             data, searched = task_data(task)
-            LabelledTask(encoder, data, task.objective, retrieval=searched)
+            queries = None if searched is None else halves(encoder, searched)
+            LabelledTask(encoder, data, task.objective, queries=queries)
         for prior in study.priors:
             if study.tasks_of(model, prior):
                 cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
