@@ -394,22 +394,16 @@ class Workspace(Places):
     ) -> "Encoder | OnnxEncoder":
         """Load the model in torch or as a graph."""
         from truncate_kit.export.runtime import load_text_encoder
-        from truncate_kit.models.encoder import Encoder
-        from truncate_kit.models.loading import dropped_head
 
         own = {"pooling": source.pooling, "precision": graph, "device": device}
-        encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
-        if isinstance(encoder, Encoder):
-            note(dropped_head(encoder))
-        return encoder
+        return load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
 
     def load(self, source: Source, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """Load the encoder."""
         from truncate_kit.core.hardware import check_precision
-        from truncate_kit.models.loading import dropped_head, load_encoder
+        from truncate_kit.models.loading import load_encoder
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
-        note(dropped_head(encoder))
         check_precision(precision, encoder.device)
         return encoder
 

@@ -548,7 +548,7 @@ def combine(
     choose = workspace.finished_model if lean_is_there else workspace.starting_model
     source = choose(model, pooling, max_length)
     encoder = workspace.load(source, device=hardware.device)
-    trained = find_pooler_head(source.name, required=settings.head)  # without --head a baseline alone
+    trained = find_pooler_head(source.name)  # without --head a baseline alone
     splits, named = workspace.data(pairs)
     if split is not None:
         splits = PairSplits(name=splits.name, test=splits.split(split), notes=splits.notes)

@@ -55,7 +55,7 @@ def asked_model(model: str, options: argparse.Namespace) -> tuple[Encoder, Dense
     name, folder = named_model(model)
     encoder = load_encoder(folder, pooling=options.pooling)
     encoder.name = name
-    head = find_pooler_head(folder, required=options.head)
+    head = find_pooler_head(folder)
     how = ("head" if options.head else options.over) + (f"_{options.up_to}" if options.up_to else "")
     return encoder, head, f"{name}_{encoder.pooling}_{how}"
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,18 +29,6 @@ def workspace(tiny_folder, tmp_path, monkeypatch) -> Path:
     export_onnx(encoder, lean)
     (tmp_path / "texts.txt").write_text("a cat\nthe dog\na small red tree\n")
     return tmp_path
-
-
-def test_a_model_that_was_made_to_classify_is_said_to_be_read_without_its_head(workspace, tiny_folder, capsys):
-    folder = shutil.copytree(tiny_folder("bert"), workspace / "cross")
-    (workspace / "pairs.csv").write_text(PAIRS)
-    config = json.loads((folder / "config.json").read_text())
-    for made_as, said in (("BertForSequenceClassification", True), ("BertForMaskedLM", False)):
-        (folder / "config.json").write_text(json.dumps(config | {"architectures": [made_as]}))
-        for command in (("encode", "texts.txt", "--model", folder), ("evaluate", folder, "--data", "pairs.csv")):
-            code, _, err = run(capsys, *command)
-            assert code == 0
-            assert (f"{folder} was made to classify texts ({made_as}): its head" in " ".join(err.split())) == said
 
 
 def test_a_file_of_texts_becomes_vectors(workspace, capsys):

@@ -104,9 +104,9 @@ CHANGES = {
     "other layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(2, 3))),
     "mean over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), over="mean")),
     "first tokens": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), tokens="cls")),
-    "unit length": _set(tail=nn.ModuleList([Normalize()])),
+    "unit length": _set(tail=nn.Sequential(Normalize())),
     "dense": lambda encoder: setattr(encoder, "tail", _tail()),
-    "norm": _set(tail=nn.ModuleList([nn.LayerNorm(16)])),
+    "norm": _set(tail=nn.Sequential(nn.LayerNorm(16))),
     "heads": _set(heads=make_heads()),
     "other codes": _set(heads=make_heads(codes=(3, 5, 3))),
     "truncation side": _truncate_left,
@@ -141,7 +141,7 @@ def _seeded(kind, *arguments, **options):
 
 def _tail(**options):
     settings = {"bias": True, "activation": "Tanh"} | options
-    return nn.ModuleList([_seeded(Dense, 16, 8, **settings), nn.LayerNorm(8), Normalize()])
+    return nn.Sequential(_seeded(Dense, 16, 8, **settings), nn.LayerNorm(8), Normalize())
 
 
 POOLERS = [

@@ -284,7 +284,7 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
         sets,
         model=run.model,
         settings=settings,
-        pooler=find_pooler_head(run.model, required=settings.head) if isinstance(run.encoder, Encoder) else None,
+        pooler=find_pooler_head(run.model) if isinstance(run.encoder, Encoder) else None,
         work=run.work,
         progress=run.progress,
     )

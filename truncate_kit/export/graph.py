@@ -64,7 +64,7 @@ def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
     if normalize:
         tail.append(Normalize())
     changed = copy.copy(encoder)
-    changed._modules = {**encoder._modules, "tail": nn.ModuleList(tail)}
+    changed._modules = {**encoder._modules, "tail": nn.Sequential(*tail)}
     return changed
 
 

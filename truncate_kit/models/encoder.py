@@ -30,7 +30,7 @@ Batch = dict[str, Tensor]
 class TextReader:
     """A tokenizer and what a model does to texts first."""
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any  # a PreTrainedTokenizerBase, or None for random weights, which take ids only
     max_length: int  # tokens, special ones included
     lower_case: bool = False
     settings: dict[str, Any] = field(default_factory=dict)  # of sentence-transformers, with the prompts
@@ -38,7 +38,7 @@ class TextReader:
     @property
     def padding_id(self) -> int:
         """Return the id that fills up shorter texts."""
-        return int(cast(int, self.tokenizer.pad_token_id) or 0)
+        return 0 if self.tokenizer is None else int(self.tokenizer.pad_token_id or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """Return the ids of each text, cut at `max_length`, not padded.
@@ -51,10 +51,9 @@ class TextReader:
         texts = [(self._default_prompt if prompt else "") + text for text in texts]
         if self.lower_case:
             texts = [text.lower() for text in texts]
-        encoded = self.tokenizer(
-            texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
-        )
-        return cast("list[list[int]]", encoded["input_ids"])
+        how: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
+        ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **how)["input_ids"]
+        return ids
 
     @property
     def _default_prompt(self) -> str:
@@ -172,10 +171,13 @@ class LayerHeads(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.width, self.blocks, self.networks = width, blocks, networks
+        self.width, self.blocks, self.networks, self.raw = width, blocks, networks, raw
         self.kind: ScoreKind = known_name("score", kind, get_args(ScoreKind))
-        self.hidden, self.raw = hidden, raw
         self.runs = networks.runs if networks is not None else [(width, blocks)]
+        self.out_features = sum(code * count for code, count in self.runs)
+        self.settings: dict[str, Any] = {"width": width, "blocks": blocks, "kind": kind, "hidden": hidden, "raw": raw}
+        self.settings["code_widths"] = None if networks is None else networks.code_widths
+        self.settings["depth"] = None if networks is None else len(networks.layers)
         # Not negative: the first score falls with every distance.
         self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
         self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
@@ -188,24 +190,6 @@ class LayerHeads(nn.Module):
     def device(self) -> torch.device:
         """Return the device of the weights."""
         return self.weight.device
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the values of its config.json."""
-        return {
-            "width": self.width,
-            "blocks": self.blocks,
-            "code_widths": None if self.networks is None else self.networks.code_widths,
-            "depth": 1 if self.networks is None else len(self.networks.layers),
-            "kind": self.kind,
-            "hidden": self.hidden,
-            "raw": self.raw,
-        }
-
-    @property
-    def out_features(self) -> int:
-        """Return the size of a vector."""
-        return sum(code * count for code, count in self.runs)
 
     def forward(self, states: Tensor) -> Tensor:
         """Map pooled states of blocks 1 … L, (L, b, d), to vectors (b, out)."""
@@ -257,12 +241,9 @@ class Encoder(nn.Module):
     Args:
         name: For messages and reports.
         backbone: The base model without pooler head.
-        tokenizer: None for random weights, which take ids only.
+        reader: Tokenizer, maximum length, casing and prompts.
         pooling: Of the tokens of a layer.
         tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
-        max_length: Tokens per text, special ones included.
-        lower_case: Lower-case each text first.
-        settings: Of sentence-transformers (prompts, default prompt, similarity).
         pooler: Replaces `pooling` for the sentence vector.
         heads: Make vectors from the pooled states of all blocks, and score pairs of them.
     """
@@ -272,12 +253,9 @@ class Encoder(nn.Module):
         *,
         name: str,
         backbone: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
+        reader: TextReader,
         pooling: PoolingMode = "mean",
-        tail: Sequence[nn.Module] = (),
-        max_length: int = 512,
-        lower_case: bool = False,
-        settings: dict[str, Any] | None = None,
+        tail: Iterable[nn.Module] = (),
         pooler: LayerPooler | None = None,
         heads: LayerHeads | None = None,
     ) -> None:
@@ -287,11 +265,9 @@ class Encoder(nn.Module):
         self.family = family_of(backbone.config)
         if self.family.quicken is not None:
             self.family.quicken(backbone)
-        self.tokenizer = tokenizer
-        self.tail = nn.ModuleList(tail)
-        self.max_length = max_length
-        self.lower_case = lower_case
-        self.settings = dict(settings or {})
+        self.tokenizer: PreTrainedTokenizerBase | None = reader.tokenizer
+        self.max_length, self.lower_case, self.settings = reader.max_length, reader.lower_case, reader.settings
+        self.tail = nn.Sequential(*tail)
         self.heads = heads
         self.seen: Keys = NO_KEYS  # pairs that taught or chose it
         self.trained: bool | None = None  # None if unknown
@@ -386,9 +362,8 @@ class Encoder(nn.Module):
         """Return the tokenizing part. Raises `ModelError` without a tokenizer."""
         if self.tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
-        return TextReader(
-            tokenizer=self.tokenizer, max_length=self.max_length, lower_case=self.lower_case, settings=self.settings
-        )
+        names = ("tokenizer", "max_length", "lower_case", "settings")
+        return TextReader(**{name: getattr(self, name) for name in names})
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """See `TextReader.token_ids`."""
@@ -456,18 +431,14 @@ class Encoder(nn.Module):
         if self.heads is not None:
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
             pooled = torch.stack([pool(state, attention_mask, self.state_pooling) for state in states])
-            return self._through_tail(self.heads(pooled))
+            return cast(Tensor, self.tail(self.heads(pooled)))
         if self.pooler is not None:  # as after a reload
-            return self._through_tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask))
+            return cast(Tensor, self.tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask)))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
 
     def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return sentence vectors (b, out) from `token_states` (b, t, d)."""
-        return self._through_tail(pool(states, attention_mask, self.pooling))
-
-    def _through_tail(self, vectors: Tensor) -> Tensor:
-        for module in self.tail:
-            vectors = module(vectors)
+        vectors: Tensor = self.tail(pool(states, attention_mask, self.pooling))
         return vectors
 
     def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:

@@ -83,18 +83,14 @@ def load_encoder(
         raise pipeline.unkept
     config = load_config(pipeline.transformer)
     _check_pooling(pipeline, config, pooling)
-    reader = _reader_of(pipeline, config, max_length)
     # Causal models are pooled as in sentence-transformers.
     causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
     encoder = Encoder(
         name=str(name),
         backbone=load_backbone(pipeline.transformer, config, attention=attention),
-        tokenizer=reader.tokenizer,
+        reader=_reader_of(pipeline, config, max_length),
         pooling=check_pooling(pooling) if pooling else pipeline.pooling or ("last" if causal else "mean"),
         tail=pipeline.tail,
-        max_length=reader.max_length,
-        lower_case=reader.lower_case,
-        settings=reader.settings,
         pooler=pipeline.pooler,
         heads=pipeline.heads,
     )
@@ -127,37 +123,22 @@ def _made_as(config: PretrainedConfig) -> str:
     return str((config.architectures or [""])[0])
 
 
-def dropped_head(encoder: Encoder) -> str | None:
-    """Return a note for models made to classify texts."""
-    if not (made_as := _made_as(encoder.backbone.config)).endswith("ForSequenceClassification"):
-        return None
-    return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
-
-
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
     """Make an encoder with random weights and no tokenizer."""
     backbone = AutoModel.from_config(config)
     if (pooler := family_of(config).pooler) is not None:
         setattr(backbone, pooler, None)
-    limit = usable_length(position_limit(config))
-    return Encoder(name=name, backbone=backbone, tokenizer=None, max_length=limit).eval()
+    reader = TextReader(tokenizer=None, max_length=usable_length(position_limit(config)))
+    return Encoder(name=name, backbone=backbone, reader=reader).eval()
 
 
-def find_pooler_head(name: str | Path, *, required: bool = False) -> Dense | None:
-    """Return the model's trained pooler, a linear layer and tanh, (b, d) to (b, d), if any.
-
-    Raises `ModelError` if it is required and missing.
-    """
+def find_pooler_head(name: str | Path) -> Dense | None:
+    """Return the model's trained pooler, a linear layer and tanh, (b, d) to (b, d), if any."""
     folder = read_pipeline(resolve(name)).transformer
     config = load_config(folder)
     attribute = family_of(config).pooler
     pooler: Any = attribute and getattr(load_backbone(folder, config, keep_pooler=True), attribute, None)
     if pooler is None:
-        if required:
-            raise ModelError(
-                f"{name} has no trained pooler head.",
-                hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
-            )
         return None
     head = Dense(config.hidden_size, config.hidden_size, bias=True, activation="Tanh")
     head.linear.load_state_dict(getattr(pooler, "dense", pooler).state_dict())
@@ -382,7 +363,4 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
         )
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere
-    if tokenizer.pad_token is None:
-        problem = f"The tokenizer in {folder} has neither a padding nor an end token."
-        raise ModelError(problem, hint="Give it a pad_token.")
     return tokenizer

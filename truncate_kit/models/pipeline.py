@@ -156,22 +156,13 @@ class Dense(nn.Module):
     def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: str) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias=bias)
-        self.activation_name = activation
         self.activation = _ACTIVATIONS[activation]()
-
-    @property
-    def out_features(self) -> int:
-        """Return the size of its vectors."""
-        return self.linear.out_features
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the values of its config.json."""
-        return {
-            "in_features": self.linear.in_features,
-            "out_features": self.linear.out_features,
-            "bias": self.linear.bias is not None,
-            "activation_function": f"{type(self.activation).__module__}.{self.activation_name}",
+        self.out_features = out_features
+        self.settings = {
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": bias,
+            "activation_function": f"{type(self.activation).__module__}.{activation}",
         }
 
     def forward(self, vectors: Tensor) -> Tensor:

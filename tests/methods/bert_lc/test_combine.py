@@ -126,7 +126,7 @@ def test_a_beam_finds_no_more_and_sizes_are_limited_as_told(tiny_folder):
 def test_the_mean_through_the_trained_head(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     head, settings = (
-        find_pooler_head(tiny_folder("bert"), required=True),
+        find_pooler_head(tiny_folder("bert")),
         CombineSettings(head=True, dev_pairs=18, splits=1),
     )
     report = combine(encoder, pairs, settings=settings, head=head)
@@ -166,8 +166,6 @@ def test_what_cannot_be_searched(tiny_folder):
         combine(encoder, sentence_pairs(7))
     with pytest.raises(ModelError, match="without a pooler head"):
         combine(encoder, sentence_pairs(), settings=CombineSettings(head=True))
-    with pytest.raises(ModelError, match="no trained pooler head"):
-        find_pooler_head(tiny_folder("electra"), required=True)
     for wrong in ({"over": "median"}, {"search": "all"}, {"up_to": 0}, {"over": "max", "head": True}, {"splits": 0}):
         with pytest.raises(UsageError):
             CombineSettings(**wrong)

@@ -1,9 +1,7 @@
 """States on disk: right, computed once, taken up after a kill, and damage is found."""
 
 import multiprocessing
-import os
 import random
-import signal
 import time
 
 import numpy as np
@@ -98,7 +96,7 @@ def test_killed_at_any_instant_it_ends_with_the_same_bytes(encoder, tiny_folder,
         while process.is_alive() and last_note(killed) == before:
             time.sleep(0.0005)
         time.sleep(instants.random() * 0.005)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
     assert with_computed(encoder, TEXTS, killed)[1] < 100
     assert (entry(killed) / "states.f32").read_bytes() == (entry(whole) / "states.f32").read_bytes()

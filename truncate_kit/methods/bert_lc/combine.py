@@ -302,7 +302,7 @@ def combined_encoder(
     tail: list[nn.Module] = [copy.deepcopy(head)] if head is not None else []
     if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize):
         tail.append(Normalize())
-    cut.tail = nn.ModuleList(tail).to(cut.device)
+    cut.tail = nn.Sequential(*tail).to(cut.device)
     return cut
 
 

@@ -45,7 +45,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         nn.init.normal_(dense.linear.weight, std=0.02)  # as in the transformer's layers
         nn.init.zeros_(dense.linear.bias)
         tail.insert(0, dense)
-    cut.tail = nn.ModuleList(tail)
+    cut.tail = nn.Sequential(*tail)
     _set_dropout(cut, settings)
     return cut.to(encoder.device)
 
@@ -92,7 +92,7 @@ def remove_pooler(encoder: Encoder) -> Encoder:
     """
     if encoder.pooler is not None or encoder.pooling == "concat":
         encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
-    encoder.tail = nn.ModuleList(_normalize(encoder))
+    encoder.tail = nn.Sequential(*_normalize(encoder))
     return encoder
 
 

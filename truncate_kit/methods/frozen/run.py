@@ -125,7 +125,7 @@ def finetune_frozen(
             notes=(seen,) if seen else (),
         )
         if model.family.final_norm is not None and not settings.final_norm:
-            model.heads.raw = True
+            model.heads.raw = model.heads.settings["raw"] = True
         model.seen = merged(encoder.seen, keys_of(splits["train"], splits["dev"], *inferred.values()))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
         save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model, origin), origin=origin)
@@ -217,7 +217,7 @@ def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
     """Take the lowest blocks, without heads and later modules."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.combine_layers(None)
-    base.tail, base.heads = nn.ModuleList(), None
+    base.tail, base.heads = nn.Sequential(), None
     return base
 
 
