@@ -97,4 +97,4 @@ def test_lengths_that_8_bits_lose(full, lean, data, monkeypatch):
         monkeypatch.setitem(model.settings, "similarity_fn_name", "dot")
     report = compare(full, lean, data)
     assert {precision for _, precision in ways(report)} == {"float32"}
-    assert "int8 does not keep" in report.notes[1]
+    assert "int8 is left out" in report.notes[1]

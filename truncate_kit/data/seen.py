@@ -100,10 +100,8 @@ def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
 
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
     """Return a sentence for each model that has seen pairs to measure on."""
-    here = pair_keys(pairs)
-    return " ".join(
-        filter(None, (seen_note(model, here, keys, f"pairs of {pairs.name}") for model, keys in models.items()))
-    )
+    here, what = pair_keys(pairs), f"pairs of {pairs.name}"
+    return " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in models.items())))
 
 
 def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:

@@ -76,7 +76,7 @@ class SearchVectors:
         if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
             if measure == "manhattan" or not unit:
                 raise UsageError(
-                    f"This model compares vectors by {measure}: their length counts, and is not kept here.",
+                    f"This model compares vectors by {measure} and their length, which this format does not keep.",
                     hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
                 )
             measure = "cosine"
@@ -299,7 +299,7 @@ def compare(
         try:
             stored = {name: side.stored(form) for name, side in sides.items()}
         except UsageError as error:
-            notes.append(f"{error} Its rows are left out.")
+            notes.append(f"{precision} is left out. {error}")
             continue
         for way, (queries, index) in ways.items():
             places = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
